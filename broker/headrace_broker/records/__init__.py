@@ -1,0 +1,20 @@
+"""Record batches (magic 2): header view, CRC, walk, builder, reader, compression, control records.
+
+Pure: bytes in, bytes or lists out. Nothing here knows about files, sockets or clocks.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatchError, iter_batches, read_header
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.compression import Compression
+
+__all__ = [
+    "HEADER_SIZE",
+    "BatchHeader",
+    "Compression",
+    "CorruptBatchError",
+    "RecordColumns",
+    "iter_batches",
+    "read_header",
+]

@@ -1,0 +1,60 @@
+"""Load the C extensions that do the byte work, and only them.
+
+`import crc32c` pulls in importlib.metadata (40 ms) and `import aiokafka` a whole Kafka client (200 ms, 12 MB more than
+the extension needs). A broker that starts in a fraction of a second wants neither, so both extensions are loaded beside
+their package's `__init__`; whoever imports the packages themselves later gets them whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+
+def _package_directory(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(f"headrace needs the package {package!r}: pip install {package}", name=package)
+    return spec.submodule_search_locations[0]
+
+
+def load_crc32c() -> Callable[..., int]:
+    """Return the hardware-accelerated `crc32c(buffer, value=0) -> int`, which takes any buffer."""
+    finder = importlib.machinery.FileFinder(
+        _package_directory("crc32c"),
+        (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+    )
+    spec = finder.find_spec("_crc32c")
+    if spec is None or spec.loader is None:  # built without its extension: the package has a way of its own
+        return cast("Callable[..., int]", importlib.import_module("crc32c").crc32c)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast("Callable[..., int]", module.crc32c)
+
+
+@cache
+def load_aiokafka_records() -> Any:
+    """Return aiokafka's C module of record batches v2 (`DefaultRecordBatch`, `DefaultRecordBatchBuilder`)."""
+    name = "aiokafka.record._crecords.default_records"
+    if "aiokafka" in sys.modules:
+        return importlib.import_module(name)
+    directory = _package_directory("aiokafka")
+    for package, path in (
+        ("aiokafka", directory),
+        ("aiokafka.record", f"{directory}/record"),
+        ("aiokafka.record._crecords", f"{directory}/record/_crecords"),
+    ):
+        hollow = ModuleType(package)
+        hollow.__path__ = [path]
+        sys.modules[package] = hollow
+    try:
+        return importlib.import_module(name)
+    finally:
+        for loaded in [module for module in sys.modules if module.partition(".")[0] == "aiokafka"]:
+            del sys.modules[loaded]

@@ -1,0 +1,225 @@
+"""The header of a record batch (magic 2), its checksum, and the walk over batches lying back to back.
+
+Layout and rules: Kafka protocol guide, "Record Batch". The CRC-32C covers everything from the attributes on, so base
+offset and leader epoch are written on append without touching it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from headrace_broker.records._extensions import load_crc32c
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+OVERHEAD_SIZE = 12
+"""Bytes of base offset and batch length, which the batch length itself does not count."""
+ATTRIBUTES_OFFSET = 21
+CRC_OFFSET = 17
+MAGIC = 2
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+SEQUENCE_MAX = 0x7FFFFFFF
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_BASE_OFFSET = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+_ATTRIBUTES_TO_MAX_TIMESTAMP = struct.Struct(">hiqq")
+
+crc32c = load_crc32c()
+
+
+class CorruptBatchError(Exception):
+    """Bytes that are no sound record batch; `position` is where the batch begins in the buffer or file."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"record batch at position {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class BatchHeader:
+    """The fields of a batch header, as they stand on the wire."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "batch_length",
+        "crc",
+        "last_offset_delta",
+        "magic",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "producer_epoch",
+        "producer_id",
+        "records_count",
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        batch_length: int,
+        partition_leader_epoch: int,
+        magic: int,
+        crc: int,
+        attributes: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        records_count: int,
+    ) -> None:
+        self.base_offset = base_offset
+        self.batch_length = batch_length
+        self.partition_leader_epoch = partition_leader_epoch
+        self.magic = magic
+        self.crc = crc
+        self.attributes = attributes
+        self.last_offset_delta = last_offset_delta
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.records_count = records_count
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size_bytes(self) -> int:
+        return self.batch_length + OVERHEAD_SIZE
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 = CreateTime, 1 = LogAppendTime."""
+        return (self.attributes & TIMESTAMP_TYPE_MASK) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & DELETE_HORIZON_MASK)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record (wrapping at 2^31), or -1 without a producer."""
+        if self.producer_id < 0 or self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)}" for name in self.__slots__)
+        return f"BatchHeader({fields})"
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header of the batch at `position`. Raises CorruptBatchError when fewer than 61 bytes are left."""
+    try:
+        return BatchHeader(*HEADER.unpack_from(buffer, position))
+    except struct.error:
+        raise CorruptBatchError(
+            position, f"{len(buffer) - position} bytes left of a {HEADER_SIZE}-byte header"
+        ) from None
+
+
+def read_offset_and_size(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Return (base offset, size in bytes) of the batch at `position`, reading 12 bytes only."""
+    base_offset, batch_length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+    return base_offset, batch_length + OVERHEAD_SIZE
+
+
+def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each whole batch; a cut batch at the end, as a Fetch may bring, ends the walk.
+
+    Raises CorruptBatchError for a length that no batch can have or a magic other than 2.
+    """
+    position = 0
+    end = len(buffer)
+    while position + HEADER_SIZE <= end:
+        header = BatchHeader(*HEADER.unpack_from(buffer, position))
+        size_bytes = header.batch_length + OVERHEAD_SIZE
+        if header.magic != MAGIC:
+            raise CorruptBatchError(position, f"magic {header.magic} is not {MAGIC}")
+        if size_bytes < HEADER_SIZE:
+            raise CorruptBatchError(position, f"length {header.batch_length} is smaller than a batch header")
+        if position + size_bytes > end:
+            return
+        yield position, header
+        position += size_bytes
+
+
+def compute_crc(buffer: Buffer, position: int, size_bytes: int) -> int:
+    """Return the CRC-32C of the batch of `size_bytes` at `position`."""
+    return crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : position + size_bytes])
+
+
+def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Raise CorruptBatchError when the checksum does not match the bytes."""
+    computed = compute_crc(buffer, position, header.batch_length + OVERHEAD_SIZE)
+    if computed != header.crc:
+        raise CorruptBatchError(position, f"CRC is {header.crc:#010x}, the bytes give {computed:#010x}")
+
+
+def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Write base offset and partition leader epoch in place; the CRC does not cover them."""
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + OVERHEAD_SIZE, leader_epoch)
+
+
+def patch_timestamps(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, *, timestamp_type: int, max_timestamp: int
+) -> None:
+    """Write timestamp type and maximum timestamp in place, with the new CRC, as LogAppendTime demands."""
+    header.attributes = (header.attributes & ~TIMESTAMP_TYPE_MASK) | (timestamp_type << 3)
+    header.max_timestamp = max_timestamp
+    _ATTRIBUTES_TO_MAX_TIMESTAMP.pack_into(
+        buffer,
+        position + ATTRIBUTES_OFFSET,
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        max_timestamp,
+    )
+    patch_crc(buffer, position, header)
+
+
+def patch_crc(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
+    """Compute the CRC anew and write it in place."""
+    header.crc = compute_crc(buffer, position, header.batch_length + OVERHEAD_SIZE)
+    _UINT32.pack_into(buffer, position + CRC_OFFSET, header.crc)

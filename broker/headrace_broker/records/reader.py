@@ -1,0 +1,179 @@
+"""Read record batches into columns, through aiokafka's C parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_broker.records._extensions import load_aiokafka_records
+from headrace_broker.records.batch import (
+    COMPRESSION_MASK,
+    HEADER,
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    CorruptBatchError,
+    iter_batches,
+)
+from headrace_broker.records.batch import verify_crc as check_crc
+from headrace_broker.records.columns import Headers, RecordColumns
+from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, CompressionError, decompress
+
+
+def read_columns(
+    buffer: Buffer,
+    from_offset: int = 0,
+    *,
+    verify_crc: bool = True,
+    decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> RecordColumns:
+    """Return the data records with offset >= `from_offset` of the whole batches in `buffer`.
+
+    Control batches are skipped, but `next_offset` passes them: it is one past the last batch seen, or `from_offset`.
+    Raises CorruptBatchError.
+    """
+    view = memoryview(buffer)
+    columns: RecordColumns | None = None
+    next_offset = from_offset
+    for position, header in iter_batches(view):
+        if header.next_offset <= from_offset:
+            continue
+        if verify_crc:
+            check_crc(view, position, header)
+        next_offset = max(next_offset, header.next_offset)
+        if header.is_control or header.records_count == 0:
+            continue
+        batch = read_batch(view, position, header, decompressed_size_bytes_max)
+        if header.base_offset < from_offset:
+            batch = _from_offset(batch, from_offset)
+        columns = batch if columns is None else _extend(columns, batch)
+    if columns is None:
+        columns = RecordColumns(values=[], offsets=range(from_offset, from_offset))
+    columns.next_offset = next_offset
+    return columns
+
+
+def read_batch(
+    view: memoryview,
+    position: int,
+    header: BatchHeader,
+    decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> RecordColumns:
+    """Return all records of one batch, control records too. Raises CorruptBatchError."""
+    batch = uncompressed(view, position, header, decompressed_size_bytes_max)
+    count = header.records_count
+    if count < 0 or count > len(batch):  # a record takes at least seven bytes: a lying count costs nothing
+        raise CorruptBatchError(position, f"{count} records cannot be in {len(batch)} bytes")
+    try:
+        columns = _read_records(batch, header)
+    except Exception as error:  # the C parser raises what it likes; all of it means broken bytes
+        raise CorruptBatchError(position, f"records cannot be parsed: {error}") from error
+    if len(columns) != count:
+        raise CorruptBatchError(position, f"{len(columns)} records where the header says {count}")
+    return columns
+
+
+def uncompressed(view: memoryview, position: int, header: BatchHeader, size_bytes_max: int) -> Buffer:
+    """Return the batch at `position` by itself, its records unpacked and its header saying so."""
+    end = position + header.size_bytes
+    if not header.attributes & COMPRESSION_MASK:
+        return view[position:end]
+    try:
+        payload = decompress(header.compression, view[position + HEADER_SIZE : end], size_bytes_max)
+    except CompressionError as error:
+        raise CorruptBatchError(position, str(error)) from error
+    fields = list(HEADER.unpack_from(view, position))
+    fields[5] &= ~COMPRESSION_MASK
+    return HEADER.pack(*fields) + payload
+
+
+def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
+    parser = load_aiokafka_records().DefaultRecordBatch
+    offsets: range | list[int]
+    if header.records_count == header.last_offset_delta + 1:
+        offsets = range(header.base_offset, header.next_offset)
+    else:  # compaction left gaps
+        offsets = [record.offset for record in parser(batch)]
+    append_time = header.max_timestamp if header.timestamp_type else None
+    first = next(iter(parser(batch)))
+    if first.key is None and not first.headers:
+        columns = _read_values(parser(batch), header, first.timestamp)
+        if columns is not None:
+            columns.offsets = offsets
+            return columns
+    columns = _read_all(parser(batch))
+    columns.offsets = offsets
+    columns.timestamp_type = header.timestamp_type
+    if append_time is not None:
+        columns.timestamps = append_time
+    return columns
+
+
+def _read_values(records: Any, header: BatchHeader, timestamp: int) -> RecordColumns | None:
+    """Return the values if no record has a key, a header or a timestamp of its own, else None."""
+    if header.max_timestamp != timestamp:
+        return None
+    values = [
+        record.value
+        for record in records
+        if record.key is None and record.timestamp == timestamp and not record.headers
+    ]
+    if len(values) != header.records_count:
+        return None
+    return RecordColumns(values=values, timestamps=timestamp, timestamp_type=header.timestamp_type)
+
+
+def _read_all(records: Any) -> RecordColumns:
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    timestamps: list[int] = []
+    headers: list[Headers] | None = None
+    add_key, add_value, add_timestamp = keys.append, values.append, timestamps.append
+    for record in records:
+        add_key(record.key)
+        add_value(record.value)
+        add_timestamp(record.timestamp)
+        if headers is not None:
+            headers.append(record.headers)
+        elif record.headers:
+            headers = [[] for _ in range(len(values) - 1)]
+            headers.append(record.headers)
+    count = len(values)
+    return RecordColumns(
+        values=values,
+        keys=None if keys.count(None) == count else keys,
+        headers=headers,
+        timestamps=timestamps[0] if count and timestamps.count(timestamps[0]) == count else timestamps,
+    )
+
+
+def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
+    offsets = columns.offsets or ()
+    start = next((index for index, offset in enumerate(offsets) if offset >= from_offset), len(columns))
+    return columns.slice(start, len(columns))
+
+
+def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
+    """Append `batch` to `columns` in place, widening columns that one of them leaves out."""
+    count = len(columns)
+    if columns.keys is not None or batch.keys is not None:
+        columns.keys = columns.keys if columns.keys is not None else [None] * count
+        columns.keys += batch.keys if batch.keys is not None else [None] * len(batch)
+    if columns.headers is not None or batch.headers is not None:
+        columns.headers = columns.headers if columns.headers is not None else [[] for _ in range(count)]
+        columns.headers += batch.headers if batch.headers is not None else [[] for _ in range(len(batch))]
+    if isinstance(columns.timestamps, list) or columns.timestamps != batch.timestamps:
+        timestamps = columns.timestamp_list()
+        timestamps += batch.timestamp_list()
+        columns.timestamps = timestamps
+    columns.offsets = _join_offsets(columns.offsets, batch.offsets)
+    columns.timestamp_type = batch.timestamp_type
+    columns.values += batch.values
+    return columns
+
+
+def _join_offsets(left: list[int] | range | None, right: list[int] | range | None) -> list[int] | range:
+    if isinstance(left, range) and isinstance(right, range) and left.stop == right.start:
+        return range(left.start, right.stop)
+    joined = left if isinstance(left, list) else list(left or ())
+    joined += right or ()
+    return joined

@@ -1,0 +1,195 @@
+"""Batches built here are read by two independent parsers, theirs are read here, in every codec."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_broker.records.batch import read_header
+from headrace_broker.records.builder import build_batch, split
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.compression import Compression, compress, decompress
+from headrace_broker.records.reader import read_columns
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas by a deprecated call
+    from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
+    from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
+
+BYTES = st.binary(max_size=300)
+HEADERS = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=3)
+RECORD = st.tuples(
+    st.none() | BYTES, st.none() | BYTES, st.just([]) | HEADERS, st.integers(min_value=0, max_value=2**42)
+)
+CODECS = st.sampled_from(list(Compression))
+HAS_CODEC = {
+    Compression.NONE: True,
+    Compression.GZIP: has_gzip(),
+    Compression.SNAPPY: has_snappy(),
+    Compression.LZ4: has_lz4(),
+    Compression.ZSTD: has_zstd(),
+}
+"""kafka-python's codecs are libraries of their own, which may not be installed."""
+KAFKA_PYTHON_CODECS = st.sampled_from([codec for codec in Compression if HAS_CODEC[codec]])
+
+
+def columns_of(records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]]) -> RecordColumns:
+    return RecordColumns(
+        keys=[record[0] for record in records],
+        values=[record[1] for record in records],
+        headers=[record[2] for record in records],
+        timestamps=[record[3] for record in records],
+    )
+
+
+def rows(columns: RecordColumns) -> list[tuple[object, ...]]:
+    count = len(columns)
+    return list(
+        zip(
+            columns.offsets or [None] * count,
+            columns.timestamp_list(),
+            columns.keys or [None] * count,
+            columns.values,
+            columns.headers or [[]] * count,
+            strict=True,
+        )
+    )
+
+
+def kafka_python_rows(buffer: bytes) -> list[tuple[object, ...]]:
+    found = []
+    memory = MemoryRecords(buffer)
+    while (batch := memory.next_batch()) is not None:
+        assert batch.validate_crc()
+        found += [
+            (record.offset, record.timestamp, record.key, record.value, [tuple(header) for header in record.headers])
+            for record in batch
+        ]
+    return found
+
+
+def aiokafka_rows(buffer: bytes) -> list[tuple[object, ...]]:
+    from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+
+    found = []
+    memory = AiokafkaRecords(buffer)
+    while memory.has_next():
+        batch = memory.next_batch()
+        assert batch.validate_crc()
+        found += [
+            (record.offset, record.timestamp, record.key, record.value, [tuple(header) for header in record.headers])
+            for record in batch
+        ]
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(RECORD, min_size=1, max_size=30), CODECS, st.integers(min_value=0, max_value=2**40))
+def test_any_records_are_read_alike_by_three_parsers(records, codec, base_offset) -> None:
+    columns = columns_of(records)
+    batch = bytes(build_batch(columns, compression=codec, base_offset=base_offset, partition_leader_epoch=4))
+    expected = [
+        (base_offset + index, timestamp, key, value, headers)
+        for index, (key, value, headers, timestamp) in enumerate(records)
+    ]
+    assert rows(read_columns(batch, base_offset)) == expected
+    if HAS_CODEC[codec]:
+        assert kafka_python_rows(batch) == expected
+    assert aiokafka_rows(batch) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(BYTES, min_size=1, max_size=200), CODECS, st.integers(min_value=0, max_value=2**42))
+def test_the_path_for_values_only_gives_the_same_bytes_as_the_general_one(values, codec, timestamp) -> None:
+    fast = build_batch(RecordColumns(values=list(values), timestamps=timestamp), compression=codec)
+    general = build_batch(
+        RecordColumns(values=list(values), keys=[None] * len(values), timestamps=[timestamp] * len(values)),
+        compression=codec,
+    )
+    assert fast == general
+    back = read_columns(fast)
+    assert back.values == values
+    assert back.keys is None
+    assert back.headers is None
+    assert back.timestamps == timestamp
+    assert back.offsets == range(len(values))
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 8191, 8192, 8193, 20_000])
+def test_offset_deltas_of_every_width_are_right(count: int) -> None:
+    values: list[bytes | None] = [b"%d" % index for index in range(count)]
+    batch = bytes(build_batch(RecordColumns(values=values, timestamps=5)))
+    assert [row[0] for row in aiokafka_rows(batch)] == list(range(count))
+    assert [row[3] for row in aiokafka_rows(batch)] == values
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(RECORD, min_size=1, max_size=20), KAFKA_PYTHON_CODECS)
+def test_batches_of_kafka_python_are_read(records, codec) -> None:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 20)
+    for key, value, headers, timestamp in records:
+        builder.append(timestamp, key, value, headers)
+    builder.close()
+    buffer = bytes(builder.buffer())
+    assert rows(read_columns(buffer)) == kafka_python_rows(buffer)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(RECORD, min_size=1, max_size=20), CODECS)
+def test_batches_of_aiokafka_are_read(records, codec) -> None:
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    builder = DefaultRecordBatchBuilder(2, int(codec), 0, -1, -1, -1, 1 << 20)
+    for offset, (key, value, headers, timestamp) in enumerate(records):
+        builder.append(offset, timestamp, key, value, headers)
+    buffer = bytes(builder.build())
+    assert rows(read_columns(buffer)) == aiokafka_rows(buffer)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(RECORD, min_size=1, max_size=5), min_size=1, max_size=5), st.data())
+def test_batches_join_and_reading_starts_anywhere(batches, data) -> None:
+    buffer = b""
+    expected = []
+    for records in batches:
+        offset = len(expected)
+        buffer += build_batch(columns_of(records), base_offset=offset, compression=data.draw(CODECS))
+        expected += [(offset + index, r[3], r[0], r[1], r[2]) for index, r in enumerate(records)]
+    start = data.draw(st.integers(min_value=0, max_value=len(expected) + 1))
+    columns = read_columns(buffer, start)
+    assert rows(columns) == expected[start:]
+    assert columns.next_offset == max(len(expected), start)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(RECORD, min_size=1, max_size=40), st.integers(min_value=61, max_value=4000))
+def test_split_keeps_every_record_and_the_limit(records, size_bytes_max) -> None:
+    parts = list(split(columns_of(records), size_bytes_max))
+    assert [value for part in parts for value in part.values] == [record[1] for record in records]
+    for part in parts:
+        assert len(part) == 1 or len(build_batch(part)) <= size_bytes_max
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200_000), CODECS)
+def test_codecs_round_trip(data, codec) -> None:
+    assert bytes(decompress(codec, compress(codec, data))) == data
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(RECORD, min_size=1, max_size=5), CODECS, st.data())
+def test_broken_bytes_raise_one_error_only(records, codec, data) -> None:
+    from headrace_broker.records.batch import HEADER_SIZE, CorruptBatchError
+
+    batch = build_batch(columns_of(records), compression=codec)
+    for _ in range(3):
+        index = data.draw(st.integers(min_value=HEADER_SIZE - 4, max_value=len(batch) - 1))
+        batch[index] = data.draw(st.integers(min_value=0, max_value=255))
+    try:
+        columns = read_columns(batch, verify_crc=False, decompressed_size_bytes_max=1 << 20)
+    except CorruptBatchError:
+        return
+    assert len(columns) == read_header(batch).records_count

@@ -1,0 +1,167 @@
+"""The header view, its checksum, and the walk over batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.records.batch import (
+    CorruptBatchError,
+    iter_batches,
+    patch_offset_and_epoch,
+    patch_timestamps,
+    read_header,
+    verify_crc,
+)
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.compression import Compression, CompressionError, compress, decompress
+from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value, parse_control_key
+from headrace_broker.records.reader import read_batch, read_columns
+from headrace_broker.records.validation import find_keyless_records
+
+
+def batch_of(*values: bytes, **options: int) -> bytearray:
+    return build_batch(RecordColumns(values=list(values), timestamps=100), **options)
+
+
+def test_header_fields_are_those_of_the_protocol_guide() -> None:
+    batch = batch_of(
+        b"a", b"b", producer_id=7, producer_epoch=2, base_sequence=5, partition_leader_epoch=3, base_offset=9
+    )
+    header = read_header(batch)
+    assert (header.base_offset, header.last_offset, header.next_offset) == (9, 10, 11)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (7, 2, 5, 6)
+    assert header.size_bytes == len(batch)
+    assert header.magic == 2
+    assert header.partition_leader_epoch == 3
+    assert header.records_count == 2
+    assert not header.is_control
+    assert not header.is_transactional
+
+
+def test_sequence_wraps_after_two_to_the_31() -> None:
+    header = read_header(batch_of(b"a", b"b", b"c", producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
+    assert header.last_sequence == 0
+
+
+def test_offset_and_epoch_are_outside_the_crc() -> None:
+    batch = batch_of(b"a")
+    patch_offset_and_epoch(batch, 0, 12345, 6)
+    header = read_header(batch)
+    verify_crc(batch, 0, header)
+    assert (header.base_offset, header.partition_leader_epoch) == (12345, 6)
+
+
+def test_log_append_time_rewrites_the_crc_and_every_timestamp() -> None:
+    batch = build_batch(RecordColumns(values=[b"a", b"b"], timestamps=[5, 9]))
+    patch_timestamps(batch, 0, read_header(batch), timestamp_type=1, max_timestamp=777)
+    columns = read_columns(batch)
+    assert columns.timestamps == 777
+    assert columns.timestamp_type == 1
+
+
+def test_every_flipped_bit_behind_the_crc_is_noticed() -> None:
+    batch = batch_of(b"some value")
+    for index in range(17, len(batch)):
+        batch[index] ^= 0x10
+        with pytest.raises(CorruptBatchError, match="CRC"):
+            verify_crc(batch, 0, read_header(batch))
+        batch[index] ^= 0x10
+
+
+def test_walk_stops_at_a_cut_batch_and_refuses_a_senseless_one() -> None:
+    first, second = batch_of(b"a"), batch_of(b"b", base_offset=1)
+    whole = bytes(first + second)
+    assert [position for position, _ in iter_batches(whole)] == [0, len(first)]
+    for cut in range(len(first), len(whole)):
+        assert [position for position, _ in iter_batches(whole[:cut])] == [0]
+    broken = bytearray(whole)
+    broken[len(first) + 16] = 1
+    with pytest.raises(CorruptBatchError, match="magic 1") as raised:
+        list(iter_batches(broken))
+    assert raised.value.position == len(first)
+    broken = bytearray(whole)
+    broken[8:12] = (48).to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError, match="smaller than a batch header"):
+        list(iter_batches(broken))
+
+
+def test_short_header_is_named() -> None:
+    with pytest.raises(CorruptBatchError, match="60 bytes left"):
+        read_header(bytes(60))
+
+
+@pytest.mark.parametrize("timestamps", [None, []])
+def test_records_without_timestamps_are_refused(timestamps: list[int] | None) -> None:
+    values: list[bytes | None] = [b"a"] if timestamps is None else []
+    with pytest.raises(ValueError, match="timestamps|at least one"):
+        build_batch(RecordColumns(values=values, timestamps=timestamps))
+
+
+def test_control_batches_are_skipped_but_passed() -> None:
+    marker = build_control_batch(
+        ControlType.COMMIT, end_transaction_value(3), timestamp=5, base_offset=1, producer_id=4, producer_epoch=0
+    )
+    buffer = batch_of(b"a") + marker + batch_of(b"b", base_offset=2)
+    columns = read_columns(buffer)
+    assert columns.values == [b"a", b"b"]
+    assert columns.offsets == [0, 2]
+    assert columns.next_offset == 3
+    assert read_columns(buffer[: 62 + len(marker)]).values == []
+    only_marker = read_columns(marker, 1)
+    assert (len(only_marker), only_marker.next_offset) == (0, 2)
+    control = read_batch(memoryview(marker), 0, read_header(marker))
+    assert control.keys is not None
+    assert parse_control_key(control.keys[0]) == ControlType.COMMIT
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_a_bomb_is_refused_at_its_limit(codec: Compression) -> None:
+    packed = compress(codec, bytes(3_000_000))
+    assert len(decompress(codec, packed, 3_000_000)) == 3_000_000
+    with pytest.raises(CompressionError, match="more than 2999999 bytes"):
+        decompress(codec, packed, 2_999_999)
+    with pytest.raises(CompressionError):
+        decompress(codec, bytes(packed)[:-3])
+    with pytest.raises(CompressionError):
+        decompress(codec, b"")
+
+
+def test_an_unknown_codec_is_named() -> None:
+    batch = batch_of(b"a")
+    batch[22] = 5
+    with pytest.raises(CorruptBatchError, match="codec 5 is unknown"):
+        read_columns(batch, verify_crc=False)
+
+
+def test_snappy_is_framed_in_xerial_blocks_and_raw_is_read_too() -> None:
+    import cramjam
+
+    data = bytes(range(256)) * 300
+    packed = bytes(compress(Compression.SNAPPY, data))
+    assert packed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+    assert decompress(Compression.SNAPPY, packed) == data
+    assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
+
+
+def test_keyless_records_are_found_by_index() -> None:
+    columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, None], timestamps=5)
+    for codec in Compression:
+        batch = build_batch(columns, compression=codec)
+        assert find_keyless_records(memoryview(batch), 0, read_header(batch)) == [1, 2]
+
+
+def test_offset_deltas_that_do_not_count_are_refused() -> None:
+    batch = batch_of(b"a", b"b")
+    assert batch[64] == 0
+    batch[64] = 4  # the first record's offset delta becomes 2
+    with pytest.raises(CorruptBatchError, match="record 0 has offset delta 2"):
+        find_keyless_records(memoryview(batch), 0, read_header(batch))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, -1, 2**31 - 1])
+def test_a_lying_record_count_is_refused(count: int) -> None:
+    batch = batch_of(b"a", b"b")
+    batch[57:61] = count.to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptBatchError):
+        read_batch(memoryview(batch), 0, read_header(batch))
