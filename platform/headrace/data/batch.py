@@ -1,0 +1,238 @@
+"""Batch: many records of one topic, partition and pair of schemas, as a struct of lists.
+
+This is what travels between task, transforms and converters; per-record objects are made only around code that wants
+them. A batch and its lists are never changed after they were handed on: `replace` and `take` make the next one.
+Struct values are rows (see `headrace.data.struct`). `keys`, `timestamps` or `headers` of None mean that no record has
+one; an int in `timestamps` (ms) is shared by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar, cast
+
+from headrace.data.headers import Headers
+from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
+from headrace.data.schema import Schema
+from headrace.data.struct import from_rows, to_rows
+
+_B = TypeVar("_B", bound="Batch")
+
+
+class Batch:
+    """Records of one topic, partition and pair of schemas; `len` is their number."""
+
+    __slots__ = ("headers", "key_schema", "keys", "partition", "timestamps", "topic", "value_schema", "values")
+    topic: str
+    partition: int | None
+    key_schema: Schema | None
+    keys: list[Any] | None
+    value_schema: Schema | None
+    values: list[Any]
+    timestamps: list[int | None] | int | None
+    headers: list[Headers] | None
+
+    # The attributes that hold one item per record, beside those that all share.
+    _PER_RECORD: tuple[str, ...] = ("keys", "values", "timestamps", "headers")
+
+    def __init__(
+        self,
+        topic: str,
+        values: list[Any],
+        *,
+        value_schema: Schema | None = None,
+        keys: list[Any] | None = None,
+        key_schema: Schema | None = None,
+        partition: int | None = None,
+        timestamps: list[int | None] | int | None = None,
+        headers: list[Headers] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.key_schema = key_schema
+        self.keys = keys
+        self.value_schema = value_schema
+        self.values = values
+        self.timestamps = timestamps
+        self.headers = headers
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic}-{self.partition}, {len(self)} records, {self.value_schema})"
+
+    def replace(self: _B, **changes: Any) -> _B:
+        """A copy with some attributes changed; per-record lists must keep their length."""
+        copy = object.__new__(type(self))
+        for class_ in type(self).__mro__:
+            for name in getattr(class_, "__slots__", ()):
+                setattr(copy, name, changes[name] if name in changes else getattr(self, name))
+        return copy
+
+    def take(self: _B, indexes: Sequence[int]) -> _B:
+        """The records at those positions, in that order."""
+        changes: dict[str, Any] = {}
+        for name in self._PER_RECORD:
+            items = getattr(self, name)
+            if isinstance(items, (list, range)):
+                changes[name] = [items[index] for index in indexes]
+        return self.replace(**changes)
+
+    def timestamp_list(self) -> list[int | None]:
+        """One timestamp per record."""
+        timestamps = self.timestamps
+        return timestamps if isinstance(timestamps, list) else [timestamps] * len(self.values)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        count = len(self.values)
+        keys = from_rows(self.key_schema, self.keys) if self.keys is not None else [None] * count
+        values = from_rows(self.value_schema, self.values)
+        headers = self.headers if self.headers is not None else [None] * count
+        for key, value, timestamp, header in zip(keys, values, self.timestamp_list(), headers, strict=True):
+            yield {
+                "topic": self.topic,
+                "partition": self.partition,
+                "key_schema": self.key_schema,
+                "key": key,
+                "value_schema": self.value_schema,
+                "value": value,
+                "timestamp": timestamp,
+                "headers": Headers() if header is None else header,
+            }
+
+    def to_records(self) -> list[Any]:
+        """The records one by one, as the subclass's kind of record."""
+        return [ConnectRecord(**row) for row in self._rows()]
+
+
+class SourceBatch(Batch):
+    """Records from one source partition.
+
+    `source_offset` is that of the last record; `source_offsets`, where given, holds one per record. They describe what
+    was read: a batch that lost records to a transform keeps `source_offset`, so that commits pass what was dropped.
+    """
+
+    __slots__ = ("source_offset", "source_offsets", "source_partition")
+    source_partition: Mapping[str, Any]
+    source_offset: Mapping[str, Any]
+    source_offsets: list[Mapping[str, Any]] | None
+    _PER_RECORD = (*Batch._PER_RECORD, "source_offsets")
+
+    def __init__(
+        self,
+        topic: str,
+        values: list[Any],
+        *,
+        source_partition: Mapping[str, Any],
+        source_offset: Mapping[str, Any],
+        source_offsets: list[Mapping[str, Any]] | None = None,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(topic, values, **attributes)
+        self.source_partition = source_partition
+        self.source_offset = source_offset
+        self.source_offsets = source_offsets
+
+    def to_records(self) -> list[SourceRecord]:
+        """The records; without per-record offsets each carries the batch's `source_offset`."""
+        offsets = self.source_offsets if self.source_offsets is not None else [self.source_offset] * len(self)
+        return [
+            SourceRecord(source_partition=self.source_partition, source_offset=offset, **row)
+            for row, offset in zip(self._rows(), offsets, strict=True)
+        ]
+
+
+class SinkBatch(Batch):
+    """Records from one topic partition, with their offsets (before and after transforms)."""
+
+    __slots__ = ("offsets", "original_offsets", "original_partition", "original_topic", "timestamp_type")
+    offsets: Sequence[int]
+    timestamp_type: TimestampType
+    original_topic: str
+    original_partition: int
+    original_offsets: Sequence[int]
+    _PER_RECORD = (*Batch._PER_RECORD, "offsets", "original_offsets")
+
+    def __init__(
+        self,
+        topic: str,
+        values: list[Any],
+        *,
+        partition: int,
+        offsets: Sequence[int],
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+        original_topic: str | None = None,
+        original_partition: int | None = None,
+        original_offsets: Sequence[int] | None = None,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(topic, values, partition=partition, **attributes)
+        self.offsets = offsets
+        self.timestamp_type = timestamp_type
+        self.original_topic = topic if original_topic is None else original_topic
+        self.original_partition = partition if original_partition is None else original_partition
+        self.original_offsets = offsets if original_offsets is None else original_offsets
+
+    def to_records(self) -> list[SinkRecord]:
+        """The records one by one."""
+        return [
+            SinkRecord(
+                offset=offset,
+                timestamp_type=self.timestamp_type,
+                original_topic=self.original_topic,
+                original_partition=self.original_partition,
+                original_offset=original,
+                **row,
+            )
+            for row, offset, original in zip(self._rows(), self.offsets, self.original_offsets, strict=True)
+        ]
+
+
+def from_records(records: Iterable[ConnectRecord]) -> list[Batch]:
+    """Batches of neighbouring records that share topic, partition and schemas (and what else a batch shares)."""
+    return [_from_run(list(run)) for _, run in groupby(records, key=_run_key)]
+
+
+def _run_key(record: ConnectRecord) -> tuple[Any, ...]:
+    shared = (type(record), record.topic, record.partition, record.key_schema, record.value_schema)
+    if isinstance(record, SinkRecord):
+        return (*shared, record.timestamp_type, record.original_topic, record.original_partition)
+    if isinstance(record, SourceRecord):
+        return (*shared, repr(record.source_partition))
+    return shared
+
+
+def _from_run(run: list[Any]) -> Batch:
+    first = run[0]
+    headers = [record.headers for record in run]
+    keys = to_rows(first.key_schema, [record.key for record in run])
+    shared: dict[str, Any] = {
+        "values": to_rows(first.value_schema, [record.value for record in run]),
+        "value_schema": first.value_schema,
+        "keys": keys if first.key_schema is not None or any(key is not None for key in keys) else None,
+        "key_schema": first.key_schema,
+        "partition": first.partition,
+        "timestamps": [record.timestamp for record in run],
+        "headers": headers if any(headers) else None,
+    }
+    if isinstance(first, SourceRecord):
+        return SourceBatch(
+            cast("str", first.topic),
+            source_partition=first.source_partition or {},
+            source_offset=run[-1].source_offset or {},
+            source_offsets=[record.source_offset or {} for record in run],
+            **shared,
+        )
+    if isinstance(first, SinkRecord):
+        return SinkBatch(
+            cast("str", first.topic),
+            offsets=[record.offset for record in run],
+            timestamp_type=first.timestamp_type,
+            original_topic=first.original_topic,
+            original_partition=first.original_partition,
+            original_offsets=[record.original_offset for record in run],
+            **shared,
+        )
+    return Batch(cast("str", first.topic), **shared)

@@ -1,0 +1,126 @@
+"""How Java writes and narrows numbers, and in which order its HashMap walks.
+
+People compare what Connect writes byte by byte, and files of offsets are found again by their bytes, so these rules are
+part of the format. Floating point text follows JDK 19 and later (the shortest digits that read back as the same number,
+at least two); JDK 17 prints some numbers with more digits than needed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct as binary
+from collections.abc import Iterable
+from functools import lru_cache
+
+_FLOAT = binary.Struct(">f")
+
+
+def double_text(value: float) -> str:
+    """Java's ``Double.toString``: ``1.0``, ``1.0E10``, ``1.0E-7``, ``NaN``, ``-Infinity``."""
+    magnitude = abs(value)
+    if 1e-3 <= magnitude < 1e7 or magnitude == 0.0:
+        return repr(value)
+    if value != value or magnitude == math.inf:
+        return _not_finite(value)
+    text = repr(value)
+    if "." not in text and float(f"{value:.1e}") == value:
+        text = f"{value:.1e}"  # Java wants two digits, and the best two: 4.9E-324, not 5.0E-324
+    return _scientific(text)
+
+
+def float_text(value: float) -> str:
+    """Java's ``Float.toString`` of the 32-bit float nearest to `value`: the fewest digits that tell it from others."""
+    value = float32(value)
+    magnitude = abs(value)
+    if magnitude == 0.0:
+        return repr(value)
+    if value != value or magnitude == math.inf:
+        return _not_finite(value)
+    text = _shortest_float(value)
+    if 1e-3 <= magnitude < 1e7:
+        return repr(float(text))
+    return _scientific(text)
+
+
+def _shortest_float(value: float) -> str:
+    # Six digits tell all normal 32-bit floats apart; subnormal ones have fewer, and Java wants two at least.
+    for digits in range(5 if abs(value) >= 1.2e-38 else 1, 9):
+        text = f"{value:.{digits}e}"
+        if float32(float(text)) == value:
+            return text
+    return f"{value:.8e}"
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+def _scientific(text: str) -> str:
+    """Any decimal text of a number as Java's ``d.ddE±n``."""
+    sign, text = ("-", text[1:]) if text[0] == "-" else ("", text)
+    mantissa, _, exponent_text = text.partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    exponent = int(exponent_text or 0) + len(whole) - 1
+    digits = whole + fraction
+    leading = len(digits) - len(digits.lstrip("0"))
+    digits = digits[leading:].rstrip("0")
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent - leading}"
+
+
+def float32(value: float) -> float:
+    """Round to the nearest 32-bit float, to infinity beyond its range, as Java's ``(float)``."""
+    try:
+        return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def wrap(number: int, bits: int) -> int:
+    """Keep the lowest bits as a signed number, as Java's narrowing casts between integers do."""
+    half = 1 << (bits - 1)
+    return ((number + half) & ((1 << bits) - 1)) - half
+
+
+def float_to_integer(value: float, bits: int) -> int:
+    """Java's ``(long)`` or ``(int)`` of a floating point number, narrowed further for fewer bits.
+
+    Truncated towards zero, held at the ends of the range, NaN is 0; 16 and 8 bits go by way of 32.
+    """
+    if value != value:
+        return 0
+    width = max(bits, 32)
+    limit = 1 << (width - 1)
+    # Clamped as a float first: int() of an infinity raises, and beyond 2**62 every float is a whole number.
+    number = int(max(-float(limit), min(float(limit), value)))
+    return wrap(min(number, limit - 1), bits)
+
+
+def string_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit number."""
+    value = 0
+    if text.isascii():
+        for code in text.encode("ascii"):
+            value = (value * 31 + code) & 0xFFFFFFFF
+    else:
+        encoded = text.encode("utf-16-be", "surrogatepass")
+        for position in range(0, len(encoded), 2):
+            value = (value * 31 + (encoded[position] << 8 | encoded[position + 1])) & 0xFFFFFFFF
+    return wrap(value, 32)
+
+
+def hash_map_order(keys: Iterable[str]) -> tuple[str, ...]:
+    """The order in which a ``java.util.HashMap`` that got these string keys one after the other walks over them."""
+    return _hash_map_order(tuple(keys))
+
+
+@lru_cache(maxsize=4096)
+def _hash_map_order(keys: tuple[str, ...]) -> tuple[str, ...]:
+    buckets = 16
+    while len(keys) > buckets * 3 // 4:
+        buckets *= 2
+
+    def bucket(key: str) -> int:
+        spread = string_hash(key) & 0xFFFFFFFF
+        return (spread ^ (spread >> 16)) & (buckets - 1)
+
+    return tuple(sorted(keys, key=bucket))

@@ -1,0 +1,162 @@
+"""Struct: one value of a STRUCT schema, for code that sees records one by one; and its plain form inside batches.
+
+Inside a `Batch` a struct is a **row**: a tuple of the field values in schema order, nested structs (also those in
+arrays and maps) as rows too. `to_rows` and `from_rows` go between the two forms for a whole list at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from headrace.data.errors import DataError
+from headrace.data.schema import Field, Schema, Type
+from headrace.data.values import validate
+
+
+class Struct:
+    """A mutable value of a STRUCT schema; `repr` is Java's ``Struct{a=1,b=x}`` (null fields are left out)."""
+
+    __slots__ = ("schema", "values")
+    schema: Schema
+    values: list[Any]
+
+    def __init__(self, schema: Schema, values: Mapping[str, Any] | Iterable[Any] | None = None) -> None:
+        """Take a mapping of field names (validated) or a sequence in schema order (trusted, as rows are)."""
+        if schema.type is not Type.STRUCT:
+            raise DataError(f"Not a struct schema: {schema!r}")
+        self.schema = schema
+        if values is None or isinstance(values, Mapping):
+            self.values = [None] * len(schema.fields)
+            for name, value in (values or {}).items():
+                self.put(name, value)
+        else:
+            self.values = list(values)
+            if len(self.values) != len(schema.fields):
+                raise DataError(f"{schema!r} has {len(schema.fields)} fields, but {len(self.values)} values were given")
+
+    def get(self, name: str) -> Any:
+        """The field's value; its schema's default when the value is null. Raises DataError for an unknown field."""
+        field = self._field(name)
+        value = self.values[field.index]
+        return field.schema.default if value is None else value
+
+    def get_without_default(self, name: str) -> Any:
+        """The field's value as it was put. Raises DataError for an unknown field."""
+        return self.values[self._field(name).index]
+
+    def put(self, name: str, value: Any) -> Struct:
+        """Set a field after validating the value; returns self. Raises DataError."""
+        field = self._field(name)
+        validate(field.schema, value, f'field: "{name}"')
+        self.values[field.index] = value
+        return self
+
+    def validate(self) -> None:
+        """Check every field; a null field with a default passes. Raises DataError naming the field."""
+        for field, value in zip(self.schema.fields, self.values, strict=True):
+            if value is not None or not (field.schema.optional or field.schema.default is not None):
+                validate(field.schema, value, f'field: "{field.name}"')
+
+    def _field(self, name: str) -> Field:
+        field = self.schema.field(name)
+        if field is None:
+            raise DataError(f"{name} is not a valid field name")
+        return field
+
+    __getitem__ = get
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Struct):
+            return NotImplemented
+        return self.values == other.values and self.schema == other.schema
+
+    def __hash__(self) -> int:
+        return hash((self.schema, repr(self.values)))
+
+    def __repr__(self) -> str:
+        from headrace.data.text import java_string
+
+        return java_string(self)
+
+
+def contains_struct(schema: Schema | None) -> bool:
+    """Whether values of the schema are, or may hold, structs."""
+    if schema is None or schema.type.is_primitive:
+        return False
+    return schema.type is Type.STRUCT or contains_struct(schema.key_schema) or contains_struct(schema.value_schema)
+
+
+def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
+    """The batch form of record values of that schema (the same list when there is nothing to change)."""
+    if not contains_struct(schema):
+        return values
+    convert = row_maker(schema)
+    return [convert(value) for value in values]
+
+
+def from_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
+    """The record form of batch values of that schema (the same list when there is nothing to change)."""
+    if not contains_struct(schema):
+        return values
+    convert = struct_maker(schema)
+    return [convert(value) for value in values]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@lru_cache(maxsize=1024)
+def row_maker(schema: Schema | None) -> Callable[[Any], Any]:
+    """The function from a record's value to its batch form for that schema."""
+    if schema is None or not contains_struct(schema):
+        return _same
+    if schema.type is not Type.STRUCT:
+        return _container(schema, row_maker)
+    makers = [(field.index, row_maker(field.schema)) for field in schema.fields if contains_struct(field.schema)]
+
+    def to_row(value: Any) -> Any:
+        if value is None:
+            return None
+        if value.__class__ is not Struct:
+            raise DataError(f"Invalid object for schema with type STRUCT: {type(value).__name__} for value")
+        if value.schema is not schema and value.schema != schema:
+            raise DataError("Mismatching schema.")
+        if not makers:
+            return tuple(value.values)
+        row = list(value.values)
+        for index, convert in makers:
+            row[index] = convert(row[index])
+        return tuple(row)
+
+    return to_row
+
+
+@lru_cache(maxsize=1024)
+def struct_maker(schema: Schema | None) -> Callable[[Any], Any]:
+    """The function from a batch value of that schema to a record's value."""
+    if schema is None or not contains_struct(schema):
+        return _same
+    if schema.type is not Type.STRUCT:
+        return _container(schema, struct_maker)
+    makers = [(field.index, struct_maker(field.schema)) for field in schema.fields if contains_struct(field.schema)]
+
+    def to_struct(row: Any) -> Any:
+        if row is None:
+            return None
+        value = Struct(schema, row)
+        for index, convert in makers:
+            value.values[index] = convert(value.values[index])
+        return value
+
+    return to_struct
+
+
+def _container(schema: Schema, maker: Callable[[Schema | None], Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    convert = maker(schema.value_schema)
+    if schema.type is Type.ARRAY:
+        return lambda items: None if items is None else [convert(item) for item in items]
+    # A key that is a struct stays one: rows of keys would still be hashable, but nobody gains.
+    return lambda items: None if items is None else {key: convert(item) for key, item in items.items()}

@@ -1,0 +1,123 @@
+"""Java's ``toString`` of any Connect value: what StringConverter, the file sink and Cast write.
+
+``Struct{a=1,b=x}`` (null fields left out), ``{a=1, b=2}`` for maps in HashMap order, ``[a, b]`` for lists, ``null``,
+``true``, floating point as Java prints it. Dates are printed as ``java.util.Date`` prints them, in UTC. Byte strings,
+for which Java prints a meaningless address, are shown as hexadecimal.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from headrace.data.java import double_text, float_text, hash_map_order
+from headrace.data.logical import is_logical
+from headrace.data.schema import Schema, Type
+from headrace.data.struct import Struct
+
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def java_string(value: Any, schema: Schema | None = None) -> str:
+    """The text of one value; rows need their schema, and 32-bit floats are told from doubles by it."""
+    return formatter(schema)(value)
+
+
+def java_strings(schema: Schema | None, values: list[Any]) -> list[str]:
+    """The text of many values of one schema."""
+    if schema is not None and schema.type is Type.STRING and None not in values:
+        return values
+    convert = formatter(schema)
+    return [convert(value) for value in values]
+
+
+def date_text(value: dt.date | dt.time | dt.datetime) -> str:
+    """``java.util.Date.toString`` in UTC: ``Thu Jan 01 00:00:00 UTC 1970``."""
+    if isinstance(value, dt.datetime):
+        moment = value.astimezone(dt.UTC) if value.tzinfo is not None else value
+    elif isinstance(value, dt.date):
+        moment = dt.datetime(value.year, value.month, value.day)
+    else:
+        moment = dt.datetime.combine(dt.date(1970, 1, 1), value)
+    day = f"{_WEEKDAYS[moment.weekday()]} {_MONTHS[moment.month - 1]} {moment.day:02}"
+    return f"{day} {moment.hour:02}:{moment.minute:02}:{moment.second:02} UTC {moment.year:04}"
+
+
+def _untyped(value: Any) -> str:
+    """The text of a value by its Python type alone."""
+    convert = _BY_CLASS.get(type(value))
+    if convert is None:
+        convert = next((function for class_, function in _BY_CLASS.items() if isinstance(value, class_)), str)
+    return convert(value)
+
+
+def _struct_text(value: Struct) -> str:
+    parts = [
+        f"{field.name}={formatter(field.schema)(item)}"
+        for field, item in zip(value.schema.fields, value.values, strict=True)
+        if item is not None
+    ]
+    return "Struct{" + ",".join(parts) + "}"
+
+
+def _map_text(items: dict[Any, Any], key_text: Callable[[Any], str], value_text: Callable[[Any], str]) -> str:
+    keys: Any = items
+    if len(items) > 1 and all(type(key) is str for key in items):
+        keys = hash_map_order(items)
+    return "{" + ", ".join(f"{key_text(key)}={value_text(items[key])}" for key in keys) + "}"
+
+
+_BY_CLASS: dict[type, Callable[[Any], str]] = {
+    str: str,
+    bool: lambda value: "true" if value else "false",
+    int: str,
+    float: double_text,
+    type(None): lambda value: "null",
+    dict: lambda value: _map_text(value, _untyped, _untyped),
+    list: lambda value: "[" + ", ".join(map(_untyped, value)) + "]",
+    tuple: lambda value: "[" + ", ".join(map(_untyped, value)) + "]",
+    Struct: _struct_text,
+    Decimal: str,
+    bytes: bytes.hex,
+    bytearray: bytearray.hex,
+    memoryview: lambda value: bytes(value).hex(),
+    dt.datetime: date_text,
+    dt.date: date_text,
+    dt.time: date_text,
+}
+
+
+@lru_cache(maxsize=1024)
+def formatter(schema: Schema | None) -> Callable[[Any], str]:
+    """The function from a value of that schema (structs also as rows) to its text."""
+    if schema is None or is_logical(schema):
+        return _untyped
+    if schema.type is Type.FLOAT32:
+        return lambda value: "null" if value is None else float_text(value)
+    if schema.type is Type.ARRAY:
+        element = formatter(schema.value_schema)
+        return lambda value: "null" if value is None else "[" + ", ".join(map(element, value)) + "]"
+    if schema.type is Type.MAP:
+        key, item = formatter(schema.key_schema), formatter(schema.value_schema)
+        return lambda value: "null" if value is None else _map_text(value, key, item)
+    if schema.type is Type.STRUCT:
+        return _row_formatter(schema)
+    return _untyped
+
+
+def _row_formatter(schema: Schema) -> Callable[[Any], str]:
+    fields = [(field.name + "=", formatter(field.schema)) for field in schema.fields]
+
+    def row_text(value: Any) -> str:
+        if value is None:
+            return "null"
+        if value.__class__ is not tuple:
+            return _untyped(value)
+        parts = [name + text(item) for (name, text), item in zip(fields, value, strict=True) if item is not None]
+        return "Struct{" + ",".join(parts) + "}"
+
+    return row_text

@@ -1,0 +1,110 @@
+"""Validation of values against schemas, with Connect's error texts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any, cast
+
+from headrace.data.errors import DataError
+from headrace.data.logical import PYTHON_TYPES, TIMESTAMP_NAME
+from headrace.data.schema import INT_RANGES, Schema, Type
+
+_CLASSES: dict[Type, tuple[type, ...]] = {
+    Type.INT8: (int,),
+    Type.INT16: (int,),
+    Type.INT32: (int,),
+    Type.INT64: (int,),
+    Type.FLOAT32: (float,),
+    Type.FLOAT64: (float,),
+    Type.BOOLEAN: (bool,),
+    Type.STRING: (str,),
+    Type.BYTES: (bytes, bytearray, memoryview),
+    Type.ARRAY: (list,),
+    Type.MAP: (dict,),
+}
+
+_SCHEMALESS: dict[type, Type] = {
+    bool: Type.BOOLEAN,
+    int: Type.INT64,
+    float: Type.FLOAT64,
+    str: Type.STRING,
+    bytes: Type.BYTES,
+    bytearray: Type.BYTES,
+    memoryview: Type.BYTES,
+    list: Type.ARRAY,
+    dict: Type.MAP,
+}
+
+
+def infer_type(value: Any) -> Type | None:
+    """The type of a value without a schema: int is INT64, float FLOAT64; None for what Connect does not know."""
+    found = _SCHEMALESS.get(type(value))
+    if found is None:
+        from headrace.data.struct import Struct
+
+        if isinstance(value, Struct):
+            return Type.STRUCT
+        found = next((type_ for class_, type_ in _SCHEMALESS.items() if isinstance(value, class_)), None)
+    return found
+
+
+def validate(schema: Schema, value: Any, location: str = "value") -> None:
+    """Check one value (structs as `Struct`). Raises DataError that names `location`, e.g. ``field: "id"``."""
+    if value is None:
+        if not schema.optional:
+            raise DataError(
+                f"Invalid value: null used for required {location}, schema type: {schema.type.name}",
+            )
+        return
+    if schema.type is Type.STRUCT:
+        _validate_struct(schema, value, location)
+        return
+    _validate_class(schema, value, location)
+    if schema.type is Type.ARRAY:
+        element = _present(schema.value_schema, f"element of array {location}")
+        for item in value:
+            validate(element, item, f"element of array {location}")
+    elif schema.type is Type.MAP:
+        key_schema = _present(schema.key_schema, f"key of map {location}")
+        value_schema = _present(schema.value_schema, f"value of map {location}")
+        for key, item in value.items():
+            validate(key_schema, key, f"key of map {location}")
+            validate(value_schema, item, f"value of map {location}")
+
+
+def _validate_struct(schema: Schema, value: Any, location: str) -> None:
+    from headrace.data.struct import Struct
+
+    if not isinstance(value, Struct):
+        raise _mismatch(schema, value, location)
+    if value.schema != schema:
+        raise DataError("Struct schemas do not match.")
+    value.validate()
+
+
+def _validate_class(schema: Schema, value: Any, location: str) -> None:
+    logical = PYTHON_TYPES.get(schema.name or "")
+    if logical is not None:
+        if not isinstance(value, logical) or (isinstance(value, dt.datetime) and schema.name != TIMESTAMP_NAME):
+            raise _mismatch(schema, value, location)
+        if isinstance(value, Decimal) and not value.is_finite():
+            raise DataError(f"A Decimal cannot be {value} for {location}")
+        return
+    if not isinstance(value, _CLASSES[schema.type]) or (isinstance(value, bool) and schema.type is not Type.BOOLEAN):
+        raise _mismatch(schema, value, location)
+    bounds = INT_RANGES.get(schema.type)
+    if bounds is not None and not bounds[0] <= cast("int", value) <= bounds[1]:
+        raise DataError(f"Value {value} is out of range for type {schema.type.name} for {location}")
+
+
+def _present(schema: Schema | None, location: str) -> Schema:
+    if schema is None:
+        raise DataError(f"No schema defined for {location}")
+    return schema
+
+
+def _mismatch(schema: Schema, value: Any, location: str) -> DataError:
+    named = f' "{schema.name}"' if schema.name else ""
+    class_ = type(value).__name__
+    return DataError(f"Invalid object for schema{named} with type {schema.type.name}: {class_} for {location}")
