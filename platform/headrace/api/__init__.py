@@ -1,0 +1,5 @@
+"""What the author of a connector, transform, predicate or converter needs, and nothing else.
+
+Core: no input or output of its own. A plug-in imports `headrace.api` and `headrace.data` only; the platform finds it by
+entry point or on ``plugin.path`` and never the other way round.
+"""
