@@ -7,7 +7,7 @@ rows) are joined from tables of ready-made prefixes; anything else goes through 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from headrace_broker.records._extensions import load_aiokafka_records
@@ -30,33 +30,40 @@ from headrace_broker.records.compression import Compression, compress
 from headrace_broker.records.varint import encode_varint, size_of_varint
 
 _C_BUILDER_SIZE_MAX = 0x7FFFFFFF
-_TABLE_LENGTH_MAX = 1 << 16
 _NO_KEY = b"\x01"  # varint -1
 
 
-class _LengthTable(dict[int, bytes]):
-    """length of a value -> bytes that depend on it only; filled as lengths turn up, and bounded."""
+class _PieceTable:
+    """length of a value -> the bytes before it that depend on nothing else; filled as lengths turn up, and bounded."""
+
+    LENGTHS_MAX = 1 << 16
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         self._make = make
+        self._pieces: dict[int, bytes] = {}
 
-    def __missing__(self, length: int) -> bytes:
-        made = self._make(length)
-        if length < _TABLE_LENGTH_MAX:
-            self[length] = made
-        return made
+    def pieces(self, lengths: list[int]) -> list[bytes]:
+        pieces = self._pieces
+        try:
+            return [pieces[length] for length in lengths]
+        except KeyError:
+            if len(pieces) > self.LENGTHS_MAX:
+                pieces.clear()
+            pieces.update((length, self._make(length)) for length in set(lengths) - pieces.keys())
+            return [pieces[length] for length in lengths]
 
 
 def _head_maker(offset_size: int) -> Callable[[int], bytes]:
-    # Record length covers: attributes, timestamp delta 0, offset delta, key length, value length, value, header count.
+    # The header count 0 of the record before; then this one's length, which covers attributes, timestamp delta, offset
+    # delta, key length, value length, value and header count; then attributes 0 and timestamp delta 0.
     def make(length: int) -> bytes:
-        return encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
+        return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
 
     return make
 
 
-_HEADS = {offset_size: _LengthTable(_head_maker(offset_size)) for offset_size in range(1, 6)}
-_VALUE_LENGTHS = _LengthTable(encode_varint)
+_HEADS = {offset_size: _PieceTable(_head_maker(offset_size)) for offset_size in range(1, 6)}
+_VALUE_LENGTHS = _PieceTable(encode_varint)
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """Offset deltas from one step up to the next take one byte more."""
@@ -86,14 +93,11 @@ def build_batch(
         raise ValueError("records need timestamps before they can be built into a batch")
     if isinstance(timestamps, list) and timestamps.count(timestamps[0]) == count:
         timestamps = timestamps[0]
-    payload: Buffer
-    if isinstance(timestamps, int) and columns.keys is None and columns.headers is None and None not in columns.values:
-        base_timestamp = max_timestamp = timestamps
-        payload = _join_values(columns.values)  # type: ignore[arg-type]  # no None among them
-    else:
+    payload: Buffer | None = None
+    if isinstance(timestamps, int) and columns.keys is None and columns.headers is None:
+        payload = _join_values(columns.values)
+    if payload is None:
         payload = _build_records(columns, columns.timestamp_list())
-        base_timestamp = timestamps if isinstance(timestamps, int) else timestamps[0]
-        max_timestamp = timestamps if isinstance(timestamps, int) else max(timestamps)
     if compression:
         payload = compress(compression, payload, compression_level)
     return finish_batch(
@@ -102,8 +106,8 @@ def build_batch(
         records_count=count,
         last_offset_delta=count - 1,
         base_offset=base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
+        base_timestamp=timestamps if isinstance(timestamps, int) else timestamps[0],
+        max_timestamp=timestamps if isinstance(timestamps, int) else max(timestamps),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
@@ -144,23 +148,26 @@ def finish_batch(
     return batch
 
 
-def _join_values(values: Sequence[bytes]) -> bytes:
-    """Encode keyless records of one timestamp: five ready pieces per record, one join."""
-    count = len(values)
+def _join_values(values: Sequence[bytes | None]) -> memoryview | None:
+    """Encode keyless records of one timestamp: four ready pieces per record, one join. None when a value is null."""
+    try:
+        lengths = list(map(len, values))  # type: ignore[arg-type]  # a null says so itself
+    except TypeError:
+        return None
+    count = len(lengths)
     deltas = _OFFSET_DELTAS_AND_NO_KEY
     if count > len(deltas):
         deltas.extend(encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count))
-    lengths = list(map(len, values))
-    parts: list[bytes] = [b"\0"] * (5 * count)  # the fifth piece is the header count
+    parts: list[bytes | None] = [None] * (4 * count)
     for offset_size, (start, stop) in enumerate(pairwise(_OFFSET_SIZE_STEPS), start=1):
         if start >= count:
             break
-        head = _HEADS[offset_size]
-        parts[5 * start : 5 * min(stop, count) : 5] = [head[length] for length in lengths[start:stop]]
-    parts[1::5] = deltas[:count]
-    parts[2::5] = [_VALUE_LENGTHS[length] for length in lengths]
-    parts[3::5] = values
-    return b"".join(parts)
+        parts[4 * start : 4 * min(stop, count) : 4] = _HEADS[offset_size].pieces(lengths[start:stop])
+    parts[1::4] = deltas[:count]
+    parts[2::4] = _VALUE_LENGTHS.pieces(lengths)
+    parts[3::4] = values
+    parts.append(b"\0")
+    return memoryview(b"".join(parts))[1:]  # type: ignore[arg-type]  # all filled now
 
 
 def _build_records(columns: RecordColumns, timestamps: list[int]) -> memoryview:
@@ -184,8 +191,7 @@ def _build_records(columns: RecordColumns, timestamps: list[int]) -> memoryview:
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
     """Yield the columns in runs whose uncompressed batch is at most `size_bytes_max`, but of at least one record."""
     count = len(columns)
-    sizes = _record_sizes(columns)
-    ends = list(accumulate(sizes))
+    ends = list(accumulate(_record_sizes(columns)))
     start = 0
     done = 0
     while start < count:
@@ -196,10 +202,10 @@ def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns
         start = stop
 
 
-def _record_sizes(columns: RecordColumns) -> list[int]:
+def _record_sizes(columns: RecordColumns) -> Iterable[int]:
     """Return an upper bound of each record's encoded size, tight to a few bytes."""
     values = columns.values
-    sizes = [0 if value is None else len(value) for value in values]
+    sizes = _lengths(values)
     timestamps = columns.timestamps
     if isinstance(timestamps, list) and timestamps:
         first = timestamps[0]
@@ -208,7 +214,7 @@ def _record_sizes(columns: RecordColumns) -> list[int]:
         spread = 0
     overhead = 2 + size_of_varint(spread) + size_of_varint(len(values)) + size_of_varint(max(sizes, default=0))
     if columns.keys is not None:
-        key_sizes = [0 if key is None else len(key) for key in columns.keys]
+        key_sizes = _lengths(columns.keys)
         overhead += size_of_varint(max(key_sizes, default=0))
         sizes = list(map(int.__add__, sizes, key_sizes))
     else:
@@ -216,7 +222,14 @@ def _record_sizes(columns: RecordColumns) -> list[int]:
     if columns.headers is not None:
         sizes = list(map(int.__add__, sizes, map(_headers_size, columns.headers)))
     overhead += size_of_varint(max(sizes, default=0) + overhead)
-    return [size + overhead for size in sizes]
+    return map(overhead.__add__, sizes)
+
+
+def _lengths(values: list[bytes | None]) -> list[int]:
+    try:
+        return list(map(len, values))  # type: ignore[arg-type]  # a null says so itself
+    except TypeError:
+        return [0 if value is None else len(value) for value in values]
 
 
 def _headers_size(headers: list[tuple[str, bytes | None]]) -> int:

@@ -94,7 +94,7 @@ def test_short_header_is_named() -> None:
 @pytest.mark.parametrize("timestamps", [None, []])
 def test_records_without_timestamps_are_refused(timestamps: list[int] | None) -> None:
     values: list[bytes | None] = [b"a"] if timestamps is None else []
-    with pytest.raises(ValueError, match="timestamps|at least one"):
+    with pytest.raises(ValueError, match=r"timestamps|at least one"):
         build_batch(RecordColumns(values=values, timestamps=timestamps))
 
 
@@ -107,7 +107,7 @@ def test_control_batches_are_skipped_but_passed() -> None:
     assert columns.values == [b"a", b"b"]
     assert columns.offsets == [0, 2]
     assert columns.next_offset == 3
-    assert read_columns(buffer[: 62 + len(marker)]).values == []
+    assert read_columns(buffer[: len(batch_of(b"a")) + len(marker)]).next_offset == 2
     only_marker = read_columns(marker, 1)
     assert (len(only_marker), only_marker.next_offset) == (0, 2)
     control = read_batch(memoryview(marker), 0, read_header(marker))
