@@ -1,0 +1,113 @@
+"""Frames: a four-byte size, a header, a message. Reads and writes headers; moving the bytes is the shell's affair.
+
+A request's header is (api_key int16, api_version int16, correlation_id int32, client_id nullable string) and, in
+flexible versions, tagged fields; the client id keeps its two-byte length even there. A response's header is the
+correlation id and, in flexible versions, tagged fields. Frames are handed over without their size and made with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from headrace_broker.protocol.apis import API, ApiKey
+from headrace_broker.protocol.codec import encoder
+from headrace_broker.protocol.errors import ErrorCode, ProtocolError
+from headrace_broker.protocol.notation import Buffer, Message
+from headrace_broker.protocol.primitives import MalformedError, skip_tagged_section
+
+SIZE_BYTES = 4
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_SIZED_REQUEST_HEADER = struct.Struct(">ihhih")
+_SIZED_RESPONSE_HEADER = struct.Struct(">ii")
+_CORRELATION_ID = struct.Struct(">i")
+_FLEXIBLE_FROM = {key: first for key, api in API.items() if (first := api.flexible_version) is not None}
+_NEVER = 32768
+
+
+class RequestHeader(NamedTuple):
+    """What a request says before its body; `body_offset` is where the body begins in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """Read the header of a request. Raises ProtocolError if it is cut, malformed, or of an API that does not exist."""
+    try:
+        api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+        end = 10
+        client_id = None
+        if size >= 0:
+            end += size
+            if end > len(frame):
+                raise ProtocolError(f"a client id of {size} bytes announced in a frame of {len(frame)}")
+            client_id = str(frame[10:end], "utf-8")
+        if api_version >= _FLEXIBLE_FROM.get(api_key, _NEVER):
+            end = skip_tagged_section(frame, end)
+    except (struct.error, IndexError, UnicodeDecodeError, MalformedError) as error:
+        raise ProtocolError(f"a malformed request header in a frame of {len(frame)} bytes: {error}") from None
+    if api_key not in API:
+        raise ProtocolError(f"there is no API with the key {api_key}")
+    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def encode_request(correlation_id: int, client_id: str | None, message: Message, version: int) -> list[Buffer]:
+    """Return the frame of a request, size prefix included, as buffers for `writelines`. Raises EncodeError."""
+    key = message.__api_key__
+    buffers = encoder(type(message), version)(message)
+    client = b"" if client_id is None else client_id.encode()
+    tail = client + b"\0" if version >= _FLEXIBLE_FROM.get(key, _NEVER) else client
+    size = _REQUEST_HEADER.size + len(tail) + sum(map(len, buffers))
+    client_size = -1 if client_id is None else len(client)
+    head = _SIZED_REQUEST_HEADER.pack(size, key, version, correlation_id, client_size)
+    return _with_head(head + tail, buffers)
+
+
+def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
+    """Return (correlation id, where the body begins) of the answer to a request of that API and version.
+
+    Raises ProtocolError if the header is cut or malformed.
+    """
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        if version < _FLEXIBLE_FROM.get(api_key, _NEVER) or api_key == ApiKey.API_VERSIONS:
+            return correlation_id, 4
+        return correlation_id, skip_tagged_section(frame, 4)
+    except (struct.error, IndexError, MalformedError) as error:
+        raise ProtocolError(f"a malformed response header in a frame of {len(frame)} bytes: {error}") from None
+
+
+def encode_response(correlation_id: int, message: Message, version: int) -> list[Buffer]:
+    """Return the frame of a response, size prefix included, as buffers for `writelines`. Raises EncodeError."""
+    key = message.__api_key__
+    buffers = encoder(type(message), version)(message)
+    size = 4 + sum(map(len, buffers))
+    if version >= _FLEXIBLE_FROM.get(key, _NEVER) and key != ApiKey.API_VERSIONS:
+        return _with_head(_SIZED_RESPONSE_HEADER.pack(size + 1, correlation_id) + b"\0", buffers)
+    return _with_head(_SIZED_RESPONSE_HEADER.pack(size, correlation_id), buffers)
+
+
+def encode_unsupported_api_versions(correlation_id: int, served: dict[int, tuple[int, int]]) -> list[Buffer]:
+    """Return the answer to an ApiVersions request of a version that is not served (KIP-511).
+
+    `served` maps API keys to their (first, last) version. Whoever asked reads version 0, and asks again with less.
+    """
+    from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+    response = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in served.items()],
+    )
+    return encode_response(correlation_id, response, 0)
+
+
+def _with_head(head: bytes, buffers: list[Buffer]) -> list[Buffer]:
+    first: Any = buffers[0]
+    if len(buffers) == 1 or len(first) < 4096:
+        return [head + first, *buffers[1:]]
+    return [head, *buffers]

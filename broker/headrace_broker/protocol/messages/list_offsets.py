@@ -1,0 +1,46 @@
+"""ListOffsets (2): the offset for a timestamp, or one of the special offsets.
+
+Timestamps below zero are names: -1 the end, -2 the start, -3 the record of the greatest timestamp (7), -4 the
+earliest local offset (8), -5 the last tiered (9), -6 the earliest to be tiered (11). Version 4 brings leader epochs,
+6 is flexible, 10 has a timeout.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.notation import Message, Request, Response, array, int8, int16, int32, int64, string
+
+
+class ListOffsetsPartitionResponse(Message):
+    partition_index: int = int32()
+    error_code: int = int16()
+    timestamp: int = int64(default=-1)
+    offset: int = int64(default=-1)
+    leader_epoch: int = int32("4+", default=-1)
+
+
+class ListOffsetsTopicResponse(Message):
+    name: str = string()
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
+
+
+class ListOffsetsResponse(Response, api_key=2, versions="1-11", flexible="6+"):
+    throttle_time_ms: int = int32("2+", ignorable=True)
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
+
+
+class ListOffsetsPartition(Message):
+    partition_index: int = int32()
+    current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
+    timestamp: int = int64()
+
+
+class ListOffsetsTopic(Message):
+    name: str = string()
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
+
+
+class ListOffsetsRequest(Request[ListOffsetsResponse], api_key=2, versions="1-11", flexible="6+"):
+    replica_id: int = int32()
+    isolation_level: int = int8("2+")
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
+    timeout_ms: int = int32("10+", ignorable=True)

@@ -1,0 +1,87 @@
+"""Produce (0): append record batches to partitions.
+
+* 7: zstd is allowed.
+* 8: record-level errors (KIP-467).
+* 9: flexible.
+* 10: the answer tells a new leader (KIP-951).
+* 12: a transactional write adds its partition to the transaction by itself (KIP-890).
+* 13: topics by id.
+
+Versions 0-2 have no classes: brokers list them (librdkafka before 2.11 needs to see 0 to use compression) but refuse
+them. With acks=0 there is no answer.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.notation import (
+    Message,
+    Records,
+    Request,
+    Response,
+    array,
+    int16,
+    int32,
+    int64,
+    record_batches,
+    string,
+    struct,
+    uuid,
+)
+
+
+class BatchIndexAndErrorMessage(Message):
+    batch_index: int = int32()
+    batch_index_error_message: str | None = string(nullable="0+", default=None)
+
+
+class LeaderIdAndEpoch(Message):
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
+
+
+class PartitionProduceResponse(Message):
+    index: int = int32()
+    error_code: int = int16()
+    base_offset: int = int64()
+    log_append_time_ms: int = int64(default=-1, ignorable=True)
+    log_start_offset: int = int64("5+", default=-1, ignorable=True)
+    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+", ignorable=True)
+    error_message: str | None = string("8+", nullable="8+", default=None, ignorable=True)
+    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, "10+", tag=0)
+
+
+class TopicProduceResponse(Message):
+    name: str = string("0-12", ignorable=True)
+    topic_id: bytes = uuid("13+", ignorable=True)
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
+
+
+class NodeEndpoint(Message):
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(nullable="0+", default=None)
+
+
+class ProduceResponse(Response, api_key=0, versions="3-13", flexible="9+"):
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse)
+    throttle_time_ms: int = int32(ignorable=True)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)
+
+
+class PartitionProduceData(Message):
+    index: int = int32()
+    records: Records | None = record_batches(nullable="0+")
+
+
+class TopicProduceData(Message):
+    name: str = string("0-12", ignorable=True)
+    topic_id: bytes = uuid("13+", ignorable=True)
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData)
+
+
+class ProduceRequest(Request[ProduceResponse], api_key=0, versions="3-13", flexible="9+"):
+    transactional_id: str | None = string(nullable="0+", default=None)
+    acks: int = int16()
+    timeout_ms: int = int32()
+    topic_data: list[TopicProduceData] = array(TopicProduceData)

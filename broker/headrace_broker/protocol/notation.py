@@ -1,0 +1,328 @@
+"""The notation that messages are written in, and the message objects that it makes.
+
+A message is a class whose attributes say what travels, in which versions, in which order::
+
+    class BatchIndexAndErrorMessage(Message):
+        batch_index: int = int32("8+")
+        batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
+
+A version range is ``"3+"``, ``"3-5"``, ``"4"``, ``""`` (every version) or ``"none"``. A field outside of its range
+does not travel: decoding gives its default, encoding another value is an error unless the field is *ignorable*.
+``tag=n`` makes it a tagged field (KIP-482) in the versions of ``tagged`` (default: where the field exists).
+
+Message objects are slotted, mutable, compared by value and constructed by keyword; every field has a default, which
+is Kafka's (0, "", an empty list, …). A default struct is shared, hence read-only: assign a new one instead of
+changing it. Nothing is compiled here; ``codec`` makes the functions from ``__fields__`` when they are first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar, cast, dataclass_transform
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+ZERO_UUID = bytes(16)
+VERSION_MAX = 32767
+
+Buffer = bytes | bytearray | memoryview
+"""Anything that holds bytes. Memoryviews must be one-dimensional views of bytes, so that ``len`` is their size."""
+
+Records = Buffer | list[Buffer]
+"""Record batches: one buffer, or several that follow each other. Decoded as a memoryview of the frame; never copied."""
+
+
+def parse_versions(text: str) -> tuple[int, int]:
+    """Return the (first, last) version of a range such as "3+", "3-5", "4", "" (all) or "none" (an empty range)."""
+    if text == "":
+        return 0, VERSION_MAX
+    if text == "none":
+        return 1, 0
+    if text.endswith("+"):
+        return int(text[:-1]), VERSION_MAX
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+class FieldOptions(TypedDict, total=False):
+    """What every kind of field may say about itself, beside its versions and its default."""
+
+    nullable: str
+    ignorable: bool
+    tag: int
+    tagged: str
+
+
+class Field:
+    """One field of a message: its kind ("int32", "struct", "array", …), its versions, its default."""
+
+    __slots__ = ("default", "element", "ignorable", "kind", "name", "nullable", "tag", "tagged", "versions")
+
+    def __init__(
+        self,
+        kind: str,
+        versions: str,
+        default: object,
+        *,
+        element: Field | None = None,
+        nullable: str = "none",
+        ignorable: bool = False,
+        tag: int | None = None,
+        tagged: str | None = None,
+    ) -> None:
+        self.name = ""
+        self.kind = kind
+        self.versions = parse_versions(versions)
+        self.default = default
+        self.element = element
+        self.nullable = parse_versions(nullable)
+        self.ignorable = ignorable
+        self.tag = tag
+        self.tagged = parse_versions(versions if tagged is None else tagged) if tag is not None else (1, 0)
+
+    def is_present(self, version: int) -> bool:
+        """Whether the field travels in `version`."""
+        return self.versions[0] <= version <= self.versions[1]
+
+    def is_nullable(self, version: int) -> bool:
+        """Whether null may travel in `version`."""
+        return self.nullable[0] <= version <= self.nullable[1]
+
+    def is_tagged(self, version: int) -> bool:
+        """Whether the field travels as a tagged field in `version`."""
+        return self.tagged[0] <= version <= self.tagged[1]
+
+
+class StructField(Field):
+    """A field (or an array's element) that is itself a message of the class `message`."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: type[Message], versions: str, default: object, **options: Unpack[FieldOptions]) -> None:
+        super().__init__("struct", versions, default, **options)
+        self.message = message
+
+
+# The functions below return Any: a type checker then believes the annotation and takes the attribute for a default.
+
+
+def boolean(versions: str = "", *, default: bool = False, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a truth value of one byte."""
+    return Field("bool", versions, default, **options)
+
+
+def int8(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a signed integer of one byte."""
+    return Field("int8", versions, default, **options)
+
+
+def int16(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a signed integer of two bytes."""
+    return Field("int16", versions, default, **options)
+
+
+def uint16(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare an unsigned integer of two bytes."""
+    return Field("uint16", versions, default, **options)
+
+
+def int32(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a signed integer of four bytes."""
+    return Field("int32", versions, default, **options)
+
+
+def uint32(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare an unsigned integer of four bytes."""
+    return Field("uint32", versions, default, **options)
+
+
+def int64(versions: str = "", *, default: int = 0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a signed integer of eight bytes."""
+    return Field("int64", versions, default, **options)
+
+
+def float64(versions: str = "", *, default: float = 0.0, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a floating-point number of eight bytes."""
+    return Field("float64", versions, default, **options)
+
+
+def uuid(versions: str = "", *, default: bytes = ZERO_UUID, **options: Unpack[FieldOptions]) -> Any:
+    """Declare a UUID: 16 bytes, all zero for none."""
+    return Field("uuid", versions, default, **options)
+
+
+def string(versions: str = "", *, default: str | None = "", **options: Unpack[FieldOptions]) -> Any:
+    """Declare a text of at most 32767 bytes of UTF-8 (unbounded in flexible versions)."""
+    return Field("string", versions, default, **options)
+
+
+def binary(versions: str = "", *, default: bytes | None = b"", **options: Unpack[FieldOptions]) -> Any:
+    """Declare bytes. Decoded as a copy, which outlives the frame."""
+    return Field("bytes", versions, default, **options)
+
+
+def record_batches(versions: str = "", *, default: bytes | None = None, **options: Unpack[FieldOptions]) -> Any:
+    """Declare record batches (see `Records`). Decoded as a memoryview of the frame, encoded by reference."""
+    return Field("records", versions, default, **options)
+
+
+def struct(message: type[Message], versions: str = "", **options: Unpack[FieldOptions]) -> Any:
+    """Declare a nested message; its default is a nested message full of defaults."""
+    return StructField(message, versions, message, **options)
+
+
+def nullable_struct(message: type[Message], versions: str = "", **options: Unpack[FieldOptions]) -> Any:
+    """Declare a nested message that is None by default, and may be None in the versions where it exists."""
+    return StructField(message, versions, None, **{"nullable": versions or "0+", **options})  # type: ignore[arg-type]
+
+
+def array(
+    element: type[Message] | Callable[[], Any],
+    versions: str = "",
+    *,
+    default: list[Any] | None = [],  # noqa: B006 (a marker: each message gets a list of its own)
+    **options: Unpack[FieldOptions],
+) -> Any:
+    """Declare an array of nested messages (`array(Topic)`) or of plain values (`array(int32)`)."""
+    each = StructField(element, "", None) if isinstance(element, type) else element()
+    return Field("array", versions, default, element=each, **options)
+
+
+class _MessageType(type):
+    """Turns declarations into slots: collects the fields, which must not be class attributes as well."""
+
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        api_key: int | None = None,
+        versions: str = "",
+        flexible: str = "none",
+    ) -> _MessageType:
+        fields = tuple(value for value in namespace.values() if isinstance(value, Field))
+        for field_name, field in [item for item in namespace.items() if isinstance(item[1], Field)]:
+            field.name = field_name
+            del namespace[field_name]
+        if "__slots__" not in namespace:
+            namespace["__slots__"] = tuple(field.name for field in fields)
+        namespace.setdefault("__fields__", fields)
+        if api_key is not None:
+            namespace["__api_key__"] = api_key
+        if versions:
+            namespace["__versions__"] = parse_versions(versions)
+        if flexible != "none":
+            namespace["__flexible__"] = parse_versions(flexible)
+        return super().__new__(mcs, name, bases, namespace)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=True)
+class Message(metaclass=_MessageType):
+    """A request, a response, a stored record, or a part of one."""
+
+    __slots__ = ()
+    __fields__: ClassVar[tuple[Field, ...]]
+    __api_key__: ClassVar[int] = -1
+    __versions__: ClassVar[tuple[int, int]] = (0, VERSION_MAX)
+    __flexible__: ClassVar[tuple[int, int]] = (1, 0)
+    __hash__ = None  # type: ignore[assignment]
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values):
+            """Compile the constructor of this class, replace this one by it, and run it."""
+            cls = type(self)
+            cls.__init__ = compile_constructor(cls)
+            cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message) or other.__fields__ is not self.__fields__:
+            return NotImplemented
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.__fields__)
+
+    def __repr__(self) -> str:
+        shown = (f"{field.name}={_abbreviate(getattr(self, field.name))}" for field in self.__fields__)
+        return f"{_plain_class(type(self)).__name__}({', '.join(shown)})"
+
+
+ResponseT_co = TypeVar("ResponseT_co", bound="Response", covariant=True)
+
+
+class Response(Message):
+    """The answer to a request."""
+
+    __slots__ = ()
+
+
+class Request(Message, Generic[ResponseT_co]):
+    """A request; its parameter is the class of its answer, so that a client's `request(message)` is typed."""
+
+    __slots__ = ()
+
+
+def default_of(message: type[Message]) -> Message:
+    """Return the shared, read-only message of that class which holds nothing but defaults."""
+    default = _defaults.get(message)
+    if default is None:
+        frozen = _MessageType(
+            message.__name__, (_ReadOnly, message), {"__slots__": (), "__fields__": message.__fields__}
+        )
+        default = cast(Message, object.__new__(cast(Any, frozen)))
+        for field in message.__fields__:
+            getattr(message, field.name).__set__(default, _frozen_default(field))
+        _defaults[message] = default
+    return default
+
+
+def compile_constructor(message: type[Message]) -> Callable[..., None]:
+    """Return an `__init__` of keyword arguments for that class."""
+    parameters, body = ["self", "*"] if message.__fields__ else ["self"], ["pass"]
+    namespace: dict[str, Any] = {"new_list": []}
+    for number, field in enumerate(message.__fields__):
+        name = field.name
+        if field.kind == "array" and field.default is not None:
+            parameters.append(f"{name}=new_list")
+            body.append(f"self.{name} = [] if {name} is new_list else {name}")
+            continue
+        namespace[f"default{number}"] = _frozen_default(field)
+        parameters.append(f"{name}=default{number}")
+        body.append(f"self.{name} = {name}")
+    source = f"def __init__({', '.join(parameters)}):\n    " + "\n    ".join(body)
+    exec(source, namespace)
+    constructor: Callable[..., None] = namespace["__init__"]
+    constructor.__qualname__ = f"{message.__qualname__}.__init__"
+    return constructor
+
+
+class _ReadOnly:
+    """What makes a shared default read-only."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"this default {type(self).__name__} is shared: assign a new one instead of setting {name}"
+        )
+
+
+_defaults: dict[type[Message], Message] = {}
+
+
+def _frozen_default(field: Field) -> object:
+    if isinstance(field.default, type):
+        return default_of(field.default)
+    if isinstance(field.default, list):
+        return []
+    return field.default
+
+
+def _plain_class(cls: type) -> type:
+    return cls.__mro__[2] if _ReadOnly in cls.__mro__ else cls
+
+
+def _abbreviate(value: object) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)) and len(value) > 40:
+        return f"<{len(value)} bytes>"
+    return repr(value)
