@@ -1,0 +1,207 @@
+"""What differs between databases: how to connect, list and describe tables, stream rows, tell the time, bind a
+timestamp.
+
+SQLAlchemy gives reflection, quoting and the driver; rows come from the driver's own cursor. A dialect holds no
+connection.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.reflection import Inspector
+from sqlalchemy.pool import NullPool
+
+from headrace.api.errors import ConfigError, ConnectError
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema, chained, from_instant
+from headrace_connectors.jdbc.url import JdbcUrl
+
+Connection = Any  # a driver's (DBAPI) connection
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """A timestamp column as an SQL expression that orders rows, and an instant as a parameter to compare with it."""
+
+    sql: str
+    bind: Callable[[dt.datetime], Any]
+
+
+class Dialect(ABC):
+    """One database behind one URL."""
+
+    mark: str
+    """The driver's parameter mark."""
+    checked_rows = False
+    """Whether rows must be held against their columns' types."""
+    transient_errors: tuple[type[Exception], ...]
+    """Errors after which a new connection may do better."""
+
+    def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
+        self.url = url
+        self.config = config
+        self.zone = _zone(config.db_timezone)
+        self.options = TypeOptions(
+            numeric_mapping="precision_only" if config.numeric_precision_mapping else config.numeric_mapping,
+            timestamp_granularity=config.timestamp_granularity,
+        )
+        self.engine = self._engine()
+
+    @abstractmethod
+    def _engine(self) -> Engine: ...
+
+    @abstractmethod
+    def now(self, connection: Connection) -> dt.datetime:
+        """The database's own time, in UTC."""
+
+    @abstractmethod
+    def query_columns(self, sql: str) -> list[Column]:
+        """The columns of a custom query."""
+
+    @abstractmethod
+    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
+        """A cursor that streams the rows of a statement."""
+
+    def connect(self) -> Connection:
+        """A new connection of the driver. Raises the driver's error."""
+        pooled = self.engine.raw_connection()
+        connection = pooled.driver_connection
+        pooled.detach()  # otherwise it closes with SQLAlchemy's wrapper
+        return connection
+
+    def end_transaction(self, connection: Connection) -> None:
+        """Let go of what the last statement holds (locks, snapshots)."""
+        connection.rollback()
+
+    def quote(self, identifier: str) -> str:
+        """An identifier as SQL text, quoted unless the configuration says never."""
+        if self.config.quote_sql_identifiers.upper() == "NEVER":
+            return identifier
+        return self.engine.dialect.identifier_preparer.quote_identifier(identifier)
+
+    def quote_table(self, qualified_name: str) -> str:
+        """A qualified table name as SQL text."""
+        return ".".join(self.quote(part) for part in qualified_name.split("."))
+
+    def table_names(self) -> list[str]:
+        """Qualified names of all tables (and views, where `table.types` says so), sorted."""
+        inspector = sqlalchemy.inspect(self.engine)
+        types = {kind.strip().upper() for kind in self.config.table_types}
+        names: list[str] = []
+        for schema in self._schemas(inspector):
+            found = inspector.get_table_names(schema=schema) if "TABLE" in types else []
+            if "VIEW" in types:
+                found += inspector.get_view_names(schema=schema)
+            names += [f"{schema}.{name}" if schema else name for name in found]
+        return sorted(names)
+
+    def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
+        return [None]
+
+    def table_columns(self, qualified_name: str) -> list[Column]:
+        """The columns of a table that have a Connect type. Raises ConnectError when the table is not there."""
+        schema, _, table = qualified_name.rpartition(".")
+        try:
+            inspector = sqlalchemy.inspect(self.engine)
+            described = inspector.get_columns(table, schema=schema or None)
+            keys = inspector.get_pk_constraint(table, schema=schema or None)["constrained_columns"]
+        except sqlalchemy.exc.NoSuchTableError:
+            raise ConnectError(
+                f"table {qualified_name} does not exist in {self.engine.url.render_as_string()}"
+            ) from None
+        columns = [self._column(item, keys) for item in described]
+        return [column for column in columns if column is not None]
+
+    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
+        schema = base_schema(described["type"], self.options)
+        if schema is None:
+            return None
+        nullable = bool(described.get("nullable", True)) and described["name"] not in primary_key
+        is_timestamp = isinstance(described["type"], sqlalchemy.DateTime)
+        convert = self._convert(described["type"])
+        if is_timestamp:
+            convert = chained(self.to_instant, from_instant(self.options.timestamp_granularity))
+        return Column(
+            described["name"],
+            schema.replace(optional=nullable),
+            convert,
+            is_timestamp=is_timestamp,
+            is_autoincrement=self._is_autoincrement(described, primary_key),
+            nullable=nullable,
+            declared=str(described["type"]),
+        )
+
+    def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
+        return described.get("autoincrement") is True or bool(described.get("identity"))
+
+    def _convert(self, type_: Any) -> Any:
+        return None
+
+    def to_instant(self, value: Any) -> dt.datetime:
+        """A timestamp value of the driver as an aware datetime in UTC."""
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=self.zone)
+        instant: dt.datetime = value.astimezone(dt.UTC)
+        return instant
+
+    def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
+        """How rows of `source` (a table or query as SQL text) are ordered by a timestamp column."""
+        if "WITH TIME ZONE" in column.declared:
+            return Ordering(self.quote(column.name), lambda instant: instant)
+        return Ordering(self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None))
+
+
+def _zone(name: str) -> dt.tzinfo:
+    try:
+        return dt.UTC if name.upper() in ("UTC", "GMT", "Z") else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError("db.timezone", name, "is not a known time zone, such as UTC or Europe/Berlin") from None
+
+
+def pattern(sql_like: str) -> re.Pattern[str]:
+    """An SQL LIKE pattern as a regular expression."""
+    text = "".join(".*" if char == "%" else "." if char == "_" else re.escape(char) for char in sql_like)
+    return re.compile(text, re.DOTALL)
+
+
+def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
+    """The dialect of a URL. Raises ConfigError when its driver is not installed, saying how to install it."""
+    try:
+        if url.kind == "sqlite":
+            from headrace_connectors.jdbc.sqlite import SqliteDialect
+
+            return SqliteDialect(url, config)
+        from headrace_connectors.jdbc.postgresql import PostgresqlDialect
+
+        return PostgresqlDialect(url, config)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "connection.url",
+            config.connection_url,
+            f'needs the Python package {error.name}: pip install "headrace[jdbc-postgres]"',
+        ) from error
+
+
+def engine_for(address: sqlalchemy.URL, **arguments: Any) -> Engine:
+    """An engine that keeps no connections: each reader owns one, and reflection is rare."""
+    return sqlalchemy.create_engine(address, poolclass=NullPool, **arguments)
+
+
+def on_connect(engine: Engine, action: Any) -> None:
+    """Run `action(connection)` for each new connection of the driver."""
+    event.listen(engine, "connect", lambda connection, _: action(connection))
+
+
+def nullable_column(column: Column) -> Column:
+    """The column as a query may deliver it: NULL is always possible."""
+    return replace(column, schema=column.schema.replace(optional=True), nullable=True)

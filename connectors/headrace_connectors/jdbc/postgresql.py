@@ -1,0 +1,147 @@
+"""PostgreSQL: psycopg 3. Rows stream through a server-side cursor, so that a table of any size takes the memory of
+one batch.
+
+Types without a Connect type of their own that have a textual form (json, uuid, xml, enumerations, intervals) are
+read as that text.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import sqlalchemy
+from psycopg.types.string import TextLoader
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.reflection import Inspector
+from sqlalchemy.types import (
+    REAL,
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Double,
+    Integer,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Time,
+    TypeEngine,
+)
+
+from headrace.api.config import config_def
+from headrace.data.logical import scale_of
+from headrace.data.schema import Type
+from headrace_connectors.jdbc.dialects import Connection, Dialect, engine_for, on_connect, pattern
+from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
+
+_SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
+_AS_TEXT = ("json", "jsonb", "uuid", "interval")
+_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
+    "bool": Boolean,
+    "int2": SmallInteger,
+    "int4": Integer,
+    "int8": BigInteger,
+    "float4": REAL,
+    "float8": Double,
+    "bytea": LargeBinary,
+    "date": Date,
+    "time": Time,
+    "timestamp": DateTime,
+}
+
+
+class PostgresqlDialect(Dialect):
+    """One PostgreSQL database."""
+
+    mark = "%s"
+    transient_errors = (psycopg.OperationalError, psycopg.InterfaceError)
+
+    def _engine(self) -> Engine:
+        password = self.config.connection_password
+        properties = {**self.url.properties, **self._driver_properties()}
+        address = sqlalchemy.URL.create(
+            "postgresql+psycopg",
+            username=self.config.connection_user or properties.pop("user", None),
+            password=password.value if password else properties.pop("password", None),
+            host=self.url.host,
+            port=self.url.port,
+            database=self.url.database or None,
+            query=properties,
+        )
+        engine = engine_for(address)
+        on_connect(engine, self._prepare)
+        return engine
+
+    def _driver_properties(self) -> dict[str, str]:
+        known = config_def(type(self.config)).keys
+        given = self.config.originals_with_prefix("connection.")
+        return {name: value for name, value in given.items() if f"connection.{name}" not in known}
+
+    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+        for name in _AS_TEXT:
+            connection.adapters.register_loader(name, TextLoader)
+        if self.config.transaction_isolation_mode != "DEFAULT":
+            level = self.config.transaction_isolation_mode
+            connection.isolation_level = psycopg.IsolationLevel[level]
+
+    def now(self, connection: Connection) -> dt.datetime:
+        (now,) = connection.execute("SELECT CURRENT_TIMESTAMP").fetchone()
+        connection.rollback()
+        instant: dt.datetime = now.astimezone(dt.UTC)
+        return instant
+
+    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
+        cursor = connection.cursor(name="headrace")
+        cursor.itersize = fetch_size
+        # Without parameters psycopg leaves % signs alone.
+        cursor.execute(sql, parameters or None)
+        return cursor
+
+    def query_columns(self, sql: str) -> list[Column]:
+        connection = self.connect()
+        try:
+            cursor = connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
+            types = connection.adapters.types
+            described = [
+                {"name": item.name, "type": _described_type(item, types.get(item.type_code))}
+                for item in cursor.description
+            ]
+        finally:
+            connection.close()
+        columns = [self._column(item, ()) for item in described if item["type"] is not None]
+        return [column for column in columns if column is not None]
+
+    def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
+        wanted = pattern(self.config.schema_pattern) if self.config.schema_pattern else None
+        names = [name for name in inspector.get_schema_names() if name not in _SYSTEM_SCHEMAS]
+        return [name for name in names if wanted is None or wanted.fullmatch(name)]
+
+    def _is_autoincrement(self, described: Any, primary_key: Sequence[str]) -> bool:
+        default = described.get("default") or ""
+        return bool(described.get("identity")) or "nextval(" in default
+
+    def _convert(self, type_: TypeEngine[Any]) -> Any:
+        schema = base_schema(type_, self.options)
+        if schema is None or not isinstance(type_, Numeric):
+            return None
+        if schema.type is Type.BYTES:
+            return to_decimal(scale_of(schema))
+        if isinstance(type_, (Double, REAL)):
+            return None
+        return float if schema.type is Type.FLOAT64 else int
+
+
+def _described_type(item: Any, info: Any) -> TypeEngine[Any] | None:
+    """The SQL type of a result column; None for an array."""
+    if info is not None and info.array_oid == item.type_code:
+        return None
+    name = info.name if info is not None else ""
+    if name == "numeric":
+        return Numeric(item.precision, item.scale)
+    if name == "timestamptz":
+        return DateTime(timezone=True)
+    return _BY_NAME.get(name, String)()

@@ -1,0 +1,118 @@
+"""SQLite: the standard library's driver. Values are held against their columns' types here, because SQLite does not.
+
+Integers are 64 bits wide whatever a column's declaration says, hence INT64. Timestamps are text (ISO 8601) or
+milliseconds since the epoch: whichever a column's first row has. They are compared as whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy.engine import Engine
+from sqlalchemy.types import Boolean, Date, Float, Integer, Numeric, Time, TypeEngine
+
+from headrace.api.errors import ConfigError
+from headrace.data.logical import scale_of
+from headrace.data.schema import INT64_SCHEMA, Type
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for, nullable_column
+from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
+
+_MILLISECOND = dt.timedelta(milliseconds=1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BUSY_TIMEOUT_S = 10.0
+
+
+class SqliteDialect(Dialect):
+    """One SQLite database file."""
+
+    mark = "?"
+    checked_rows = True
+    transient_errors = (sqlite3.OperationalError,)
+
+    def _engine(self) -> Engine:
+        path = Path(self.url.database)
+        if not path.is_file():
+            raise ConfigError("connection.url", self.config.connection_url, f"there is no database file {path}")
+        query = {"mode": "rw", "uri": "true", **self.url.properties}
+        address = sqlalchemy.URL.create("sqlite", database=f"file:{path}", query=query)
+        return engine_for(
+            address, connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S, "detect_types": 0}
+        )
+
+    def now(self, connection: Connection) -> dt.datetime:
+        (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()
+        return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
+
+    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
+        cursor = connection.cursor()
+        cursor.arraysize = fetch_size
+        return cursor.execute(sql, parameters)
+
+    def query_columns(self, sql: str) -> list[Column]:
+        # A temporary view knows the declared types of the columns that a query passes through.
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
+            described = sqlalchemy.inspect(connection).get_columns("headrace_query")
+        columns = [self._column(item, ()) for item in described]
+        return [nullable_column(column) for column in columns if column is not None]
+
+    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
+        column = super()._column(described, primary_key)
+        if column is None:
+            return None
+        if isinstance(described["type"], Integer):
+            schema = INT64_SCHEMA.replace(optional=column.nullable)
+            return Column(column.name, schema, None, False, column.is_autoincrement, column.nullable, column.declared)
+        return column
+
+    def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
+        # INTEGER PRIMARY KEY is SQLite's growing row id.
+        return list(primary_key) == [described["name"]] and isinstance(described["type"], Integer)
+
+    def _convert(self, type_: TypeEngine[Any]) -> Any:
+        if isinstance(type_, Boolean):
+            return bool
+        if isinstance(type_, Date):
+            return lambda value: _to_instant(value, dt.UTC).date()
+        if isinstance(type_, Time):
+            return dt.time.fromisoformat
+        if isinstance(type_, Float):
+            return float
+        schema = base_schema(type_, self.options)
+        if isinstance(type_, Numeric) and schema is not None:
+            if schema.type is Type.BYTES:
+                return to_decimal(scale_of(schema))
+            return float if schema.type is Type.FLOAT64 else int
+        if schema is not None and schema.type is Type.BYTES:
+            return lambda value: value if isinstance(value, bytes) else str(value).encode()
+        return None
+
+    def to_instant(self, value: Any) -> dt.datetime:
+        return _to_instant(value, self.zone)
+
+    def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
+        name = self.quote(column.name)
+        row = connection.execute(f"SELECT typeof({name}) FROM {source} WHERE {name} IS NOT NULL LIMIT 1").fetchone()
+        if row is not None and row[0] in ("integer", "real"):
+            return Ordering(name, lambda instant: (instant - _EPOCH) // _MILLISECOND)
+        # Text comes in many shapes (with T, without a fraction): both sides are brought to one, in milliseconds.
+        return Ordering(f"strftime('%Y-%m-%d %H:%M:%f', {name})", self._local_text)
+
+    def _local_text(self, instant: dt.datetime) -> str:
+        local = instant.astimezone(self.zone).replace(tzinfo=None)
+        return local.isoformat(sep=" ", timespec="milliseconds")
+
+
+def _to_instant(value: Any, zone: dt.tzinfo) -> dt.datetime:
+    """Whole milliseconds, which is what SQLite's own functions compare."""
+    if isinstance(value, (int, float)):
+        return _EPOCH + dt.timedelta(milliseconds=int(value))
+    instant = dt.datetime.fromisoformat(value)
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=zone)
+    return instant.astimezone(dt.UTC)

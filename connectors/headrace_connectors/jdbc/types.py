@@ -1,0 +1,174 @@
+"""SQL column types as Connect schemas, and the conversions of values that drivers do not deliver as Connect has them.
+
+Rules are the JDBC connector's: integers by width, NUMERIC as an exact Decimal unless `numeric.mapping` says
+otherwise, dates and times
+as logical types, everything textual (JSON, UUID, XML and enumerations too) as STRING. A type without a counterpart
+(arrays, geometry) is skipped.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from typing import Any
+
+from sqlalchemy.types import (
+    DECIMAL,
+    NUMERIC,
+    REAL,
+    UUID,
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Double,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Time,
+    TypeEngine,
+)
+from sqlalchemy.types import JSON as SqlJson
+
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+)
+
+Convert = Callable[[Any], Any]
+
+# NUMERIC without precision and scale holds any number of digits; a Decimal schema needs one scale for all of them.
+UNCONSTRAINED_SCALE = 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as a record's field: its schema, and how the driver's value becomes the field's (None: as it is)."""
+
+    name: str
+    schema: Schema
+    convert: Convert | None = None
+    is_timestamp: bool = False
+    is_autoincrement: bool = False
+    nullable: bool = True
+    declared: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOptions:
+    """What the connector's configuration says about types."""
+
+    numeric_mapping: str = "none"
+    timestamp_granularity: str = "connect_logical"
+
+
+def base_schema(type_: TypeEngine[Any], options: TypeOptions) -> Schema | None:
+    """The required schema for an SQL type; None for a type that has no counterpart."""
+    if isinstance(type_, (NUMERIC, DECIMAL)) or (isinstance(type_, Numeric) and not isinstance(type_, Float)):
+        return _numeric(type_, options.numeric_mapping if not isinstance(type_, DECIMAL) else "none")
+    if isinstance(type_, DateTime):
+        return timestamp_schema(options.timestamp_granularity)
+    for kinds, schema in _SIMPLE:
+        if isinstance(type_, kinds):
+            return schema
+    return None
+
+
+_SIMPLE: tuple[tuple[tuple[type[TypeEngine[Any]], ...], Schema], ...] = (
+    ((Boolean,), BOOLEAN_SCHEMA),
+    ((BigInteger,), INT64_SCHEMA),
+    ((SmallInteger,), INT16_SCHEMA),
+    ((Integer,), INT32_SCHEMA),
+    ((REAL,), FLOAT32_SCHEMA),
+    ((Double, Float), FLOAT64_SCHEMA),
+    ((Date,), DATE_SCHEMA),
+    ((Time,), TIME_SCHEMA),
+    ((LargeBinary,), BYTES_SCHEMA),
+    ((String, Enum, UUID, SqlJson, Interval), STRING_SCHEMA),
+)
+
+
+def _numeric(type_: Numeric[Any], mapping: str) -> Schema:
+    precision, scale = type_.precision, type_.scale or 0
+    if precision is None:
+        return FLOAT64_SCHEMA if mapping == "best_fit_eager_double" else decimal_schema(UNCONSTRAINED_SCALE)
+    if mapping == "precision_only" and scale == 0 and precision <= 18:
+        return _integer(precision)
+    if mapping.startswith("best_fit") and scale < 1 and precision <= 18:
+        return _integer(precision)
+    if (mapping == "best_fit" and scale > 0 and precision <= 18) or (mapping == "best_fit_eager_double" and scale > 0):
+        return FLOAT64_SCHEMA
+    return decimal_schema(scale)
+
+
+def _integer(precision: int) -> Schema:
+    for digits, schema in ((9, INT64_SCHEMA), (4, INT32_SCHEMA), (2, INT16_SCHEMA)):
+        if precision > digits:
+            return schema
+    return INT8_SCHEMA
+
+
+def to_decimal(scale: int) -> Convert:
+    """Numbers of any Python type to a Decimal of exactly `scale` digits. The conversion raises ValueError when
+    digits would be lost.
+    """
+    exponent = Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> Decimal:
+        try:
+            return Decimal(str(value)).quantize(exponent, context=_EXACT)
+        except DecimalException:
+            raise ValueError(f"{value} does not fit a decimal with {scale} digits after the point") from None
+
+    return convert
+
+
+def timestamp_schema(granularity: str) -> Schema:
+    """The schema of timestamp fields for a `timestamp.granularity`."""
+    if granularity == "connect_logical":
+        return TIMESTAMP_SCHEMA
+    return INT64_SCHEMA if granularity.endswith("_long") else STRING_SCHEMA
+
+
+def from_instant(granularity: str) -> Convert | None:
+    """From an aware datetime to the field's value for a `timestamp.granularity`; None when it stays."""
+    if granularity == "connect_logical":
+        return None
+    nanos = 1000 if granularity.startswith("nanos") else 1
+    if granularity.endswith("_iso_datetime_string"):
+        zeros = "000" if nanos == 1000 else ""
+        return lambda instant: instant.strftime("%Y-%m-%dT%H:%M:%S.%f") + zeros
+    if granularity.endswith("_string"):
+        return lambda instant: str(microseconds(instant) * nanos)
+    return lambda instant: microseconds(instant) * nanos
+
+
+def microseconds(instant: dt.datetime) -> int:
+    """Microseconds since the epoch."""
+    return (instant - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def chained(first: Convert | None, second: Convert | None) -> Convert | None:
+    """Both conversions one after the other; None for none."""
+    if first is None or second is None:
+        return first or second
+    before, after = first, second
+    return lambda value: after(before(value))
