@@ -1,0 +1,1 @@
+"""Command-line tools with the flags and output of Apache Kafka's own, each a module with `main(argv)`."""
