@@ -1,0 +1,36 @@
+"""ElectLeaders (43): elect the preferred leader (0), or, giving up committed records if need be, any (1).
+
+No partitions (null) asks for all. Version 1 has the unclean kind (KIP-460), 2 is flexible.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.notation import Message, Request, Response, array, int8, int16, int32, string
+
+
+class PartitionResult(Message):
+    partition_id: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+
+
+class ReplicaElectionResult(Message):
+    topic: str = string()
+    partition_result: list[PartitionResult] = array(PartitionResult)
+
+
+class ElectLeadersResponse(Response, api_key=43, versions="0-2", flexible="2+"):
+    throttle_time_ms: int = int32()
+    error_code: int = int16("1+")
+    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
+
+
+class TopicPartitions(Message):
+    topic: str = string()
+    partitions: list[int] = array(int32)
+
+
+class ElectLeadersRequest(Request[ElectLeadersResponse], api_key=43, versions="0-2", flexible="2+"):
+    election_type: int = int8("1+")
+    topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, nullable="0+")
+    timeout_ms: int = int32(default=60000)

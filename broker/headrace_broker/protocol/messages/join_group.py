@@ -1,0 +1,49 @@
+"""JoinGroup (11): become a member of a classic group, or join again after a change.
+
+Held back by the coordinator until every member has joined or timed out; the leader alone gets the members' metadata.
+
+* 4: a member without an id is sent back with one (MEMBER_ID_REQUIRED, KIP-394).
+* 5: static members (KIP-345).
+* 6: flexible. 7: the protocol type in the answer.
+* 8: the reason for joining. 9: the leader may be told to skip the assignment.
+
+Connect workers use it with the protocol type `connect`; metadata and assignments are opaque here.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.notation import Message, Request, Response, array, binary, boolean, int16, int32, string
+
+
+class JoinGroupResponseMember(Message):
+    member_id: str = string()
+    group_instance_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
+    metadata: bytes = binary()
+
+
+class JoinGroupResponse(Response, api_key=11, versions="0-9", flexible="6+"):
+    throttle_time_ms: int = int32("2+", ignorable=True)
+    error_code: int = int16()
+    generation_id: int = int32(default=-1)
+    protocol_type: str | None = string("7+", nullable="7+", default=None, ignorable=True)
+    protocol_name: str | None = string(nullable="7+")
+    leader: str = string()
+    skip_assignment: bool = boolean("9+")
+    member_id: str = string()
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember)
+
+
+class JoinGroupRequestProtocol(Message):
+    name: str = string()
+    metadata: bytes = binary()
+
+
+class JoinGroupRequest(Request[JoinGroupResponse], api_key=11, versions="0-9", flexible="6+"):
+    group_id: str = string()
+    session_timeout_ms: int = int32()
+    rebalance_timeout_ms: int = int32("1+", default=-1, ignorable=True)
+    member_id: str = string()
+    group_instance_id: str | None = string("5+", nullable="5+", default=None)
+    protocol_type: str = string()
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
+    reason: str | None = string("8+", nullable="8+", default=None, ignorable=True)
