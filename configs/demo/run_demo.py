@@ -1,0 +1,110 @@
+"""The demo: 367,687 rows of a real data set from SQLite, through a broker, into Delta tables, and a question
+answered from them.
+
+Starts `connect-standalone` with the files of this folder, shows how far it is, stops it once every row has arrived,
+and sums up.
+Everything lies under one directory. Run again, it goes on where it was; killed at any moment, it loses and doubles
+nothing in the tables.
+
+What is counted where: rows in the database by SQL; records in topics by asking the broker for end offsets; rows in
+the tables by what Delta's commits say, and at the end, by reading the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from observe import Observer, check_table, free_port
+from prepare_database import TABLES, prepare
+from rich.console import Console
+from show import Stage, bars, plain_lines, summarise
+
+HERE = Path(__file__).resolve().parent
+STARTUP_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.25
+
+
+def main() -> int:
+    """Run the demo; 0 when every table is complete and exact."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dir", type=Path, default=Path("build/demo"), help="where everything goes")
+    directory: Path = parser.parse_args().dir.resolve()
+    console = Console()
+    directory.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    console.print(f"[bold]headrace demo[/bold]  in {directory}", highlight=False)
+    database = directory / "flights.sqlite"
+    rows = prepare(database)
+    console.print(f"database: {sum(rows.values()):,} rows in {len(rows)} tables of {database}", highlight=False)
+    log = directory / "connect.log"
+    worker, rest_port = start_worker(directory, log)
+    observer = Observer(rest_port, directory, log, rows)
+    try:
+        seconds = follow(worker, observer, console, log)
+        topics = observer.records_in_topics()
+    except DemoError as error:
+        console.print(f"[red]{error}[/red]\nthe worker's log: {log}", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("interrupted: run `make demo` again, and it goes on from here")
+        return 130
+    finally:
+        stop_worker(worker)
+    checks = [check_table(directory, name, rows[name], topics[name]) for name in TABLES]
+    summarise(console, directory, checks, seconds, time.monotonic() - started)
+    return 0 if all(check.exact for check in checks) else 1
+
+
+class DemoError(Exception):
+    """The pipeline cannot go on; the text says why."""
+
+
+def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start `connect-standalone`; its REST port is 8083, or a free one where that is taken."""
+    port = free_port(8083)
+    connectors = [HERE / "flights-source.properties", HERE / "flights-lakehouse.properties"]
+    program = str(Path(sys.executable).with_name("connect-standalone"))
+    command = [program, "--override", f"listeners=http://127.0.0.1:{port}"]
+    command += map(str, [HERE.parent / "connect-standalone.properties", *connectors])
+    environment = {**os.environ, "DEMO_DIR": str(directory), "HEADRACE_DATA_DIR": str(directory / "headrace-data")}
+    with log.open("ab") as output:
+        # The worker stays in this process group: what ends the demo ends all of it.
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    return process, port
+
+
+def stop_worker(worker: subprocess.Popen[bytes]) -> None:
+    """End the worker in good order: offsets are committed, the broker's log is closed cleanly."""
+    if worker.poll() is None:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(timeout=60)
+
+
+def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console, log: Path) -> float:
+    """Show progress until every row has arrived; return the seconds it took from the worker's start."""
+    begun = time.monotonic()
+    show = bars if console.is_terminal else plain_lines
+    with show(console, observer.expected) as update:
+        while True:
+            if worker.poll() is not None:
+                raise DemoError(f"connect-standalone ended by itself with exit code {worker.returncode}")
+            if time.monotonic() - begun > STARTUP_TIMEOUT_S and not observer.reachable():
+                raise DemoError(f"the worker did not answer within {STARTUP_TIMEOUT_S:.0f} s")
+            failure = observer.failure()
+            if failure:
+                raise DemoError(failure)
+            stage = Stage(observer.rows_read(), sum(observer.records_in_topics().values()), observer.rows_committed())
+            update(stage, time.monotonic() - begun)
+            if observer.complete():
+                return time.monotonic() - begun
+            time.sleep(POLL_INTERVAL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""What a person sees of the demo: progress while it works, and the summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from observe import TableCheck, query
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+PLAIN_INTERVAL_S = 2.0
+STAGES = ("rows read", "records in topics", "rows committed")
+BUSIEST_ROUTES = """
+    SELECT f.origin, f.dest, coalesce(a.name, '(not in the list of airports)') AS destination, count(*) AS flights
+    FROM flights f LEFT JOIN airports a ON f.dest = a.faa
+    GROUP BY f.origin, f.dest, a.name ORDER BY flights DESC, f.origin, f.dest LIMIT 10
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One moment of the run: how many rows each stage of the pipeline holds, all tables together."""
+
+    read: int
+    topics: int
+    tables: int
+
+
+Update = Callable[[Stage, float], None]
+
+
+@contextmanager
+def bars(console: Console, expected: int) -> Iterator[Update]:
+    """Three bars, for a terminal."""
+    text, count = TextColumn("{task.description:<18}"), TextColumn("{task.fields[count]}")
+    with Progress(text, BarColumn(bar_width=32), count, TimeElapsedColumn(), console=console) as progress:
+        tasks = [progress.add_task(name, total=expected, count="") for name in STAGES]
+
+        def update(stage: Stage, seconds: float) -> None:
+            rate = f"  {stage.tables / seconds:,.0f} rows/s" if stage.tables else ""
+            counts = (f"{stage.read:,}", f"{stage.topics:,}", f"{stage.tables:,}{rate}")
+            for task, done, shown in zip(tasks, (stage.read, stage.topics, stage.tables), counts, strict=True):
+                progress.update(task, completed=done, count=shown)
+
+        yield update
+
+
+@contextmanager
+def plain_lines(console: Console, expected: int) -> Iterator[Update]:
+    """A line every two seconds, for files and pipes."""
+    said = [-PLAIN_INTERVAL_S]
+
+    def update(stage: Stage, seconds: float) -> None:
+        if seconds - said[0] < PLAIN_INTERVAL_S and stage.tables < expected:
+            return
+        said[0] = seconds
+        counts = f"read {stage.read:>9,}  in topics {stage.topics:>9,}  committed {stage.tables:>9,} of {expected:,}"
+        console.print(f"{seconds:5.1f} s  {counts}  ({stage.tables / seconds:,.0f} rows/s)", highlight=False)
+
+    yield update
+
+
+def summarise(
+    console: Console, directory: Path, checks: list[TableCheck], seconds: float, total_seconds: float
+) -> None:
+    """Counts per table at each stage, the pace, where the tables are, and the answer of a query."""
+    console.print(_counts(checks))
+    rows = sum(check.table for check in checks)
+    console.print(
+        f"{rows:,} rows in {seconds:.1f} s = {rows / seconds:,.0f} rows/s, from the worker's start to the last commit "
+        f"(Spark's own start included); {total_seconds:.1f} s in all",
+        highlight=False,
+    )
+    again = sum(check.read_again for check in checks)
+    if again:
+        console.print(
+            f"{again:,} rows were read again after a crash (at-least-once source); "
+            "each record of a topic stands once in its table"
+        )
+    console.print(f"tables: {directory / 'lakehouse'}/<table> (Delta)", highlight=False, soft_wrap=True)
+    console.print(_busiest_routes(directory))
+
+
+def _counts(checks: list[TableCheck]) -> Table:
+    counts = Table(title="rows at each stage", title_justify="left")
+    counts.add_column("table")
+    for name in ("database", "topic", "lakehouse", "distinct ids", "read again"):
+        counts.add_column(name, justify="right")
+    counts.add_column("")
+    for check in checks:
+        numbers = (check.database, check.topic, check.table, check.distinct_ids, check.read_again)
+        verdict = "exact" if check.exact else "[red]DIFFERS[/red]"
+        counts.add_row(check.name, *(f"{number:,}" for number in numbers), verdict)
+    return counts
+
+
+def _busiest_routes(directory: Path) -> Table:
+    routes = Table(title="the ten busiest routes (SQL over the Delta tables)", title_justify="left")
+    for name in ("origin", "dest", "destination"):
+        routes.add_column(name)
+    routes.add_column("flights", justify="right")
+    for origin, dest, destination, flights in query(directory, BUSIEST_ROUTES, ("flights", "airports")):
+        routes.add_row(origin, dest, destination, f"{flights:,}")
+    return routes
