@@ -1,0 +1,116 @@
+"""What a client knows of a cluster at one moment: brokers, topics, partitions and their leaders. Immutable; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from headrace_broker.protocol.notation import ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker and where it listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition; `leader_id` -1 = none at the moment."""
+
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    in_sync_replicas: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic; partition n is `partitions[n]`."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionView, ...]
+
+    @property
+    def available(self) -> list[int]:
+        """The partitions that have a leader."""
+        return [view.partition for view in self.partitions if view.leader_id >= 0]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All of it. `errors` holds why a topic that was asked for is not in `topics`."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    errors: Mapping[str, ErrorCode] = field(default_factory=dict)
+
+    def leader(self, topic: str, partition: int) -> PartitionView | None:
+        """Return the partition if it has a leader that is a known broker."""
+        known = self.topics.get(topic)
+        if known is None or not 0 <= partition < len(known.partitions):
+            return None
+        view = known.partitions[partition]
+        return view if view.leader_id in self.nodes else None
+
+    def topic_by_id(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with that id."""
+        return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
+
+    def updated(self, response: MetadataResponse, *, asked: Iterable[str] | None) -> ClusterView:
+        """Return this view with what a Metadata answer says; `asked` None = every topic was asked for."""
+        nodes = {
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+        }
+        topics = {} if asked is None else dict(self.topics)
+        errors = {} if asked is None else dict(self.errors)
+        for name in asked or ():
+            topics.pop(name, None)
+            errors.pop(name, None)
+        for topic in response.topics:
+            name = topic.name or ""
+            code = ErrorCode.of(topic.error_code)
+            if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) or not topic.partitions:
+                errors[name] = code if code else ErrorCode.LEADER_NOT_AVAILABLE
+            else:
+                topics[name] = _topic_view(topic, self.topics.get(name))
+        return ClusterView(response.cluster_id, response.controller_id, nodes or self.nodes, topics, errors)
+
+    def with_node(self, node: Node) -> ClusterView:
+        """Return this view with a broker that another answer told of."""
+        return replace(self, nodes={**self.nodes, node.node_id: node})
+
+
+def _topic_view(topic: MetadataResponseTopic, known: TopicView | None) -> TopicView:
+    """Return the topic, keeping what is known of partitions that the answer's broker is behind on (KIP-320)."""
+    partitions = []
+    for part in sorted(topic.partitions, key=lambda item: item.partition_index):
+        view = PartitionView(
+            part.partition_index,
+            part.leader_id,
+            part.leader_epoch,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+            tuple(part.offline_replicas),
+            part.error_code,
+        )
+        is_same_topic = known is not None and known.topic_id == topic.topic_id != ZERO_UUID
+        if is_same_topic and known is not None and view.partition < len(known.partitions):
+            before = known.partitions[view.partition]
+            if 0 <= view.leader_epoch < before.leader_epoch:
+                view = before
+        partitions.append(view)
+    return TopicView(topic.name or "", topic.topic_id, topic.is_internal, tuple(partitions))

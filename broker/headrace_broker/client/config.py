@@ -1,0 +1,207 @@
+"""The client's configuration: Java's keys, defaults and units for producer, consumer and admin, in one table.
+
+`ClientConfig.from_properties` reports every error at once and warns by name about each key without a meaning here. A
+field's metadata is the single place where its key, the kinds of client that have it, and its bounds stand. Connect's own
+overrides are the caller's. `explicit` holds the keys that were given, for the few rules of Java that depend on that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace_broker.client.config_values import (
+    NO_MEANING_HERE,
+    SECURITY_PREFIXES,
+    nearest_key,
+    parse_servers,
+    parse_value,
+)
+from headrace_broker.client.errors import ClientConfigError
+from headrace_broker.records.compression import Compression
+
+Kind = Literal["producer", "consumer", "admin"]
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_client_numbers = itertools.count(1)
+
+
+def _key(
+    name: str,
+    default: Any,
+    kinds: str = "pca",
+    *,
+    minimum: int = 0,
+    maximum: int = _INT32_MAX,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    return field(
+        default=default,
+        metadata={"key": name, "kinds": kinds, "minimum": minimum, "maximum": maximum, "choices": choices},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What one client was told; immutable, made by `from_properties`."""
+
+    kind: Kind
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    explicit: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    client_id: str = _key("client.id", "")
+    client_rack: str = _key("client.rack", "", "pc")
+    security_protocol: str = _key("security.protocol", "PLAINTEXT")
+    request_timeout_ms: int = _key("request.timeout.ms", 30_000)
+    default_api_timeout_ms: int = _key("default.api.timeout.ms", 60_000, "ca")
+    retry_backoff_ms: int = _key("retry.backoff.ms", 100, maximum=_INT64_MAX)
+    retry_backoff_max_ms: int = _key("retry.backoff.max.ms", 1000, maximum=_INT64_MAX)
+    reconnect_backoff_ms: int = _key("reconnect.backoff.ms", 50, maximum=_INT64_MAX)
+    reconnect_backoff_max_ms: int = _key("reconnect.backoff.max.ms", 1000, maximum=_INT64_MAX)
+    connection_setup_timeout_ms: int = _key("socket.connection.setup.timeout.ms", 10_000, maximum=_INT64_MAX)
+    metadata_max_age_ms: int = _key("metadata.max.age.ms", 300_000, maximum=_INT64_MAX)
+    # Java sets fixed socket buffers; -1 leaves them to the kernel, whose auto-tuning is the faster default.
+    send_buffer_bytes: int = _key("send.buffer.bytes", -1, minimum=-1)
+    receive_buffer_bytes: int = _key("receive.buffer.bytes", -1, minimum=-1)
+    retries: int = _key("retries", _INT32_MAX, "pa")
+
+    acks: int = _key("acks", -1, "p", choices=("all", "-1", "0", "1"))
+    compression: Compression = _key(
+        "compression.type", Compression.NONE, "p", choices=("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    batch_size: int = _key("batch.size", 16_384, "p")
+    linger_ms: int = _key("linger.ms", 5, "p", maximum=_INT64_MAX)
+    buffer_memory: int = _key("buffer.memory", 33_554_432, "p", maximum=_INT64_MAX)
+    max_request_size: int = _key("max.request.size", 1_048_576, "p")
+    max_block_ms: int = _key("max.block.ms", 60_000, "p", maximum=_INT64_MAX)
+    delivery_timeout_ms: int = _key("delivery.timeout.ms", 120_000, "p")
+    max_in_flight: int = _key("max.in.flight.requests.per.connection", 5, "p", minimum=1)
+    enable_idempotence: bool = _key("enable.idempotence", True, "p")
+    partitioner_ignore_keys: bool = _key("partitioner.ignore.keys", False, "p")
+    transactional_id: str | None = _key("transactional.id", None, "p")
+
+    group_id: str | None = _key("group.id", None, "c")
+    group_instance_id: str | None = _key("group.instance.id", None, "c")
+    group_protocol: str = _key("group.protocol", "classic", "c", choices=("classic", "consumer"))
+    session_timeout_ms: int = _key("session.timeout.ms", 45_000, "c")
+    heartbeat_interval_ms: int = _key("heartbeat.interval.ms", 3_000, "c")
+    max_poll_interval_ms: int = _key("max.poll.interval.ms", 300_000, "c", minimum=1)
+    max_poll_records: int = _key("max.poll.records", 500, "c", minimum=1)
+    assignment_strategies: tuple[str, ...] = _key("partition.assignment.strategy", ("range", "cooperative-sticky"), "c")
+    enable_auto_commit: bool = _key("enable.auto.commit", True, "c")
+    auto_commit_interval_ms: int = _key("auto.commit.interval.ms", 5_000, "c")
+    auto_offset_reset: str = _key("auto.offset.reset", "latest", "c")
+    fetch_min_bytes: int = _key("fetch.min.bytes", 1, "c")
+    fetch_max_bytes: int = _key("fetch.max.bytes", 52_428_800, "c")
+    fetch_max_wait_ms: int = _key("fetch.max.wait.ms", 500, "c")
+    max_partition_fetch_bytes: int = _key("max.partition.fetch.bytes", 1_048_576, "c")
+    check_crcs: bool = _key("check.crcs", True, "c")
+    isolation_level: str = _key(
+        "isolation.level", "read_uncommitted", "c", choices=("read_uncommitted", "read_committed")
+    )
+    exclude_internal_topics: bool = _key("exclude.internal.topics", True, "c")
+    allow_auto_create_topics: bool = _key("allow.auto.create.topics", True, "c")
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], kind: Kind) -> ClientConfig:
+        """Parse Java client properties for one kind of client; raises ClientConfigError with every error."""
+        errors: list[str] = []
+        warnings: list[str] = []
+        values = _parse_known(properties, kind, errors)
+        values["bootstrap_servers"] = parse_servers(properties.get("bootstrap.servers"), errors)
+        explicit = frozenset(properties)
+        _check_security(values, errors)
+        if kind == "producer":
+            _settle_producer(values, explicit, errors, warnings)
+        elif kind == "consumer":
+            _settle_consumer(values, errors, warnings)
+        warnings += _warn_about_strangers(properties, kind)
+        if errors:
+            raise ClientConfigError(kind, errors)
+        if not values.get("client_id"):
+            values["client_id"] = _default_client_id(kind, values)
+        return cls(kind=kind, explicit=explicit, warnings=tuple(warnings), **values)
+
+
+_FIELDS = {item.metadata["key"]: item for item in dataclasses.fields(ClientConfig) if "key" in item.metadata}
+
+
+def _parse_known(properties: Mapping[str, str], kind: Kind, errors: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, item in _FIELDS.items():
+        text = properties.get(name)
+        if text is None or kind[0] not in item.metadata["kinds"]:
+            continue
+        try:
+            values[item.name] = parse_value(item, text)
+        except ValueError as error:
+            errors.append(f"{name}={text}: {error}")
+    return values
+
+
+def _check_security(values: dict[str, Any], errors: list[str]) -> None:
+    protocol = str(values.get("security_protocol", "PLAINTEXT")).upper()
+    values["security_protocol"] = protocol
+    if protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        errors.append(f"security.protocol={protocol}: not supported yet; only PLAINTEXT is")
+    elif protocol != "PLAINTEXT":
+        errors.append(f"security.protocol={protocol}: expected PLAINTEXT (SSL, SASL_PLAINTEXT, SASL_SSL come later)")
+
+
+def _settle_producer(values: dict[str, Any], explicit: frozenset[str], errors: list[str], warnings: list[str]) -> None:
+    """Java's rules between acks, retries, in-flight requests and idempotence, and between the three timeouts."""
+    if values.get("transactional_id") is not None:
+        errors.append("transactional.id: transactions are not supported yet; remove the key")
+    if values.get("enable_idempotence", True):
+        asked = "enable.idempotence" in explicit
+        for name, broken in (
+            ("retries must not be 0", values.get("retries", 1) == 0),
+            ("acks must be all", values.get("acks", -1) != -1),
+            ("max.in.flight.requests.per.connection must be at most 5", values.get("max_in_flight", 5) > 5),
+        ):
+            if broken and (asked or name.startswith("max")):
+                errors.append(f"enable.idempotence=true: {name}")
+            elif broken:
+                values["enable_idempotence"] = False
+                warnings.append(f"idempotence is off: with it, {name}")
+    shortest = values.get("linger_ms", 5) + values.get("request_timeout_ms", 30_000)
+    if values.get("delivery_timeout_ms", 120_000) < shortest:
+        if "delivery.timeout.ms" in explicit:
+            errors.append(f"delivery.timeout.ms must be at least linger.ms + request.timeout.ms = {shortest}")
+        values["delivery_timeout_ms"] = min(shortest, _INT32_MAX)
+
+
+def _settle_consumer(values: dict[str, Any], errors: list[str], warnings: list[str]) -> None:
+    if values.get("group_protocol") == "consumer":
+        warnings.append("group.protocol=consumer: the classic group protocol is used")
+    if values.get("heartbeat_interval_ms", 3_000) >= values.get("session_timeout_ms", 45_000):
+        errors.append("heartbeat.interval.ms must be smaller than session.timeout.ms")
+    if values.get("group_instance_id") == "":
+        errors.append("group.instance.id: must not be empty")
+
+
+def _warn_about_strangers(properties: Mapping[str, str], kind: Kind) -> list[str]:
+    known = [name for name, item in _FIELDS.items() if kind[0] in item.metadata["kinds"]]
+    warnings = []
+    for name in properties:
+        if name == "bootstrap.servers" or name in known:
+            continue
+        if name in NO_MEANING_HERE or name.startswith(SECURITY_PREFIXES):
+            warnings.append(f"{name}: has no meaning for a headrace {kind}; ignored")
+        elif name in _FIELDS:
+            warnings.append(f"{name}: is no key of a {kind}; ignored")
+        else:
+            near = nearest_key(name, [*known, "bootstrap.servers"])
+            warnings.append(f"{name}: unknown key of a {kind}; ignored" + (f" (did you mean {near}?)" if near else ""))
+    return warnings
+
+
+def _default_client_id(kind: Kind, values: Mapping[str, Any]) -> str:
+    if kind == "consumer" and values.get("group_id"):
+        return f"consumer-{values['group_id']}-{next(_client_numbers)}"
+    return f"{'adminclient' if kind == 'admin' else kind}-{next(_client_numbers)}"

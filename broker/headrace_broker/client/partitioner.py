@@ -1,0 +1,96 @@
+"""Which partition a record goes to: murmur2 over the key exactly as Java's, sticky for records without one (KIP-794)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from random import Random
+
+from headrace_broker.records.columns import RecordColumns
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_WORDS = tuple(struct.Struct(f"<{count}I") for count in range(65))
+
+
+def murmur2(data: bytes) -> int:
+    """Return Java's 32-bit murmur2 of `data`, as an unsigned number."""
+    length = len(data)
+    count = length >> 2
+    h = _SEED ^ length
+    words = _WORDS[count] if count < 65 else struct.Struct(f"<{count}I")
+    for k in words.unpack_from(data):
+        k = k * _M & _MASK
+        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
+    tail = length & 3
+    if tail:
+        h = (h ^ int.from_bytes(data[-tail:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """Return the partition of a key, as Java's default partitioner does."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+class StickyPartitioner:
+    """Keeps keyless records of a topic on one partition until about `batch_size` bytes went there, then picks another."""
+
+    def __init__(self, batch_size: int, random: Random) -> None:
+        self._switch_bytes = max(batch_size, 1)
+        self._random = random
+        self._current: dict[str, int] = {}
+        self._produced: dict[str, int] = {}
+
+    def partition(self, topic: str, available: Sequence[int]) -> int:
+        """Return the partition to use now; `available` are those with a leader (or all, when none has)."""
+        current = self._current.get(topic)
+        if current is None or current not in available:
+            return self._switch(topic, available)
+        if self._produced[topic] >= self._switch_bytes:
+            return self._switch(topic, available)
+        return current
+
+    def produced(self, topic: str, size_bytes: int) -> None:
+        """Count bytes that went to the topic's current partition."""
+        self._produced[topic] = self._produced.get(topic, 0) + size_bytes
+
+    def _switch(self, topic: str, available: Sequence[int]) -> int:
+        others = [number for number in available if number != self._current.get(topic)] or list(available)
+        self._current[topic] = self._random.choice(others)
+        self._produced[topic] = 0
+        return self._current[topic]
+
+
+def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> dict[int, RecordColumns]:
+    """Split records over partitions by their keys, keeping the order within each; keyless ones go to `keyless`."""
+    keys = columns.keys
+    if keys is None:
+        return {keyless: columns}
+    if partition_count == 1:
+        return {0: columns}
+    indexes: dict[int, list[int]] = {}
+    for index, key in enumerate(keys):
+        partition = keyless if key is None else (murmur2(key) & 0x7FFFFFFF) % partition_count
+        chosen = indexes.get(partition)
+        if chosen is None:
+            indexes[partition] = [index]
+        else:
+            chosen.append(index)
+    if len(indexes) == 1:
+        return {partition: columns for partition in indexes}
+    return {partition: take(columns, chosen) for partition, chosen in indexes.items()}
+
+
+def take(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
+    """Return the records at `indexes`, in that order."""
+    values, keys, headers, timestamps = columns.values, columns.keys, columns.headers, columns.timestamps
+    return RecordColumns(
+        values=[values[index] for index in indexes],
+        keys=None if keys is None else [keys[index] for index in indexes],
+        headers=None if headers is None else [headers[index] for index in indexes],
+        timestamps=[timestamps[index] for index in indexes] if isinstance(timestamps, list) else timestamps,
+        timestamp_type=columns.timestamp_type,
+    )

@@ -1,0 +1,33 @@
+"""Which version of an API to speak with a node: the newest that both sides know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace_broker.client.errors import UnsupportedVersionError
+from headrace_broker.protocol.apis import API
+from headrace_broker.protocol.notation import VERSION_MAX, Message
+
+VersionRanges = Mapping[int, tuple[int, int]]
+
+
+def choose_version(
+    message: type[Message], ranges: VersionRanges, broker: str, *, at_least: int = 0, at_most: int = VERSION_MAX
+) -> int:
+    """Return the version for requests of that class, within the caller's own bounds.
+
+    Raises UnsupportedVersionError, which names broker, API and both ranges.
+    """
+    key = message.__api_key__
+    api = API[key]
+    low, high = max(message.__versions__[0], at_least), min(api.max_version, at_most)
+    offered = ranges.get(key)
+    name = api.name
+    if offered is None:
+        raise UnsupportedVersionError(f"{broker} does not offer {name}")
+    version = min(high, offered[1])
+    if version < max(low, offered[0]):
+        raise UnsupportedVersionError(
+            f"{broker} offers {name} in versions {offered[0]}-{offered[1]}, this client needs {low}-{high}"
+        )
+    return version
