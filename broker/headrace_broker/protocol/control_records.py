@@ -1,0 +1,125 @@
+"""What stands in control records: ends of transactions, leader changes of the metadata log, snapshots, voters.
+
+The key of a control record is its version (0) and its type, two int16; the value depends on the type.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from headrace_broker.protocol.codec import decode, encode_joined
+from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.protocol.notation import Buffer, Message, array, int16, int32, int64, string, uint16, uuid
+
+_KEY = struct.Struct(">hh")
+_PREFIX = struct.Struct(">h")
+
+
+class EndTxnMarker(Message, versions="0"):
+    """The end of a transaction; begins with its version, as the key does."""
+
+    coordinator_epoch: int = int32()
+
+
+class Voter(Message):
+    voter_id: int = int32()
+    voter_directory_id: bytes = uuid("1+")
+
+
+class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
+    """The first record of a leader of the metadata log, in every epoch."""
+
+    version: int = int16()
+    leader_id: int = int32()
+    voters: list[Voter] = array(Voter)
+    granting_voters: list[Voter] = array(Voter)
+
+
+class SnapshotHeaderRecord(Message, versions="0", flexible="0+"):
+    """The first record of a snapshot."""
+
+    version: int = int16()
+    last_contained_log_timestamp: int = int64()
+
+
+class SnapshotFooterRecord(Message, versions="0", flexible="0+"):
+    """The last record of a snapshot."""
+
+    version: int = int16()
+
+
+class KRaftVersionRecord(Message, versions="0", flexible="0+"):
+    """Which version of the quorum is in force (KIP-853)."""
+
+    version: int = int16()
+    kraft_version: int = int16()
+
+
+class Endpoint(Message):
+    name: str = string()
+    host: str = string()
+    port: int = uint16()
+
+
+class KRaftVersionFeature(Message):
+    min_supported_version: int = int16()
+    max_supported_version: int = int16()
+
+
+class VotersRecord(Message, versions="0", flexible="0+"):
+    """The set of voters (KIP-853)."""
+
+    version: int = int16()
+    voters: list[Voter] = array(Voter)
+
+
+class ControlType(IntEnum):
+    """The type in the key of a control record."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+CONTROL_VALUES: dict[ControlType, type[Message]] = {
+    ControlType.ABORT: EndTxnMarker,
+    ControlType.COMMIT: EndTxnMarker,
+    ControlType.LEADER_CHANGE: LeaderChangeMessage,
+    ControlType.SNAPSHOT_HEADER: SnapshotHeaderRecord,
+    ControlType.SNAPSHOT_FOOTER: SnapshotFooterRecord,
+    ControlType.KRAFT_VERSION: KRaftVersionRecord,
+    ControlType.KRAFT_VOTERS: VotersRecord,
+}
+"""The classes of values by the key's type."""
+
+
+def encode_control_key(control_type: ControlType) -> bytes:
+    """Return the key of a control record."""
+    return _KEY.pack(0, control_type)
+
+
+def decode_control_type(key: Buffer) -> int:
+    """Return the type in the key of a control record, which may be one that is not known. Raises ProtocolError."""
+    if len(key) < _KEY.size:
+        raise ProtocolError(f"the key of a control record has {len(key)} bytes, not {_KEY.size}")
+    version, control_type = _KEY.unpack_from(key)
+    if version < 0:
+        raise ProtocolError(f"the key of a control record has version {version}")
+    return int(control_type)
+
+
+def encode_control_value(value: Message) -> bytes:
+    """Return the value of a control record. Raises EncodeError."""
+    body = encode_joined(value, 0)
+    return _PREFIX.pack(0) + body if isinstance(value, EndTxnMarker) else body
+
+
+def decode_control_value(control_type: ControlType, value: Buffer) -> Message:
+    """Return the value of a control record of that type. Raises DecodeError."""
+    message = CONTROL_VALUES[control_type]
+    return decode(message, 0, value, _PREFIX.size if message is EndTxnMarker else 0)
