@@ -3,7 +3,8 @@
 Where things are:
 
 * ``notation``: how a message is written down (``class X(Request[Y], versions="0-3")``), and what a message object is;
-* ``messages``: the requests and responses, one module per API; ``stored``: the messages that live in logs;
+* ``messages``: the requests and responses, one module per API;
+* ``metadata_records``, ``group_records``, ``transaction_records``, ``control_records``: the messages that live in logs;
 * ``codec``: ``encode`` and ``decode``, compiled per class and version at first use;
 * ``apis``: the table of API keys and version ranges; ``framing``: size prefixes and headers; ``errors``: error codes.
 

@@ -1,8 +1,8 @@
-"""The records of `__consumer_offsets`: committed offsets, classic groups, and groups of the consumer protocol (KIP-848).
+"""The records of `__consumer_offsets`: committed offsets, classic groups, consumer groups (KIP-848).
 
 Keys 0 and 1 are offsets (0 has not been written for years), 2 is a classic group, the others belong to the consumer
-protocol. `versioned` has the functions that turn keys and values into bytes. Values that Kafka writes: offsets version 4
-(1 if the commit has an expiry of its own), classic groups version 3.
+protocol. `versioned` has the functions that turn keys and values into bytes. Values that Kafka writes: offsets version
+4 (1 if the commit has an expiry of its own), classic groups version 3.
 """
 
 from __future__ import annotations
