@@ -59,6 +59,11 @@ class Struct:
             if value is not None or not (field.schema.optional or field.schema.default is not None):
                 validate(field.schema, value, f'field: "{field.name}"')
 
+    def fits(self, schema: Schema) -> bool:
+        """Whether this is a value of that schema. A schema's own default was made before the schema was complete."""
+        own = self.schema
+        return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)
+
     def _field(self, name: str) -> Field:
         field = self.schema.field(name)
         if field is None:
@@ -122,7 +127,7 @@ def row_maker(schema: Schema | None) -> Callable[[Any], Any]:
             return None
         if value.__class__ is not Struct:
             raise DataError(f"Invalid object for schema with type STRUCT: {type(value).__name__} for value")
-        if value.schema is not schema and value.schema != schema:
+        if not value.fits(schema):
             raise DataError("Mismatching schema.")
         if not makers:
             return tuple(value.values)

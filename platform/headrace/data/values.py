@@ -78,7 +78,7 @@ def _validate_struct(schema: Schema, value: Any, location: str) -> None:
 
     if not isinstance(value, Struct):
         raise _mismatch(schema, value, location)
-    if value.schema != schema:
+    if not value.fits(schema):
         raise DataError("Struct schemas do not match.")
     value.validate()
 

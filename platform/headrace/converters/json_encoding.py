@@ -1,0 +1,157 @@
+"""Connect values to JSON text, as Jackson writes them for Kafka's JsonConverter, whole lists at a time.
+
+For structs of simple fields the function for a list is generated Python that checks types inline and lets msgspec write
+all the rows at once. When that cannot vouch for a list, `encode_list` goes value by value through
+`headrace.converters.json_values`, which defines what is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from headrace.api.errors import BatchError, DataError
+from headrace.converters.json_schema import schema_to_json
+from headrace.converters.json_values import Style, double_json, to_json
+from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
+from headrace.data.schema import INT_RANGES, Schema, Type
+
+_encoder = msgspec.json.Encoder()
+_lower_hex = re.compile(rb"\\(?:\\|u00([01][0-9a-f]))")
+_SAFE = {str, int, bool, type(None)}
+
+
+def write(tree: Any) -> bytes:
+    """The text of what `to_json` returned."""
+    return _java_escapes(_encoder.encode(tree))
+
+
+def encode_schema(schema: Schema, style: Style) -> bytes:
+    """The text of a schema."""
+    return write(schema_to_json(schema, lambda of, default: to_json(of, default, style)))
+
+
+def encode_list(schema: Schema | None, values: list[Any], style: Style) -> list[bytes]:
+    """The text of each value (structs as rows or `Struct`). Raises BatchError with every value that does not fit."""
+    texts = encoder(schema, style)(values)
+    if texts is not None:
+        return texts
+    texts = []
+    errors: dict[int, Exception] = {}
+    for index, value in enumerate(values):
+        try:
+            texts.append(write(to_json(schema, value, style)))
+        except DataError as error:
+            errors[index] = error
+        except (UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
+            errors[index] = DataError(f"Converting Kafka Connect data to byte[] failed: {error}")
+    if errors:
+        raise BatchError(errors)
+    return texts
+
+
+def _java_escapes(text: bytes) -> bytes:
+    """Jackson writes the hexadecimal digits of control characters in upper case."""
+    if b"\\u00" not in text:
+        return text
+    return _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
+
+
+def _lines(items: list[Any]) -> list[bytes]:
+    """The texts of many items; JSON strings hold no raw newline, so one may cut there."""
+    texts = _java_escapes(_encoder.encode_lines(items)).split(b"\n")
+    texts.pop()
+    return texts
+
+
+ListEncoder = Callable[[list[Any]], "list[bytes] | None"]
+"""Encodes a list, or returns None where the values want a closer look."""
+
+
+@lru_cache(maxsize=1024)
+def encoder(schema: Schema | None, style: Style) -> ListEncoder:
+    """The function that encodes lists of values of that schema."""
+    if schema is None:
+        return _encode_schemaless
+    if schema.type is Type.STRUCT and schema.fields:
+        return _struct_encoder(schema, style)
+    if schema.type is Type.STRING and not schema.optional:
+        return lambda values: _lines(values) if set(map(type, values)) == {str} else None
+    return lambda values: None
+
+
+def _encode_schemaless(values: list[Any]) -> list[bytes] | None:
+    """Flat maps of strings to strings, integers, booleans and nulls; everything else wants a closer look."""
+    for value in values:
+        if type(value) is not dict or not _SAFE.issuperset(map(type, value.values())):
+            return None
+        for key in value:
+            if type(key) is not str:
+                return None
+    return _guarded(values)
+
+
+def _guarded(items: list[Any]) -> list[bytes] | None:
+    try:
+        return _lines(items)
+    except (UnicodeEncodeError, OverflowError):
+        return None
+
+
+def _struct_encoder(schema: Schema, style: Style) -> ListEncoder:
+    """Generate ``[Row(v0, f1(v1), …) for v0, v1, … in rows if <the types are right>]`` and have msgspec write that."""
+    names = [f"v{field.index}" for field in schema.fields]
+    row_class = msgspec.defstruct(
+        "Row", [(name, Any, msgspec.field(name=field.name)) for name, field in zip(names, schema.fields, strict=True)],
+        gc=False,
+    )  # fmt: skip
+    scope: dict[str, Any] = {"Row": row_class, "double": double_json, "DataError": DataError}
+    arguments, checks = [], []
+    for name, field in zip(names, schema.fields, strict=True):
+        argument, check = _field_code(name, field.schema, style, scope)
+        arguments.append(argument)
+        checks.extend([check] if check else [])
+    condition = " if " + " and ".join(checks) if checks else ""
+    source = f"lambda rows: [Row({', '.join(arguments)}) for {', '.join(names)}, in rows{condition}]"
+    build: Callable[[list[Any]], list[Any]] = eval(source, scope)
+
+    def encode(rows: list[Any]) -> list[bytes] | None:
+        try:
+            items = build(rows)
+        except (DataError, TypeError, ValueError):
+            return None
+        return _guarded(items) if len(items) == len(rows) else None
+
+    return encode
+
+
+_PYTHON_NAMES = {Type.STRING: "str", Type.BOOLEAN: "bool", Type.BYTES: "bytes", Type.FLOAT64: "float"}
+
+
+def _field_code(name: str, schema: Schema, style: Style, scope: dict[str, Any]) -> tuple[str, str]:
+    """The expression for one field of a row, and the condition under which it is right ("" when it checks itself)."""
+    replaced = schema.default is not None and style.replace_null_with_default
+    if replaced or is_logical(schema) or (schema.type not in _PYTHON_NAMES and schema.type not in INT_RANGES):
+        scope["to" + name] = _bound(schema, style)
+        return f"to{name}({name})", ""
+    nullable = f"{name} is None or " if schema.optional else ""
+    if schema.type in INT_RANGES:
+        low, high = INT_RANGES[schema.type]
+        return name, f"({nullable}type({name}) is int and {low} <= {name} <= {high})"
+    check = f"({nullable}type({name}) is {_PYTHON_NAMES[schema.type]})"
+    if schema.type is Type.FLOAT64:
+        return f"({name} if {nullable}1e-3 <= {name} < 1e7 else double({name}))", check
+    return name, check
+
+
+def _bound(schema: Schema, style: Style) -> Callable[[Any], Any]:
+    convert = to_base(schema) if is_logical(schema) else None
+    class_ = PYTHON_TYPES.get(schema.name or "")
+    if convert is None or (schema.name == DECIMAL_NAME and style.numeric_decimals):
+        return lambda value: to_json(schema, value, style)
+    # The common case of a logical value without a detour; all else takes the checked way.
+    return lambda value: convert(value) if type(value) is class_ else to_json(schema, value, style)

@@ -1,0 +1,121 @@
+"""Connect schemas as JSON: the ``schema`` part of JsonConverter's envelope, in both directions.
+
+Key order and spelling are those of ``org.apache.kafka.connect.json.JsonConverter``: type, then items | keys, values |
+fields, then optional, name, version, doc, parameters, default, and inside a struct's fields ``field`` last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.api.errors import DataError
+from headrace.data.schema import Schema, Type, array, map_of, struct
+
+_TYPE_NAMES: Mapping[Type, str] = {type_: type_.value for type_ in Type} | {
+    Type.FLOAT32: "float",
+    Type.FLOAT64: "double",
+}
+_TYPES = {name: type_ for type_, name in _TYPE_NAMES.items()}
+
+ToJson = Callable[[Schema, Any], Any]
+"""Writes a default value; see `headrace.converters.json_encoding`."""
+FromJson = Callable[[Schema, Any], Any]
+"""Reads a default value; see `headrace.converters.json_decoding`."""
+
+
+def schema_to_json(schema: Schema, to_json: ToJson) -> dict[str, Any]:
+    """The JSON object for a schema."""
+    tree: dict[str, Any] = {"type": _TYPE_NAMES[schema.type]}
+    if schema.type is Type.ARRAY:
+        tree["items"] = _element(schema.value_schema, to_json)
+    elif schema.type is Type.MAP:
+        tree["keys"] = _element(schema.key_schema, to_json)
+        tree["values"] = _element(schema.value_schema, to_json)
+    elif schema.type is Type.STRUCT:
+        tree["fields"] = [{**schema_to_json(field.schema, to_json), "field": field.name} for field in schema.fields]
+    tree["optional"] = schema.optional
+    for name in ("name", "version", "doc"):
+        if getattr(schema, name) is not None:
+            tree[name] = getattr(schema, name)
+    if schema.parameters is not None:
+        tree["parameters"] = dict(schema.parameters)
+    if schema.default is not None:
+        tree["default"] = to_json(schema, schema.default)
+    return tree
+
+
+def _element(schema: Schema | None, to_json: ToJson) -> dict[str, Any] | None:
+    return None if schema is None else schema_to_json(schema, to_json)
+
+
+def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
+    """The schema that a JSON object describes, None for null. Raises DataError saying what is missing."""
+    if tree is None:
+        return None
+    schema = _bare(tree, from_json)
+    attributes = {
+        "optional": tree.get("optional") is True,
+        "name": _of(str, tree.get("name")),
+        "version": _of(int, tree.get("version")),
+        "doc": _of(str, tree.get("doc")),
+        "parameters": _parameters(tree.get("parameters")),
+    }
+    schema = schema.replace(**attributes)
+    if "default" in tree:
+        default = from_json(schema, tree["default"])
+        return schema.replace(default=default) if default is not None else schema
+    return schema
+
+
+def _bare(tree: Any, from_json: FromJson) -> Schema:
+    type_name = tree.get("type") if isinstance(tree, dict) else None
+    if not isinstance(type_name, str):
+        raise DataError("Schema must contain 'type' field")
+    type_ = _TYPES.get(type_name)
+    if type_ is None:
+        raise DataError(f"Unknown schema type: {type_name}")
+    if type_ is Type.ARRAY:
+        return array(_required(tree, "items", "Array schema did not specify the element type", from_json))
+    if type_ is Type.MAP:
+        return map_of(
+            _required(tree, "keys", "Map schema did not specify the key type", from_json),
+            _required(tree, "values", "Map schema did not specify the value type", from_json),
+        )
+    if type_ is Type.STRUCT:
+        return struct(_fields(tree.get("fields"), from_json))
+    return Schema(type_)
+
+
+def _required(tree: dict[str, Any], key: str, message: str, from_json: FromJson) -> Schema:
+    schema = schema_from_json(tree.get(key), from_json)
+    if schema is None:
+        raise DataError(message)
+    return schema
+
+
+def _fields(trees: Any, from_json: FromJson) -> list[tuple[str, Schema]]:
+    if not isinstance(trees, list):
+        raise DataError('Struct schema\'s "fields" argument is not an array.')
+    fields = []
+    for tree in trees:
+        name = tree.get("field") if isinstance(tree, dict) else None
+        if not isinstance(name, str):
+            raise DataError("Struct schema's field name not specified properly")
+        schema = schema_from_json(tree, from_json)
+        if schema is not None:
+            fields.append((name, schema))
+    return fields
+
+
+def _parameters(tree: Any) -> dict[str, str] | None:
+    if not isinstance(tree, dict):
+        return None
+    for value in tree.values():
+        if not isinstance(value, str):
+            raise DataError("Schema parameters must have string values.")
+    return tree or None
+
+
+def _of(class_: type, value: Any) -> Any:
+    return value if isinstance(value, class_) and not isinstance(value, bool) else None

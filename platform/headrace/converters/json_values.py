@@ -1,0 +1,190 @@
+"""One Connect value to what msgspec should write for it, with every check: the definition of JsonConverter's payloads.
+
+Floating point as Java prints it, NaN and infinities as strings; bytes in base64; Decimals in base64 or as numbers; maps
+with keys other than strings as arrays of pairs; every field of a struct present.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.api.errors import DataError
+from headrace.data.java import double_text, float_text
+from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
+from headrace.data.schema import INT_RANGES, Schema, Type
+from headrace.data.struct import Struct
+from headrace.data.values import infer_type
+
+
+class Style(NamedTuple):
+    """What the configuration decides about the text."""
+
+    numeric_decimals: bool = False
+    replace_null_with_default: bool = True
+
+
+def to_json(schema: Schema | None, value: Any, style: Style) -> Any:
+    """What msgspec should encode for a value. Raises DataError."""
+    if value is None:
+        return _null(schema, style)
+    if schema is None:
+        return _schemaless(value, style)
+    if is_logical(schema):
+        return _logical(schema, value, style)
+    return _WRITERS[schema.type](schema, value, style)
+
+
+def _null(schema: Schema | None, style: Style) -> Any:
+    if schema is None:
+        return None
+    if schema.default is not None and style.replace_null_with_default:
+        return to_json(schema, schema.default, style)
+    if schema.optional:
+        return None
+    raise DataError("Conversion error: null value for field that is required and has no default value")
+
+
+def _schemaless(value: Any, style: Style) -> Any:
+    type_ = infer_type(value)
+    if type_ is None:
+        raise DataError(f"{type(value).__name__} does not have a corresponding schema type.")
+    if type_ is Type.INT64:
+        return value
+    if type_ is Type.ARRAY:
+        return [to_json(None, item, style) for item in value]
+    if type_ is Type.MAP:
+        return _map(None, None, all(isinstance(key, str) for key in value), value, style)
+    if type_ is Type.STRUCT:
+        raise DataError("Mismatching schema.")
+    return _WRITERS[type_](_SCHEMALESS, value, style)
+
+
+def _logical(schema: Schema, value: Any, style: Style) -> Any:
+    expected = PYTHON_TYPES[schema.name or ""]
+    if not isinstance(value, expected) or (isinstance(value, dt.datetime) and expected is not dt.datetime):
+        simple_name = (schema.name or "").rpartition(".")[2]
+        raise DataError(f"Invalid type for {simple_name}, expected {expected.__name__} but was {type(value).__name__}")
+    if schema.name == DECIMAL_NAME and style.numeric_decimals:
+        return _number(value)
+    convert = to_base(schema)
+    return value if convert is None else convert(value)
+
+
+def _number(value: Any) -> Any:
+    if not value.is_finite():
+        raise DataError(f"A Decimal cannot be {value}")
+    return msgspec.Raw(str(value).encode())
+
+
+def _integer(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _invalid(schema, value)
+    low, high = INT_RANGES[schema.type]
+    if not low <= value <= high:
+        raise DataError(f"Value {value} is out of range for type {schema.type.name}")
+    return value
+
+
+def _double(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, float):
+        raise _invalid(schema, value)
+    return double_json(value)
+
+
+def double_json(value: float) -> Any:
+    """A double as Java prints it; msgspec's own text is the same between 1e-3 and 1e7."""
+    if 1e-3 <= value < 1e7:
+        return value
+    text = double_text(value)
+    return msgspec.Raw(text.encode()) if text[-1].isdigit() else text
+
+
+def _float(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, float):
+        raise _invalid(schema, value)
+    text = float_text(value)
+    return msgspec.Raw(text.encode()) if text[-1].isdigit() else text
+
+
+def _boolean(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, bool):
+        raise _invalid(schema, value)
+    return value
+
+
+def _string(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, str):
+        raise _invalid(schema, value)
+    return value
+
+
+def _bytes(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise DataError(f"Invalid type for bytes type: {type(value).__name__}")
+    return base64.b64encode(value).decode()
+
+
+def _array(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, list):
+        raise _invalid(schema, value)
+    return [to_json(schema.value_schema, item, style) for item in value]
+
+
+def _map_with_schema(schema: Schema, value: Any, style: Style) -> Any:
+    if not isinstance(value, dict):
+        raise _invalid(schema, value)
+    key_schema = schema.key_schema
+    as_object = key_schema is not None and key_schema.type is Type.STRING
+    return _map(key_schema, schema.value_schema, as_object, value, style)
+
+
+def _map(key_schema: Schema | None, value_schema: Schema | None, as_object: bool, items: Any, style: Style) -> Any:
+    pairs = [(to_json(key_schema, key, style), to_json(value_schema, item, style)) for key, item in items.items()]
+    if as_object:
+        return {"null" if key is None else key: item for key, item in pairs}
+    return [list(pair) for pair in pairs]
+
+
+def _struct(schema: Schema, value: Any, style: Style) -> Any:
+    if isinstance(value, Struct):
+        if not value.fits(schema):
+            raise DataError("Mismatching schema.")
+        row: Any = value.values
+    elif isinstance(value, tuple) and len(value) == len(schema.fields):
+        row = value
+    else:
+        raise _invalid(schema, value)
+    tree = {}
+    for field, item in zip(schema.fields, row, strict=True):
+        try:
+            tree[field.name] = to_json(field.schema, item, style)
+        except DataError as error:
+            raise DataError(f'{error} (field "{field.name}")') from None
+    return tree
+
+
+def _invalid(schema: Schema, value: Any) -> DataError:
+    type_name = "unknown schema" if schema is _SCHEMALESS else schema.type.name
+    return DataError(f"Invalid type for {type_name}: {type(value).__name__}")
+
+
+_SCHEMALESS = Schema(Type.STRING)
+_WRITERS: dict[Type, Callable[[Schema, Any, Style], Any]] = {
+    Type.INT8: _integer,
+    Type.INT16: _integer,
+    Type.INT32: _integer,
+    Type.INT64: _integer,
+    Type.FLOAT32: _float,
+    Type.FLOAT64: _double,
+    Type.BOOLEAN: _boolean,
+    Type.STRING: _string,
+    Type.BYTES: _bytes,
+    Type.ARRAY: _array,
+    Type.MAP: _map_with_schema,
+    Type.STRUCT: _struct,
+}

@@ -1,0 +1,211 @@
+"""Converters of single values: raw bytes, the numbers in big-endian, booleans as one byte."""
+
+from __future__ import annotations
+
+import struct as binary
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.converter import Converter, HeaderConverter, Run, SchemaAndValue
+from headrace.api.errors import BatchError, DataError
+from headrace.data.schema import (
+    OPTIONAL_BOOLEAN_SCHEMA,
+    OPTIONAL_BYTES_SCHEMA,
+    OPTIONAL_FLOAT32_SCHEMA,
+    OPTIONAL_FLOAT64_SCHEMA,
+    OPTIONAL_INT16_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_INT64_SCHEMA,
+    Schema,
+    Type,
+)
+
+
+class PrimitiveConverterConfig(Config):
+    """The key that all simple converters have."""
+
+    converter_type: str = key(
+        "converter.type",
+        doc="How this converter will be used.",
+        one_of=("key", "value", "header"),
+        importance=Importance.LOW,
+    )
+
+
+class _PrimitiveConverter(Converter, HeaderConverter):
+    """One value at a time through `_encode` and `_decode`; both see no nulls and raise DataError."""
+
+    abstract = True
+    config_model = PrimitiveConverterConfig
+    schema: ClassVar[Schema]
+
+    def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
+        """Nothing to set."""
+
+    def _check(self, schema: Schema | None) -> None:
+        """Refuse a schema that the converter cannot write. Raises DataError."""
+
+    def _encode(self, value: Any) -> bytes:
+        raise NotImplementedError
+
+    def _decode(self, data: bytes) -> Any:
+        raise NotImplementedError
+
+    def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        """The bytes of one value."""
+        self._check(schema)
+        return None if value is None else self._encode(value)
+
+    def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
+        """The bytes of each value."""
+        try:
+            self._check(schema)
+        except DataError as error:
+            raise BatchError(dict.fromkeys(range(len(values)), error)) from None
+        return _each(self._encode, values)
+
+    def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
+        """The value in the bytes."""
+        return SchemaAndValue(self.schema, None if data is None else self._decode(data))
+
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+        """The value in each record's bytes."""
+        return [Run(self.schema, _each(self._decode, data))] if data else []
+
+    def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
+        """The bytes of a header's value."""
+        return self.from_connect(topic, schema, value)
+
+    def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
+        """The value in a header's bytes."""
+        return self.to_connect(topic, data)
+
+
+def _each(convert: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    results = []
+    errors: dict[int, Exception] = {}
+    for index, item in enumerate(items):
+        try:
+            results.append(None if item is None else convert(item))
+        except DataError as error:
+            errors[index] = error
+    if errors:
+        raise BatchError(errors)
+    return results
+
+
+class ByteArrayConverter(_PrimitiveConverter):
+    """Bytes as they are."""
+
+    java_names = ("org.apache.kafka.connect.converters.ByteArrayConverter",)
+    schema = OPTIONAL_BYTES_SCHEMA
+
+    def _check(self, schema: Schema | None) -> None:
+        if schema is not None and schema.type is not Type.BYTES:
+            raise DataError(f"Invalid schema type for ByteArrayConverter: {schema.type.name}")
+
+    def _encode(self, value: Any) -> bytes:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        raise DataError(f"ByteArrayConverter is not compatible with objects of type {type(value).__name__}")
+
+    def _decode(self, data: bytes) -> Any:
+        return data
+
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+        """The bytes, untouched."""
+        return [Run(self.schema, list(data))] if data else []
+
+
+class BooleanConverter(_PrimitiveConverter):
+    """Booleans as one byte, 0 or 1."""
+
+    java_names = ("org.apache.kafka.connect.converters.BooleanConverter",)
+    schema = OPTIONAL_BOOLEAN_SCHEMA
+
+    def _check(self, schema: Schema | None) -> None:
+        if schema is not None and schema.type is not Type.BOOLEAN:
+            raise DataError(f"Invalid schema type for BooleanConverter: {schema.type.name}")
+
+    def _encode(self, value: Any) -> bytes:
+        if not isinstance(value, bool):
+            raise DataError(f"BooleanConverter is not compatible with objects of type {type(value).__name__}")
+        return b"\x01" if value else b"\x00"
+
+    def _decode(self, data: bytes) -> Any:
+        if data not in (b"\x00", b"\x01"):
+            raise DataError("Failed to deserialize boolean: the data is neither one byte 0 nor one byte 1")
+        return data == b"\x01"
+
+
+class _NumberConverter(_PrimitiveConverter):
+    """A number in big-endian."""
+
+    abstract = True
+    layout: ClassVar[binary.Struct]
+    python_type: ClassVar[type]
+
+    def _encode(self, value: Any) -> bytes:
+        if not isinstance(value, self.python_type) or isinstance(value, bool):
+            raise DataError(f"Failed to serialize to {self._name()} (was {type(value).__name__})")
+        try:
+            return self.layout.pack(value)
+        except (binary.error, OverflowError) as error:
+            raise DataError(f"Failed to serialize to {self._name()}: {value} is out of range") from error
+
+    def _decode(self, data: bytes) -> Any:
+        if len(data) != self.layout.size:
+            raise DataError(
+                f"Failed to deserialize {self._name()}: "
+                f"Size of data received by {type(self).__name__} is not {self.layout.size}, but {len(data)}"
+            )
+        return self.layout.unpack(data)[0]
+
+    def _name(self) -> str:
+        return type(self).__name__.removesuffix("Converter").lower()
+
+
+class ShortConverter(_NumberConverter):
+    """INT16 in two bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.ShortConverter",)
+    schema = OPTIONAL_INT16_SCHEMA
+    layout = binary.Struct(">h")
+    python_type = int
+
+
+class IntegerConverter(_NumberConverter):
+    """INT32 in four bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.IntegerConverter",)
+    schema = OPTIONAL_INT32_SCHEMA
+    layout = binary.Struct(">i")
+    python_type = int
+
+
+class LongConverter(_NumberConverter):
+    """INT64 in eight bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.LongConverter",)
+    schema = OPTIONAL_INT64_SCHEMA
+    layout = binary.Struct(">q")
+    python_type = int
+
+
+class FloatConverter(_NumberConverter):
+    """FLOAT32 in four bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.FloatConverter",)
+    schema = OPTIONAL_FLOAT32_SCHEMA
+    layout = binary.Struct(">f")
+    python_type = float
+
+
+class DoubleConverter(_NumberConverter):
+    """FLOAT64 in eight bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.DoubleConverter",)
+    schema = OPTIONAL_FLOAT64_SCHEMA
+    layout = binary.Struct(">d")
+    python_type = float

@@ -1,0 +1,321 @@
+"""Java's SimpleDateFormat, in English and UTC: patterns such as ``yyyy-MM-dd'T'HH:mm:ss.SSSXXX``.
+
+Formatting knows every pattern letter. Parsing is lenient as Java's: fields may overflow (month 13 is the next January),
+blanks before a field and text after the last one are skipped, ``S`` counts milliseconds whatever its width. The week
+letters (Y w W F) can be written but not parsed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from headrace.data.errors import DataError
+
+_MONTHS = tuple(dt.date(2001, month, 1).strftime("%B") for month in range(1, 13))
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_LETTERS = "GyYMLwWDdFEuaHkKhmsSzZX"
+_ZONE_HOURS = {"UTC": 0, "GMT": 0, "Z": 0, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6}
+_ZONE_HOURS |= {"PST": -8, "PDT": -7, "CET": 1, "CEST": 2, "BST": 1, "EET": 2, "EEST": 3, "WET": 0, "WEST": 1, "JST": 9}
+
+
+class _Token(NamedTuple):
+    """A run of one pattern letter, or (letter "") literal text."""
+
+    letter: str
+    count: int
+    text: str
+
+
+def _tokens(pattern: str) -> list[_Token]:
+    """Raises ValueError with Java's text for a pattern that SimpleDateFormat refuses."""
+    tokens: list[_Token] = []
+    position = 0
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "'":
+            text, position = _quoted(pattern, position)
+            tokens.append(_Token("", 0, text))
+        elif char.isascii() and char.isalpha():
+            if char not in _LETTERS:
+                raise ValueError(f"Illegal pattern character '{char}'")
+            end = position
+            while end < len(pattern) and pattern[end] == char:
+                end += 1
+            if char == "X" and end - position > 3:
+                raise ValueError(f"invalid ISO 8601 format: length={end - position}")
+            tokens.append(_Token(char, end - position, ""))
+            position = end
+        else:
+            tokens.append(_Token("", 0, char))
+            position += 1
+    return tokens
+
+
+def _quoted(pattern: str, position: int) -> tuple[str, int]:
+    """The literal that begins with the quote at `position`, and where it ends."""
+    if pattern[position + 1 : position + 2] == "'":
+        return "'", position + 2
+    text = ""
+    position += 1
+    while position < len(pattern):
+        if pattern[position] != "'":
+            text += pattern[position]
+            position += 1
+        elif pattern[position + 1 : position + 2] == "'":
+            text += "'"
+            position += 2
+        else:
+            return text, position + 1
+    raise ValueError("Unterminated quote")
+
+
+# ---- formatting ------------------------------------------------------------------------------------------------------
+
+
+def _sunday_weekday(day: dt.date) -> int:
+    return (day.weekday() + 1) % 7
+
+
+def _week(moment: dt.datetime) -> tuple[int, int]:
+    """Week year and week, by the rules of the United States: weeks begin on Sunday, 1 January is always in week 1."""
+    year = moment.year
+    last = dt.date(year, 12, 31)
+    if (last - moment.date()).days < _sunday_weekday(last) + 1 and _sunday_weekday(last) != 6:
+        return year + 1, 1
+    first = dt.date(year, 1, 1)
+    return year, (moment.timetuple().tm_yday - 1 + _sunday_weekday(first)) // 7 + 1
+
+
+_NUMBERS: Mapping[str, Callable[[dt.datetime], int]] = {
+    "y": lambda moment: moment.year,
+    "Y": lambda moment: _week(moment)[0],
+    "M": lambda moment: moment.month,
+    "w": lambda moment: _week(moment)[1],
+    "W": lambda moment: (moment.day - 1 + _sunday_weekday(moment.date().replace(day=1))) // 7 + 1,
+    "D": lambda moment: moment.timetuple().tm_yday,
+    "d": lambda moment: moment.day,
+    "F": lambda moment: (moment.day - 1) // 7 + 1,
+    "u": lambda moment: moment.isoweekday(),
+    "H": lambda moment: moment.hour,
+    "k": lambda moment: moment.hour or 24,
+    "K": lambda moment: moment.hour % 12,
+    "h": lambda moment: moment.hour % 12 or 12,
+    "m": lambda moment: moment.minute,
+    "s": lambda moment: moment.second,
+    "S": lambda moment: moment.microsecond // 1000,
+}
+_ATTRIBUTES = {"y": "year", "M": "month", "d": "day", "H": "hour", "m": "minute", "s": "second"}
+
+
+def _written(token: _Token) -> Callable[[dt.datetime], str]:
+    letter, count = ("M" if token.letter == "L" else token.letter), token.count
+    if letter == "M" and count >= 3:
+        return lambda moment: _MONTHS[moment.month - 1][: None if count > 3 else 3]
+    if letter == "E":
+        return lambda moment: _DAYS[moment.weekday()][: None if count > 3 else 3]
+    fixed = {"G": "AD", "z": "Coordinated Universal Time" if count > 3 else "UTC", "Z": "+0000", "X": "Z"}
+    if letter in fixed:
+        return lambda moment: fixed[letter]
+    if letter == "a":
+        return lambda moment: "AM" if moment.hour < 12 else "PM"
+    number = _NUMBERS[letter]
+    if letter in "yY" and count == 2:
+        return lambda moment: f"{number(moment) % 100:02}"
+    return lambda moment: f"{number(moment):0{count}}"
+
+
+def _formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
+    """A `str.format` template: plain numbers by attribute, the rest as computed arguments."""
+    template = ""
+    computed: list[Callable[[dt.datetime], str]] = []
+    for token in tokens:
+        if not token.letter:
+            template += token.text.replace("{", "{{").replace("}", "}}")
+        elif token.letter in _ATTRIBUTES and not (token.letter == "M" and token.count >= 3) and token[:2] != ("y", 2):
+            template += f"{{0.{_ATTRIBUTES[token.letter]}:0{token.count}}}"
+        else:
+            computed.append(_written(token))
+            template += f"{{{len(computed)}}}"
+    write = template.format
+    if not computed:
+        return write
+    return lambda moment: write(moment, *[part(moment) for part in computed])
+
+
+# ---- parsing ---------------------------------------------------------------------------------------------------------
+
+_FAST = "yMdHmsS"
+
+
+def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], list[str]] | None:
+    """A regular expression for the usual numeric patterns, and the letters that its groups are."""
+    source, letters = "", []
+    for index, token in enumerate(tokens):
+        if not token.letter:
+            source += re.escape(token.text)
+            continue
+        simple = token.letter in _FAST and token.letter not in letters and (token.letter != "M" or token.count < 3)
+        if not simple or (token.letter == "y" and token.count < 3):
+            return None
+        letters.append(token.letter)
+        source += f"([0-9]{{{token.count}}})" if _abuts(tokens, index) else "([0-9]{1,9})"
+    return re.compile(source), letters
+
+
+def _abuts(tokens: list[_Token], index: int) -> bool:
+    """Whether the next token is a number too, so that this one has exactly as many digits as letters."""
+    if index + 1 >= len(tokens):
+        return False
+    following = tokens[index + 1]
+    return following.letter in _NUMBERS and not (following.letter in "ML" and following.count >= 3)
+
+
+class SimpleDateFormat:
+    """One pattern. `today` fixes the century of two-digit years: from 80 years before to 20 years after it."""
+
+    __slots__ = ("_century_start", "_fast", "_tokens", "format", "pattern")
+    pattern: str
+    format: Callable[[dt.datetime], str]
+    """The text of a moment, which must be in UTC."""
+
+    def __init__(self, pattern: str, today: dt.date = dt.date(2030, 1, 1)) -> None:
+        """Raises ValueError for a pattern that Java refuses."""
+        self.pattern = pattern
+        self._tokens = _tokens(pattern)
+        self._century_start = dt.date(today.year - 80, today.month, min(today.day, 28))
+        self._fast = _fast_pattern(self._tokens)
+        self.format = _formatter(self._tokens)
+
+    def parse(self, text: str) -> dt.datetime:
+        """The moment in UTC. Raises DataError."""
+        if self._fast is not None:
+            found = self._fast[0].match(text)
+            if found is not None:
+                fields = dict(zip(self._fast[1], map(int, found.groups()), strict=True))
+                try:
+                    return dt.datetime(
+                        fields.get("y", 1970),
+                        fields.get("M", 1),
+                        fields.get("d", 1),
+                        fields.get("H", 0),
+                        fields.get("m", 0),
+                        fields.get("s", 0),
+                        fields.get("S", 0) * 1000,
+                        tzinfo=dt.UTC,
+                    )
+                except ValueError:
+                    pass  # overflowing fields: the lenient way adds them up
+        return _Parse(text, self._tokens, self._century_start, self.pattern).result()
+
+
+_DIGITS = re.compile(r"-?[0-9]+", re.ASCII)
+_OFFSET = re.compile(r"([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.ASCII)
+
+
+class _Parse:
+    """One lenient walk over a text."""
+
+    def __init__(self, text: str, tokens: list[_Token], century_start: dt.date, pattern: str) -> None:
+        self.text = text
+        self.pattern = pattern
+        self.position = 0
+        self.fields: dict[str, int] = {}
+        self.offset_ms = 0
+        self.century_start = century_start
+        for index, token in enumerate(tokens):
+            if token.letter:
+                self._field(token, _abuts(tokens, index))
+            elif text.startswith(token.text, self.position):
+                self.position += len(token.text)
+            else:
+                raise self._unparseable()
+
+    def _unparseable(self) -> DataError:
+        return DataError(f'Unparseable date: "{self.text}" does not match the pattern {self.pattern}')
+
+    def _field(self, token: _Token, exact: bool) -> None:
+        while self.text[self.position : self.position + 1] in (" ", "\t"):
+            self.position += 1
+        letter = "M" if token.letter == "L" else token.letter
+        if letter == "M" and token.count >= 3:
+            self.fields["M"] = self._name(_MONTHS) + 1
+        elif letter == "E":
+            self._name(_DAYS)
+        elif letter == "a":
+            self.fields["a"] = self._name(("AM", "PM"))
+        elif letter == "G":
+            if self._name(("BC", "AD")) == 0:
+                raise DataError(f'Date out of range (years 1 to 9999): "{self.text}"')
+        elif letter in "zZX":
+            self._zone(letter, token.count)
+        elif letter in "YwWF":
+            raise DataError(f"The pattern letter {letter} of {self.pattern} can be written, but not parsed")
+        else:
+            self._number(letter, token.count, exact)
+
+    def _name(self, names: tuple[str, ...]) -> int:
+        rest = self.text[self.position :].lower()
+        for width in (None, 3):
+            for index, name in enumerate(names):
+                candidate = name[:width].lower()
+                if rest.startswith(candidate):
+                    self.position += len(candidate)
+                    return index
+        raise self._unparseable()
+
+    def _number(self, letter: str, count: int, exact: bool) -> None:
+        found = _DIGITS.match(self.text, self.position, self.position + count if exact else len(self.text))
+        if found is None:
+            raise self._unparseable()
+        value = int(found[0])
+        self.position = found.end()
+        if letter == "y" and count <= 2 and len(found[0]) == 2 and found[0].isdigit():
+            start = self.century_start
+            value += start.year // 100 * 100
+            if value < start.year or (value == start.year and (start.month, start.day) > (1, 1)):
+                value += 100
+        self.fields[letter] = value
+
+    def _zone(self, letter: str, count: int) -> None:
+        rest = self.text[self.position :]
+        if letter == "X" and rest.startswith("Z"):
+            self.position += 1
+            return
+        prefix = 3 if letter != "X" and rest[:3].upper() in ("GMT", "UTC") and rest[3:4] in ("+", "-") else 0
+        found = _OFFSET.match(rest, prefix)
+        if found is not None:
+            minutes = 0 if letter == "X" and count == 1 else int(found[3] or 0)
+            self.position += found.end(2) if letter == "X" and count == 1 else found.end()
+            self.offset_ms = (int(found[2]) * 60 + minutes) * 60_000 * (-1 if found[1] == "-" else 1)
+            return
+        if rest.lower().startswith("coordinated universal time"):
+            self.position += len("coordinated universal time")
+            return
+        name = re.match("[A-Za-z]+", rest)
+        if letter == "X" or name is None or name[0].upper() not in _ZONE_HOURS:
+            raise self._unparseable()
+        self.position += name.end()
+        self.offset_ms = _ZONE_HOURS[name[0].upper()] * 3_600_000
+
+    def result(self) -> dt.datetime:
+        fields = self.fields
+        year, month = fields.get("y", 1970), 1 if "D" in fields and "M" not in fields else fields.get("M", 1)
+        year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
+        day = fields["D"] if "D" in fields and "M" not in fields else fields.get("d", 1)
+        try:
+            midnight = dt.datetime(year, month, 1, tzinfo=dt.UTC)
+            return midnight + dt.timedelta(days=day - 1, milliseconds=self._time_ms() - self.offset_ms)
+        except (ValueError, OverflowError):
+            raise DataError(f'Date out of range (years 1 to 9999): "{self.text}"') from None
+
+    def _time_ms(self) -> int:
+        fields = self.fields
+        hour = fields.get("H", 0)
+        if "k" in fields:
+            hour = 0 if fields["k"] == 24 else fields["k"]
+        if "h" in fields or "K" in fields:
+            hour = fields.get("K", 0 if fields.get("h") == 12 else fields.get("h", 0)) + 12 * fields.get("a", 0)
+        return ((hour * 60 + fields.get("m", 0)) * 60 + fields.get("s", 0)) * 1000 + fields.get("S", 0)
