@@ -1,0 +1,119 @@
+"""Offsets of sink connectors: those of their consumer groups, at the Kafka cluster (KIP-875)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_broker.client.admin import Admin
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import ClientError
+from headrace_broker.client.reader import OffsetAndMetadata
+
+from headrace.herder.errors import BadRequestError, HerderError
+from headrace.runtime import client_configs
+
+Offsets = list[tuple[dict[str, Any], dict[str, Any] | None]]
+
+
+class GroupOffsets:
+    """An admin client, opened when first needed."""
+
+    def __init__(self, worker: Mapping[str, str]) -> None:
+        self._worker = worker
+        self._cluster_id: str | None = None
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    async def cluster_id(self) -> str | None:
+        """The cluster's id, None while it cannot be reached."""
+        if self._cluster_id is None:
+            try:
+                async with _Opened(self._worker, {"name": "worker"}) as admin:
+                    self._cluster_id = (await admin.describe_cluster()).cluster_id
+            except (ClientError, OSError):
+                return None
+        return self._cluster_id
+
+    async def read(self, name: str, config: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The committed offsets in REST's shape."""
+        async with _Opened(self._worker, config) as admin:
+            committed = await admin.list_group_offsets(_group(name, config))
+        return [
+            {
+                "partition": {"kafka_topic": topic, "kafka_partition": partition},
+                "offset": {"kafka_offset": found.offset},
+            }
+            for (topic, partition), found in sorted(committed.items())
+        ]
+
+    async def alter(self, name: str, config: Mapping[str, str], offsets: Offsets) -> None:
+        """Set offsets; None removes one. Raises BadRequestError, HerderError."""
+        group = _group(name, config)
+        wanted = {_partition(partition): _offset(offset) for partition, offset in offsets}
+        sets = {key: OffsetAndMetadata(offset) for key, offset in wanted.items() if offset is not None}
+        removals = [key for key, offset in wanted.items() if offset is None]
+        try:
+            async with _Opened(self._worker, config) as admin:
+                if sets:
+                    await admin.alter_group_offsets(group, sets)
+                if removals:
+                    await admin.delete_group_offsets(group, removals)
+        except ClientError as error:
+            raise HerderError(f"Failed to alter consumer group offsets for connector {name}: {error}") from error
+
+    async def reset(self, name: str, config: Mapping[str, str]) -> None:
+        """Remove the group. Raises HerderError."""
+        try:
+            async with _Opened(self._worker, config) as admin:
+                await admin.delete_groups([_group(name, config)])
+        except ClientError as error:
+            if error.code.name == "GROUP_ID_NOT_FOUND":
+                return
+            raise HerderError(
+                f"Failed to reset consumer group offsets for connector {name}: {error}. If its tasks have not come to an "
+                "end yet, try again in a while."
+            ) from error
+
+
+class _Opened:
+    """An admin client for the time of one request."""
+
+    def __init__(self, worker: Mapping[str, str], config: Mapping[str, str]) -> None:
+        self._properties = client_configs.admin_properties(worker, config, config.get("name", "worker"))
+        self._admin: Admin | None = None
+
+    async def __aenter__(self) -> Admin:
+        self._admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
+        return self._admin
+
+    async def __aexit__(self, *_exception: object) -> None:
+        if self._admin is not None:
+            await self._admin.close()
+
+
+def _group(name: str, config: Mapping[str, str]) -> str:
+    return config.get("consumer.override.group.id") or f"connect-{name}"
+
+
+def _partition(partition: Mapping[str, Any]) -> tuple[str, int]:
+    try:
+        return str(partition["kafka_topic"]), int(partition["kafka_partition"])
+    except (KeyError, TypeError, ValueError):
+        raise BadRequestError(
+            f"The partition {dict(partition)} of a sink connector must be given as "
+            '{"kafka_topic": …, "kafka_partition": …}'
+        ) from None
+
+
+def _offset(offset: Mapping[str, Any] | None) -> int | None:
+    if offset is None:
+        return None
+    try:
+        number = int(offset["kafka_offset"])
+    except (KeyError, TypeError, ValueError):
+        raise BadRequestError(f'The offset {dict(offset)} of a sink connector must be given as {{"kafka_offset": …}}') from None
+    if number < 0:
+        raise BadRequestError(f"The offset {number} is negative")
+    return number

@@ -1,0 +1,154 @@
+"""States of connectors and tasks, and what a restart touches (KIP-745). Pure.
+
+A `Board` keeps what REST shows as status. Each start of an instance takes a new generation; what an abandoned instance
+still says is not heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """What an instance is doing."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+
+
+class TargetState(StrEnum):
+    """What a user wants of a connector."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+    @classmethod
+    def from_initial_state(cls, text: str) -> TargetState:
+        """KIP-980's `initial_state`: RUNNING, PAUSED or STOPPED in any case. Raises ValueError."""
+        names = {"RUNNING": cls.STARTED, "PAUSED": cls.PAUSED, "STOPPED": cls.STOPPED}
+        try:
+            return names[text.upper()]
+        except KeyError:
+            raise ValueError(f"initial_state: {text!r} is none of RUNNING, PAUSED, STOPPED") from None
+
+
+@dataclass(slots=True)
+class Status:
+    """The state of one connector or task."""
+
+    state: State = State.UNASSIGNED
+    trace: str | None = None
+    generation: int = 0
+
+    def shape(self, worker_id: str) -> dict[str, Any]:
+        """As REST shows it; a trace belongs to a failure."""
+        shown: dict[str, Any] = {"state": self.state.value, "worker_id": worker_id}
+        if self.state is State.FAILED and self.trace:
+            shown["trace"] = self.trace
+        return shown
+
+
+@dataclass(slots=True)
+class ConnectorStatus:
+    """A connector's status and its tasks'."""
+
+    connector: Status = field(default_factory=Status)
+    tasks: dict[int, Status] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPlan:
+    """What a restart request touches."""
+
+    connector: bool
+    tasks: list[int]
+
+
+class Board:
+    """All statuses of this worker, by connector."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self._statuses: dict[str, ConnectorStatus] = {}
+        self._generation = 0
+
+    def __contains__(self, connector: str) -> bool:
+        return connector in self._statuses
+
+    def of(self, connector: str) -> ConnectorStatus:
+        """The status of a connector; made when it is not there yet."""
+        return self._statuses.setdefault(connector, ConnectorStatus())
+
+    def forget(self, connector: str) -> None:
+        """The connector is deleted."""
+        self._statuses.pop(connector, None)
+
+    def begin(self, connector: str, task: int | None) -> int:
+        """A new instance is about to start: its generation."""
+        self._generation += 1
+        self._status(connector, task).generation = self._generation
+        return self._generation
+
+    def set(self, connector: str, task: int | None, state: State, trace: str | None = None) -> None:
+        """Decide a state here."""
+        status = self._status(connector, task)
+        status.state, status.trace = state, trace
+
+    def hear(self, connector: str, task: int | None, generation: int, state: State, trace: str | None = None) -> bool:
+        """Take what an instance says of itself; False when it has been replaced or is no more."""
+        known = self._statuses.get(connector)
+        status = None if known is None else known.connector if task is None else known.tasks.get(task)
+        if status is None or status.generation != generation:
+            return False
+        status.state, status.trace = state, trace
+        return True
+
+    def keep_tasks(self, connector: str, count: int) -> None:
+        """Drop the statuses of tasks from number `count` on."""
+        tasks = self.of(connector).tasks
+        for number in [number for number in tasks if number >= count]:
+            del tasks[number]
+
+    def shape(self, connector: str, kind: str) -> dict[str, Any]:
+        """`GET /connectors/C/status`."""
+        status = self._statuses[connector]
+        return {
+            "name": connector,
+            "connector": status.connector.shape(self.worker_id),
+            "tasks": [{"id": number, **task.shape(self.worker_id)} for number, task in sorted(status.tasks.items())],
+            "type": kind,
+        }
+
+    def plan_restart(self, connector: str, *, include_tasks: bool, only_failed: bool) -> RestartPlan:
+        """Which instances a restart touches."""
+        status = self._statuses[connector]
+        tasks = status.tasks.items() if include_tasks else ()
+        return RestartPlan(
+            connector=_restarts(status.connector, only_failed),
+            tasks=sorted(number for number, task in tasks if _restarts(task, only_failed)),
+        )
+
+    def failed(self) -> Iterable[tuple[str, int | None]]:
+        """Every instance that has failed."""
+        for connector, status in self._statuses.items():
+            if status.connector.state is State.FAILED:
+                yield connector, None
+            for number, task in status.tasks.items():
+                if task.state is State.FAILED:
+                    yield connector, number
+
+    def _status(self, connector: str, task: int | None) -> Status:
+        status = self.of(connector)
+        return status.connector if task is None else status.tasks.setdefault(task, Status())
+
+
+def _restarts(status: Status, only_failed: bool) -> bool:
+    return not only_failed or status.state is State.FAILED

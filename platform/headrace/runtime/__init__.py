@@ -1,0 +1,1 @@
+"""The task runtime: processes, task loops, the transform chain, error tolerance, offsets."""

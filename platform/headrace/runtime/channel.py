@@ -1,0 +1,140 @@
+"""Calls between the worker and a child process: framed MessagePack over a socket pair, both directions alike.
+
+A call is answered by a value or by an error that carries the remote trace. When the peer dies, every open call fails
+with PeerGone and `closed` is set. Order is kept: what one side sends arrives in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+_CALL, _RESULT, _ERROR, _NOTICE = range(4)
+FRAME_SIZE_MAX = 256 << 20
+
+log = logging.getLogger(__name__)
+Handler = Callable[[str, list[Any]], Awaitable[Any]]
+
+
+class PeerGone(ConnectionError):
+    """The process at the other end has died or closed."""
+
+
+class RemoteError(Exception):
+    """What a call raised at the other end: the exception's class name, its message, its trace and plain details."""
+
+    def __init__(self, kind: str, message: str, trace: str, details: Any = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.trace = trace
+        self.details = details
+
+
+class Channel(asyncio.Protocol):
+    """One end. `handler(method, arguments)` serves the peer's calls and notices, each in a task of its own."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
+        self._received = bytearray()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._serving: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.WriteTransport | None = None
+        self.closed = asyncio.Event()
+
+    @classmethod
+    async def open(cls, end: socket.socket, handler: Handler) -> Channel:
+        """Take over one end of a socket pair."""
+        loop = asyncio.get_running_loop()
+        end.setblocking(False)
+        _, channel = await loop.create_unix_connection(lambda: cls(handler), sock=end)
+        return channel
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Ask the peer and wait. Raises RemoteError, PeerGone."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            self._send([_CALL, number, method, arguments])
+            return await answer
+        finally:
+            self._calls.pop(number, None)
+
+    def notify(self, method: str, *arguments: Any) -> None:
+        """Tell the peer something; a dead peer hears nothing."""
+        if not self.closed.is_set():
+            self._send([_NOTICE, 0, method, arguments])
+
+    def close(self) -> None:
+        """Close this end after what is written has gone out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while len(received) >= 4:
+            end = 4 + int.from_bytes(received[:4], "big")
+            if len(received) < end:
+                return
+            frame = bytes(received[4:end])
+            del received[:end]
+            self._dispatch(msgspec.msgpack.decode(frame))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(PeerGone("the other process is gone"))
+
+    def _dispatch(self, message: list[Any]) -> None:
+        kind, number, *content = message
+        if kind in (_CALL, _NOTICE):
+            task = asyncio.ensure_future(self._serve(kind, number, *content))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+            return
+        answer = self._calls.get(number)
+        if answer is None or answer.done():
+            return  # nobody waits any more
+        if kind == _RESULT:
+            answer.set_result(content[0])
+        else:
+            answer.set_exception(RemoteError(*content))
+
+    async def _serve(self, kind: int, number: int, method: str, arguments: list[Any]) -> None:
+        try:
+            result = await self._handler(method, arguments)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            if kind == _NOTICE:
+                log.exception("Notice %s failed", method)
+            else:
+                trace = "".join(traceback.format_exception(error))
+                self._send([_ERROR, number, type(error).__name__, str(error), trace, getattr(error, "details", None)])
+            return
+        if kind == _CALL:
+            self._send([_RESULT, number, result])
+
+    def _send(self, message: list[Any]) -> None:
+        if self._transport is None or self.closed.is_set() or self._transport.is_closing():
+            raise PeerGone("the other process is gone")
+        frame = self._encoder.encode(message)
+        if len(frame) > FRAME_SIZE_MAX:
+            raise ValueError(f"a message of {len(frame)} bytes is too large")
+        self._transport.writelines([len(frame).to_bytes(4, "big"), frame])

@@ -1,0 +1,77 @@
+"""The properties of a task's clients, derived from worker and connector as Connect derives them. Pure.
+
+Later ones win: what Connect sets, the worker's `producer.*`/`consumer.*`/`admin.*`, the connector's `*.override.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Properties = dict[str, str]
+
+# Ordered and free of duplicates by producer id, so more than one request may be under way; and requests as large as
+# the batches that tasks hand over. `producer.*` changes either.
+_PRODUCER = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "max.in.flight.requests.per.connection": "5",
+    "delivery.timeout.ms": "2147483647",
+    "max.block.ms": "9223372036854775807",
+    "batch.size": "524288",
+}
+
+
+def producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], client_id: str) -> Properties:
+    """A source task's producer, or a dead letter queue's."""
+    return _common(worker, client_id) | _PRODUCER | _layers(worker, connector, "producer.")
+
+
+def source_producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
+    """The producer of source task `<connector>-<n>`."""
+    return producer_properties(worker, connector, f"connector-producer-{task}")
+
+
+def dead_letter_producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
+    """The producer of a sink task's dead letter queue."""
+    return producer_properties(worker, connector, f"connector-dlq-producer-{task}")
+
+
+def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
+    """The consumer of sink task `<connector>-<n>`, in group `connect-<connector>`."""
+    defaults = {
+        "group.id": f"connect-{connector['name']}",
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+    }
+    return _common(worker, f"connector-consumer-{task}") | defaults | _layers(worker, connector, "consumer.")
+
+
+def admin_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
+    """The admin client of a task: the worker's bare keys as well."""
+    bare = {key: value for key, value in worker.items() if key in _SHARED_CLIENT_KEYS}
+    return bare | _common(worker, f"connector-adminclient-{task}") | _layers(worker, connector, "admin.")
+
+
+_SHARED_CLIENT_KEYS = frozenset(
+    {
+        "client.dns.lookup",
+        "metadata.max.age.ms",
+        "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms",
+        "request.timeout.ms",
+        "retry.backoff.ms",
+        "security.protocol",
+    }
+)
+
+
+def _common(worker: Mapping[str, str], client_id: str) -> Properties:
+    return {"bootstrap.servers": worker["bootstrap.servers"], "client.id": client_id}
+
+
+def _layers(worker: Mapping[str, str], connector: Mapping[str, str], prefix: str) -> Properties:
+    return _under(worker, prefix) | _under(connector, prefix + "override.")
+
+
+def _under(properties: Mapping[str, str], prefix: str) -> Properties:
+    return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}

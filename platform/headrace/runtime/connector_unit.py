@@ -1,0 +1,120 @@
+"""A connector instance in its host process, and the validation of connector configurations.
+
+All calls of one instance happen in one thread, in order. A call that hangs blocks that thread only; the worker, which
+waits with a time limit, then replaces the whole process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from headrace.api.connector import Connector, SinkConnector, SourceConnector
+from headrace.metrics import logs
+from headrace.plugins import registry
+from headrace.plugins.config_providers import ConfigResolver
+from headrace.runtime.channel import Channel
+from headrace.runtime.plugin_setup import class_path
+from headrace.runtime.spec import ConnectorSpec
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class ConnectorUnit:
+    """One instance: `task_configs`, `alter_offsets`, `stop`."""
+
+    def __init__(self, channel: Channel, unit_id: str, spec: ConnectorSpec) -> None:
+        self.spec = spec
+        self._channel = channel
+        self._unit_id = unit_id
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"connector-{spec.name}")
+        self._connector: Connector
+        self._resolved: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Make and start the connector. Raises whatever it raises."""
+        await self._call(self._start)
+
+    async def handle(self, method: str, arguments: list[Any]) -> Any:
+        """Serve the worker's calls."""
+        match method, arguments:
+            case "task_configs", [max_tasks]:
+                return await self._call(lambda: self._task_configs(max_tasks))
+            case "alter_offsets", [offsets]:
+                return await self._call(lambda: self._alter_offsets(offsets))
+        raise ValueError(f"unknown call {method}")
+
+    async def stop(self) -> None:
+        """Stop the connector."""
+        await self._call(self._connector.stop)
+        self._thread.shutdown(wait=False)
+
+    # the connector's thread
+
+    def _start(self) -> None:
+        with ConfigResolver.from_worker(self.spec.worker) as resolver:
+            self._resolved = resolver.resolve(self.spec.config)
+            logs.secrets.add(resolver.resolved_values)
+        logs.hide_secrets_of(self._resolved)
+        self._connector = registry.find("connector", self._resolved["connector.class"])()
+        self._connector.context = _Context(self)
+        self._connector.start(self._connector.config_model.parse(self._resolved))
+
+    def _task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        configs = self._connector.task_configs(max_tasks)
+        return [self._completed(config) for config in configs]
+
+    def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
+        """The task's configuration with what the platform adds, variables put back in the place of secrets."""
+        completed = {key: self._unresolved(key, str(value)) for key, value in config.items() if value is not None}
+        completed["task.class"] = class_path(self._connector.task_class)
+        if isinstance(self._connector, SinkConnector):
+            for key in ("topics", "topics.regex"):
+                if key in self.spec.config:
+                    completed[key] = self.spec.config[key]
+        return completed
+
+    def _unresolved(self, key: str, value: str) -> str:
+        raw = self.spec.config.get(key)
+        return raw if raw is not None and raw != value and self._resolved.get(key) == value else value
+
+    def _alter_offsets(self, offsets: list[list[Any]]) -> bool:
+        config = self._connector.config_model.parse(self._resolved)
+        if isinstance(self._connector, SourceConnector):
+            keyed = {tuple(sorted(partition.items())): offset for partition, offset in offsets}
+        else:
+            keyed = {(p["kafka_topic"], int(p["kafka_partition"])): offset for p, offset in offsets}
+        return bool(self._connector.alter_offsets(config, keyed))
+
+    async def _call(self, function: Callable[[], _T]) -> _T:
+        def in_context() -> _T:
+            logs.connector_context.set(logs.context(self.spec.name, "worker"))
+            return function()
+
+        return await self._loop.run_in_executor(self._thread, in_context)
+
+    def notify(self, method: str, *arguments: Any) -> None:
+        """Tell the worker; from any thread."""
+        self._loop.call_soon_threadsafe(self._channel.notify, method, self._unit_id, *arguments)
+
+
+class _Context:
+    """What a connector sees of the platform."""
+
+    def __init__(self, unit: ConnectorUnit) -> None:
+        self._unit = unit
+
+    def request_task_reconfiguration(self) -> None:
+        """Ask for a new `task_configs`."""
+        self._unit.notify("reconfigure")
+
+    def raise_error(self, error: Exception) -> None:
+        """Fail the connector."""
+        import traceback
+
+        self._unit.notify("state", "FAILED", logs.secrets.mask("".join(traceback.format_exception(error))))

@@ -1,0 +1,250 @@
+"""Between batches and the bytes of a topic: key, value and header converters, each a stage of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_broker.records.columns import RecordColumns
+
+from headrace.api.converter import Converter, HeaderConverter, Run
+from headrace.api.errors import BatchError
+from headrace.data.batch import Batch, SinkBatch
+from headrace.data.headers import Headers
+from headrace.data.records import TimestampType
+from headrace.runtime.tolerance import Stage, Stages
+
+
+@dataclass(frozen=True, slots=True)
+class Converters:
+    """The three converters of a task."""
+
+    key: Converter
+    value: Converter
+    header: HeaderConverter
+
+    def close(self) -> None:
+        """Close all three."""
+        self.key.close()
+        self.value.close()
+        self.header.close()
+
+
+class ToBytes:
+    """Source side: a batch becomes columns of bytes; in pieces when records had to be left out."""
+
+    def __init__(self, converters: Converters, stages: Stages) -> None:
+        self._converters = converters
+        self._stages = stages
+
+    def convert(self, batch: Batch, now_ms: int) -> list[RecordColumns]:
+        """Columns ready to send; records without a timestamp get `now_ms`. Raises ToleranceExceeded."""
+        converters, run = self._converters, self._stages.run
+        parts: list[Batch] = [batch]
+        if batch.keys is not None:
+            parts = run(Stage.KEY_CONVERTER, converters.key.display_class(), self._keys, batch)
+        if batch.headers is not None:
+            name = converters.header.display_class()
+            parts = [done for part in parts for done in run(Stage.HEADER_CONVERTER, name, self._headers, part)]
+        name = converters.value.display_class()
+        valued = [done for part in parts for done in run(Stage.VALUE_CONVERTER, name, self._values, part)]
+        return [_columns(part, now_ms) for part in valued]
+
+    def _keys(self, batch: Batch) -> Batch:
+        assert batch.keys is not None
+        return batch.replace(keys=self._converters.key.from_connect_batch(batch.topic, batch.key_schema, batch.keys))
+
+    def _values(self, batch: Batch) -> Batch:
+        values = self._converters.value.from_connect_batch(batch.topic, batch.value_schema, batch.values)
+        return batch.replace(values=values)
+
+    def _headers(self, batch: Batch) -> Batch:
+        assert batch.headers is not None
+        convert = self._converters.header.from_connect_header
+        converted: list[Any] = []
+        errors: dict[int, Exception] = {}
+        for index, headers in enumerate(batch.headers):
+            try:
+                converted.append([(h.key, convert(batch.topic, h.key, h.schema, h.value)) for h in headers])
+            except Exception as error:  # noqa: BLE001 - a plug-in's; it concerns this record alone
+                errors[index] = error
+        if errors:
+            raise BatchError(errors)
+        return batch.replace(headers=converted)
+
+
+class RawPart:
+    """Records as they were read from one topic partition; a `Part` for stages."""
+
+    __slots__ = ("columns", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, columns: RecordColumns) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def take(self, indexes: Sequence[int]) -> RawPart:
+        """The records at those positions."""
+        return RawPart(self.topic, self.partition, take_columns(self.columns, indexes))
+
+
+class _Converted:
+    """A raw part with what has been converted of it so far; a `Part` too."""
+
+    __slots__ = ("headers", "keys", "raw")
+
+    def __init__(self, raw: RawPart, keys: list[Run] | None, headers: list[Headers] | None) -> None:
+        self.raw = raw
+        self.keys = keys
+        self.headers = headers
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def take(self, indexes: Sequence[int]) -> _Converted:
+        keys = None if self.keys is None else _take_runs(self.keys, indexes)
+        headers = None if self.headers is None else [self.headers[index] for index in indexes]
+        return _Converted(self.raw.take(indexes), keys, headers)
+
+
+class FromBytes:
+    """Sink side: columns of bytes become batches, a new one wherever a schema changes."""
+
+    def __init__(self, converters: Converters, stages: Stages) -> None:
+        self._converters = converters
+        self._stages = stages
+
+    def convert(self, raw: RawPart) -> list[SinkBatch]:
+        """The batches, in order. Raises ToleranceExceeded."""
+        run, converters = self._stages.run, self._converters
+        parts = [_Converted(raw, None, None)]
+        if raw.columns.keys is not None:
+            parts = run(Stage.KEY_CONVERTER, converters.key.display_class(), self._keys, parts[0])
+        if raw.columns.headers is not None:
+            name = converters.header.display_class()
+            parts = [done for part in parts for done in run(Stage.HEADER_CONVERTER, name, self._headers, part)]
+        name = converters.value.display_class()
+        return [
+            batch
+            for part in parts
+            for batches in run(Stage.VALUE_CONVERTER, name, self._values, part)
+            for batch in batches
+        ]
+
+    def _keys(self, part: _Converted) -> _Converted:
+        keys = part.raw.columns.keys
+        assert keys is not None
+        return _Converted(part.raw, self._converters.key.to_connect_batch(part.raw.topic, keys), part.headers)
+
+    def _headers(self, part: _Converted) -> _Converted:
+        convert, topic = self._converters.header.to_connect_header, part.raw.topic
+        converted: list[Headers] = []
+        errors: dict[int, Exception] = {}
+        for index, headers in enumerate(part.raw.columns.headers or ()):
+            try:
+                connect = Headers()
+                for key, data in headers:
+                    schema, value = convert(topic, key, data)
+                    connect.add(key, value, schema)
+                converted.append(connect)
+            except Exception as error:  # noqa: BLE001 - a plug-in's; it concerns this record alone
+                errors[index] = error
+        if errors:
+            raise BatchError(errors)
+        return _Converted(part.raw, part.keys, converted)
+
+    def _values(self, part: _Converted) -> list[SinkBatch]:
+        columns = part.raw.columns
+        values = self._converters.value.to_connect_batch(part.raw.topic, columns.values)
+        if len(values) == 1 and (part.keys is None or len(part.keys) == 1):
+            keys = part.keys[0] if part.keys else None
+            return [_sink_batch(part, columns, keys, values[0], part.headers)]
+        return [
+            _sink_batch(part, columns.slice(start, stop), keys, run, part.headers and part.headers[start:stop])
+            for start, stop, keys, run in _overlaps(part.keys, values)
+        ]
+
+
+def _sink_batch(
+    part: _Converted, columns: RecordColumns, keys: Run | None, values: Run, headers: list[Headers] | None
+) -> SinkBatch:
+    timestamps: Any = columns.timestamps
+    offsets = columns.offsets
+    assert offsets is not None
+    return SinkBatch(
+        part.raw.topic,
+        values.values,
+        value_schema=values.schema,
+        keys=None if keys is None else keys.values,
+        key_schema=None if keys is None else keys.schema,
+        partition=part.raw.partition,
+        offsets=offsets,
+        timestamps=timestamps,
+        timestamp_type=TimestampType(columns.timestamp_type),
+        headers=headers,
+    )
+
+
+def _overlaps(keys: list[Run] | None, values: list[Run]) -> Iterator[tuple[int, int, Run | None, Run]]:
+    """Stretches in which neither the key's schema nor the value's changes: start, stop, and both runs cut to it."""
+    count = sum(len(run.values) for run in values)
+    cuts = {0, count} | set(_ends(values)) | set(_ends(keys or ()))
+    edges = sorted(cuts)
+    for start, stop in zip(edges, edges[1:], strict=False):
+        yield start, stop, None if keys is None else _cut(keys, start, stop), _cut(values, start, stop)
+
+
+def _ends(runs: Sequence[Run]) -> Iterator[int]:
+    end = 0
+    for run in runs:
+        end += len(run.values)
+        yield end
+
+
+def _cut(runs: Sequence[Run], start: int, stop: int) -> Run:
+    begin = 0
+    for run in runs:
+        end = begin + len(run.values)
+        if start < end:
+            return Run(run.schema, run.values[start - begin : stop - begin])
+        begin = end
+    raise IndexError(start)
+
+
+def _take_runs(runs: Sequence[Run], indexes: Sequence[int]) -> list[Run]:
+    flat = [(run.schema, value) for run in runs for value in run.values]
+    taken: list[Run] = []
+    for index in indexes:
+        schema, value = flat[index]
+        if taken and taken[-1].schema is schema:
+            taken[-1].values.append(value)
+        else:
+            taken.append(Run(schema, [value]))
+    return taken
+
+
+def take_columns(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
+    """The records at those positions."""
+    timestamps, offsets = columns.timestamps, columns.offsets
+    return RecordColumns(
+        values=[columns.values[index] for index in indexes],
+        keys=None if columns.keys is None else [columns.keys[index] for index in indexes],
+        headers=None if columns.headers is None else [columns.headers[index] for index in indexes],
+        timestamps=[timestamps[index] for index in indexes] if isinstance(timestamps, list) else timestamps,
+        offsets=None if offsets is None else [offsets[index] for index in indexes],
+        timestamp_type=columns.timestamp_type,
+    )
+
+
+def _columns(batch: Batch, now_ms: int) -> RecordColumns:
+    timestamps: Any = batch.timestamps
+    if timestamps is None:
+        timestamps = now_ms
+    elif isinstance(timestamps, list) and None in timestamps:
+        timestamps = [now_ms if timestamp is None else timestamp for timestamp in timestamps]
+    headers: Any = batch.headers
+    return RecordColumns(values=batch.values, keys=batch.keys, headers=headers, timestamps=timestamps)

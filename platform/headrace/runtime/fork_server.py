@@ -1,0 +1,141 @@
+"""The fork server: one single-threaded process, all imports done, that forks a child for each task and connector host.
+
+    python -m headrace.runtime.fork_server CONTROL_FD WORKER_PID
+
+Guarantees: it runs no plug-in code, so it cannot hang; when the worker dies, by whatever signal, it kills everything
+below itself, orphans of orphans included, and goes; when a child ends, what that child has left behind is killed.
+Its children get SIGKILL from the kernel should the fork server itself die.
+
+The control socket is SOCK_SEQPACKET: one message a packet, JSON. From the worker: `{"spawn": n, "name": text}` with
+the child's end of a socket pair as ancillary data, `{"kill": pid}`. To the worker: `{"ready": pid}`,
+`{"spawned": n, "pid": pid}`, `{"exited": pid, "status": code}` (negative = signal).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from headrace.runtime import process_tree
+
+MESSAGE_SIZE_MAX = 4096
+
+
+class ForkServer:
+    """The loop: messages of the worker, ends of children."""
+
+    def __init__(self, control: socket.socket, worker_pid: int) -> None:
+        self._control = control
+        self._worker_pid = worker_pid
+        self._children: set[int] = set()
+
+    def run(self) -> None:
+        """Serve until the worker is gone, then leave nothing behind."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(
+            signal.SIGTERM, lambda *_: None
+        )  # the kernel sends it when the worker dies; anybody else's is nothing
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+        process_tree.signal_at_death_of(self._worker_pid, signal.SIGTERM)
+        self._send({"ready": os.getpid()})
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(wake_read, selectors.EVENT_READ)
+            while os.getppid() == self._worker_pid:
+                ready = {key.fd for key, _ in selector.select()}
+                if wake_read in ready:
+                    os.read(wake_read, 65536)
+                self._reap()
+                if self._control.fileno() in ready and not self._serve_one():
+                    break
+        process_tree.kill_descendants(os.getpid())
+
+    def _serve_one(self) -> bool:
+        """Handle one message; False when the worker closed its end."""
+        try:
+            packet, descriptors, _flags, _address = socket.recv_fds(self._control, MESSAGE_SIZE_MAX, 1)
+        except ConnectionError:
+            return False
+        if not packet:
+            return False
+        match json.loads(packet):
+            case {"spawn": number, "name": name}:
+                self._spawn(number, name, descriptors[0])
+            case {"kill": pid} if pid in self._children:
+                process_tree.kill_tree(pid)
+        return True
+
+    def _spawn(self, number: int, name: str, channel: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(name, channel)
+        os.close(channel)
+        self._children.add(pid)
+        self._send({"spawned": number, "pid": pid})
+
+    def _become_child(self, name: str, channel: int) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            parent = os.getppid()
+            process_tree.signal_at_death_of(parent)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            process_tree.name_process(name)
+            self._control.close()
+            from headrace.runtime import host
+
+            host.serve(socket.socket(fileno=channel))
+            code = 0
+        except BaseException:  # noqa: BLE001 - a fork must never return into the server's loop
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._children:
+                self._children.discard(pid)
+                self._send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                self._kill_orphans()
+
+    def _kill_orphans(self) -> None:
+        """What a dead child left behind is ours now (sub-reaper): end it."""
+        process_tree.kill_descendants(os.getpid(), spare=self._children)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except (BrokenPipeError, ConnectionError):
+            return  # the worker is gone: the next read says so
+
+
+def main() -> None:
+    """Import everything a child needs, freeze it, serve."""
+    control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    process_tree.adopt_orphans()
+    process_tree.name_process("headrace-forks")
+    from headrace.runtime import preload
+
+    preload.load()
+    gc.collect()
+    gc.freeze()
+    ForkServer(control, worker_pid).run()
+
+
+if __name__ == "__main__":
+    main()

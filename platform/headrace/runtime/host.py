@@ -1,0 +1,117 @@
+"""A child process that runs units: tasks, or connector instances. The worker talks to it over a channel.
+
+The main thread runs an event loop, which owns the channel and the clients' sockets. Each unit has a thread of its own,
+the only one that runs its plug-in code; so a unit that hangs never keeps the host from answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from typing import Any, Protocol
+
+import msgspec
+
+from headrace.metrics import logs
+from headrace.runtime.channel import Channel
+from headrace.runtime.spec import ConnectorSpec, TaskSpec
+
+log = logging.getLogger(__name__)
+
+
+class Unit(Protocol):
+    """Something that a host runs."""
+
+    async def handle(self, method: str, arguments: list[Any]) -> Any:
+        """Serve a call of the worker."""
+
+    async def stop(self) -> None:
+        """Come to an end in good order."""
+
+
+class Host:
+    """The units of this process, by id. What the worker asks:
+
+    `start_task(id, spec)`, `start_connector(id, spec)`, `tell(id, method, arguments)`, `stop(id)`,
+    `validate(spec)`, `log_level(logger, level, now_ms)`, `exit()`.
+    """
+
+    def __init__(self) -> None:
+        self.channel: Channel
+        self._units: dict[str, Unit] = {}
+        self._exit = asyncio.Event()
+
+    async def run(self, end: socket.socket) -> None:
+        """Serve until told to exit, or until the worker is gone."""
+        self.channel = await Channel.open(end, self._handle)
+        closed = asyncio.ensure_future(self.channel.closed.wait())
+        leave = asyncio.ensure_future(self._exit.wait())
+        await asyncio.wait({closed, leave}, return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        leave.cancel()
+        self.channel.close()
+
+    async def _handle(self, method: str, arguments: list[Any]) -> Any:
+        match method, arguments:
+            case "start_task", [unit_id, spec]:
+                return await self._start_task(unit_id, msgspec.convert(spec, TaskSpec))
+            case "start_connector", [unit_id, spec]:
+                return await self._start_connector(unit_id, msgspec.convert(spec, ConnectorSpec))
+            case "tell", [unit_id, inner, inner_arguments]:
+                return await self._unit(unit_id).handle(inner, inner_arguments)
+            case "stop", [unit_id]:
+                unit = self._units.get(unit_id)
+                if unit is not None:
+                    await unit.stop()
+                    self._units.pop(unit_id, None)
+            case "validate", [properties, worker]:
+                from headrace.runtime import connector_unit
+
+                return await connector_unit.validate(properties, worker)
+            case "log_level", [logger, level, now_ms]:
+                return logs.set_level(logger, level, now_ms)
+            case "exit", []:
+                self._exit.set()
+            case _:
+                raise ValueError(f"unknown call {method}")
+        return None
+
+    async def _start_task(self, unit_id: str, spec: TaskSpec) -> None:
+        from headrace.runtime import task_unit
+
+        logs.set_process_context(spec.connector, f"task-{spec.number}")
+        self._units[unit_id] = task_unit.start(self.channel, unit_id, spec)
+
+    async def _start_connector(self, unit_id: str, spec: ConnectorSpec) -> None:
+        from headrace.runtime.connector_unit import ConnectorUnit
+
+        unit = ConnectorUnit(self.channel, unit_id, spec)
+        self._units[unit_id] = unit
+        await unit.start()
+
+    def _unit(self, unit_id: str) -> Unit:
+        try:
+            return self._units[unit_id]
+        except KeyError:
+            raise LookupError(f"{unit_id} does not run here") from None
+
+
+def serve(end: socket.socket) -> None:
+    """The life of a host, in this thread."""
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_serve(end))
+
+
+async def _serve(end: socket.socket) -> None:
+    await Host().run(end)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,114 @@
+"""Makes a task's plug-ins from its configuration: the task itself, its converters, its transform chain.
+
+Variables of config providers are resolved here, in the process that runs the task; what they resolve to is masked in
+its log.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.api.config import Config
+from headrace.api.task import Task
+from headrace.metrics import logs
+from headrace.plugins import registry
+from headrace.plugins.config_providers import ConfigResolver
+from headrace.runtime.chain import Step
+from headrace.runtime.conversion import Converters
+from headrace.runtime.spec import TaskSpec
+
+_SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+
+
+class Setup:
+    """The resolved configuration of one task and what is made from it."""
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.worker = spec.worker
+        with ConfigResolver.from_worker(spec.worker) as resolver:
+            self.connector_config = resolver.resolve(spec.connector_config)
+            self.task_config = resolver.resolve(spec.config)
+            logs.secrets.add(resolver.resolved_values)
+        logs.hide_secrets_of({**self.connector_config, **self.task_config})
+
+    def make_task(self) -> Task:
+        """The task, not started."""
+        task_class = load_class(self.task_config["task.class"])
+        task = task_class()
+        if not isinstance(task, Task):
+            raise TypeError(f"{task_class.__qualname__} is no task")
+        return task
+
+    def parsed_task_config(self, task: Task) -> Config:
+        """The task's typed configuration. Raises ConfigErrors."""
+        return task.config_model.parse(self.task_config)
+
+    def make_converters(self) -> Converters:
+        """Key, value and header converter. Raises ConfigErrors."""
+        return Converters(self._converter("key"), self._converter("value"), self._header_converter())
+
+    def make_steps(self) -> list[Step]:
+        """The transform chain. Raises ConfigErrors."""
+        config = self.connector_config
+        return [self._step(alias) for alias in split_list(config.get("transforms"))]
+
+    def _converter(self, which: str) -> Any:
+        name, properties = self._converter_settings(f"{which}.converter")
+        converter = registry.find("converter", name)()
+        converter.configure(properties, which == "key")
+        return converter
+
+    def _header_converter(self) -> Any:
+        name, properties = self._converter_settings("header.converter", _SIMPLE_HEADER_CONVERTER)
+        converter = registry.find("header_converter", name)()
+        converter.configure(properties)
+        return converter
+
+    def _converter_settings(self, key: str, default: str = "") -> tuple[str, dict[str, str]]:
+        """Class and properties, both from the level at which the class is set."""
+        level = self.connector_config if self.connector_config.get(key) else self.worker
+        return level.get(key) or default, under(level, key + ".")
+
+    def _step(self, alias: str) -> Step:
+        settings = under(self.connector_config, f"transforms.{alias}.")
+        transformation = configured(registry.find("transform", settings["type"]), settings)
+        name = settings.get("predicate")
+        if not name:
+            return Step(transformation)
+        predicate_settings = under(self.connector_config, f"predicates.{name}.")
+        predicate = configured(registry.find("predicate", predicate_settings["type"]), predicate_settings)
+        return Step(transformation, predicate, settings.get("negate", "false").strip().lower() == "true")
+
+
+def configured(plugin_class: Any, settings: Mapping[str, str]) -> Any:
+    """An instance with its parsed settings. Raises ConfigErrors."""
+    plugin = plugin_class()
+    plugin.configure(plugin_class.config_model.parse(settings))
+    return plugin
+
+
+def under(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The properties below a prefix, without it."""
+    return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
+
+
+def split_list(text: str | None) -> list[str]:
+    """A comma-separated value."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def load_class(path: str) -> Any:
+    """The class at `package.module:Class`."""
+    module, _, name = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def class_path(class_: type) -> str:
+    """The path that `load_class` takes."""
+    return f"{class_.__module__}:{class_.__qualname__}"

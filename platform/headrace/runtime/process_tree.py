@@ -1,0 +1,110 @@
+"""Parents, children and orphans: nobody outlives the process it works for.
+
+Linux does the hard part: a parent-death signal for direct children, and the sub-reaper flag, by which orphans of any
+depth become children of the nearest ancestor that asked for them, so that no descendant can slip away by forking.
+Elsewhere psutil walks the tree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Container
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded before any fork
+
+
+def signal_at_death_of(parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies; act at once when it already has."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), number)
+
+
+def adopt_orphans() -> None:
+    """Make this process the new parent of every descendant whose own parent dies."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """Set the short name (15 bytes) that `ps` and `top` show."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """The direct children of a process; of a dead one, none."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return [] if _libc is not None else _children_by_psutil(pid)
+    found: list[int] = []
+    for thread in threads:
+        try:
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread ended meanwhile
+    return found
+
+
+def kill_descendants(pid: int, spare: Container[int] = ()) -> None:
+    """SIGKILL everything below a process, again and again until nothing is left but zombies and `spare`d children."""
+    while living := _living_descendants(pid, spare):
+        for descendant in living:
+            _kill(descendant)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process and everything below it."""
+    below = _living_descendants(pid, ())
+    for target in (pid, *below):
+        _kill(target)
+
+
+def _living_descendants(pid: int, spare: Container[int]) -> list[int]:
+    living: list[int] = []
+    queue = [child for child in children_of(pid) if child not in spare]
+    while queue:
+        process = queue.pop()
+        if not _is_zombie(process):
+            living.append(process)
+        queue += children_of(process)
+    return living
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return _libc is not None or not _exists(pid)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.NoSuchProcess:
+        return []

@@ -1,0 +1,176 @@
+"""The worker's side of its children: the fork server, and a `HostProcess` for each process of tasks or connectors.
+
+Owned by the worker's event loop. A host that dies is reported once, with its exit status; a fork server that dies is
+replaced, after everything that it left behind has been killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from headrace.runtime import process_tree
+from headrace.runtime.channel import Channel, Handler
+from headrace.runtime.fork_server import MESSAGE_SIZE_MAX
+
+log = logging.getLogger(__name__)
+
+
+class HostProcess:
+    """A child that serves a channel: `channel.call(...)`, `ended` (exit status), `kill()`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.channel: Channel
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def kill(self) -> None:
+        """End it and everything below it, at once."""
+        if self.pid is not None and not self.ended.done():
+            process_tree.kill_tree(self.pid)
+
+    def _has_ended(self, status: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(status)
+
+
+class Processes:
+    """Starts the fork server with `start()`, children with `spawn()`, ends all with `close()`."""
+
+    def __init__(self, spared: set[int] | None = None) -> None:
+        self.spared = set() if spared is None else spared  # direct children of the worker that are not ours
+        self._numbers = itertools.count(1)
+        self._control: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._spawning: dict[int, asyncio.Future[int]] = {}
+        self._living: dict[int, HostProcess] = {}
+        self._closing = False
+        self._ready: asyncio.Future[None] | None = None
+
+    @property
+    def fork_server_pid(self) -> int | None:
+        return None if self._server is None else self._server.pid
+
+    def start(self) -> None:
+        """Start the fork server; spawning waits until it is ready."""
+        process_tree.adopt_orphans()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "headrace.runtime.fork_server", str(theirs.fileno()), str(os.getpid())]
+            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=None)
+        ours.setblocking(False)
+        self._control = ours
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        loop.add_reader(ours.fileno(), self._receive)
+
+    async def spawn(self, name: str, handler: Handler) -> HostProcess:
+        """Fork a child that serves `headrace.runtime.host`; `handler` answers what it asks of the worker."""
+        assert self._control is not None
+        assert self._ready is not None
+        await asyncio.shield(self._ready)
+        host = HostProcess(name)
+        number = next(self._numbers)
+        spawned: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._spawning[number] = spawned
+        ours, theirs = socket.socketpair()
+        with theirs:
+            request = json.dumps({"spawn": number, "name": name}).encode()
+            socket.send_fds(self._control, [request], [theirs.fileno()])
+        host.pid = await spawned
+        self._living[host.pid] = host
+        host.channel = await Channel.open(ours, handler)
+        return host
+
+    async def close(self) -> None:
+        """End whatever is still running below this worker."""
+        self._closing = True
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+        if self._server is not None:
+            await asyncio.to_thread(self._server.wait)
+            process_tree.kill_descendants(os.getpid(), spare=self.spared)
+        for host in self._living.values():
+            host._has_ended(-signal.SIGKILL)
+
+    def _receive(self) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                packet = self._control.recv(MESSAGE_SIZE_MAX)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                packet = b""
+            if not packet:
+                self._fork_server_died()
+                return
+            self._take(json.loads(packet))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"ready": _} if self._ready is not None and not self._ready.done():
+                self._ready.set_result(None)
+            case {"spawned": number, "pid": pid}:
+                if (spawned := self._spawning.pop(number, None)) is not None and not spawned.done():
+                    spawned.set_result(pid)
+            case {"exited": pid, "status": status}:
+                if (host := self._living.pop(pid, None)) is not None:
+                    host._has_ended(status)
+
+    def _fork_server_died(self) -> None:
+        assert self._control is not None
+        assert self._server is not None
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._control.close()
+        self._server.kill()
+        status = self._server.wait()
+        process_tree.kill_descendants(os.getpid(), spare=self.spared)
+        for host in self._living.values():
+            host._has_ended(-signal.SIGKILL)
+        self._living.clear()
+        for spawned in self._spawning.values():
+            if not spawned.done():
+                spawned.set_exception(ChildProcessError(f"the fork server died (status {status})"))
+        self._spawning.clear()
+        if self._closing:
+            return
+        was_ready = self._ready is not None and self._ready.done()
+        log.error(
+            "The fork server died (status %d); its tasks are gone%s", status, "; starting another" if was_ready else ""
+        )
+        if was_ready:
+            self.start()
+        elif self._ready is not None:
+            self._ready.set_exception(ChildProcessError(f"the fork server did not start (status {status})"))
+
+
+class ThreadHosts:
+    """The same face for `task.isolation=thread`: hosts are threads of this process. For embedding and tests."""
+
+    async def spawn(self, name: str, handler: Handler) -> HostProcess:
+        """Serve a host in a thread; a hung one can be abandoned, never killed."""
+        from headrace.runtime import host as host_module
+
+        loop = asyncio.get_running_loop()
+        host = HostProcess(name)
+        ours, theirs = socket.socketpair()
+
+        def serve() -> None:
+            host_module.serve(theirs)
+            loop.call_soon_threadsafe(host._has_ended, 0)
+
+        threading.Thread(target=serve, name=name, daemon=True).start()
+        host.channel = await Channel.open(ours, handler)
+        return host

@@ -1,0 +1,148 @@
+"""A sink task that reads its topics itself: the platform gives it client properties, runs it, and commits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_broker.client.admin import Admin
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.reader import OffsetAndMetadata
+
+from headrace.api.task import SelfReadingSinkTask
+from headrace.metrics import logs
+from headrace.runtime import client_configs
+from headrace.runtime.plugin_setup import split_list
+from headrace.runtime.sink_offsets import TopicPartition
+from headrace.runtime.task_unit import TaskUnit
+
+log = logging.getLogger(__name__)
+
+
+class SelfReadingTaskUnit(TaskUnit):
+    """Runs one `SelfReadingSinkTask`."""
+
+    task: SelfReadingSinkTask
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.consumer_properties = client_configs.consumer_properties(
+            self.setup.worker, self.setup.connector_config, self.spec.name
+        )
+        self._group = self.consumer_properties["group.id"]
+        self._admin: Admin | None = None
+        self._lock = threading.Lock()
+        self._reported: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+
+    def work(self) -> None:
+        """Run the task; it returns when it is told to stop."""
+        self._admin = self.from_loop(self._open_admin())
+        self._committed = self.from_loop(self._fetch_committed())
+        self.task.context = _Context(self)
+        self.task.start(self.setup.parsed_task_config(self.task))
+        self.report_running()
+        self.later(self._commit_forever_in_background())
+        self.task.run()
+        if not self.stopping.is_set():
+            raise RuntimeError("the task ended without being told to")
+
+    def finish(self) -> None:
+        """Commit what the task reported last."""
+        if self._admin is None:
+            return
+        try:
+            self.from_loop(self._commit())
+        finally:
+            self.from_loop(self._admin.close())
+
+    def set_paused(self, paused: bool) -> None:
+        """Pass the wish on; from the loop."""
+        if paused is self.paused:
+            return
+        super().set_paused(paused)
+        order = self.task.pause if paused else self.task.resume
+        self.loop.run_in_executor(None, order)
+        self.report_running()
+
+    def report(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Everything before these offsets is stored; from the task's thread, or one of its own."""
+        with self._lock:
+            for (topic, partition), offset in offsets.items():
+                self.counters.records += max(0, offset - self._known(topic, partition, offset))
+                self._reported[topic, partition] = offset
+        self.counters.batches += 1
+        for topic in {topic for topic, _ in offsets}:
+            self.use_topic(topic)
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """The next offsets that the group had committed when the task started, and what was committed since."""
+        with self._lock:
+            return dict(self._committed)
+
+    def _known(self, topic: str, partition: int, otherwise: int) -> int:
+        before = self._reported.get((topic, partition), self._committed.get((topic, partition)))
+        return 0 if before is None else before
+
+    async def _open_admin(self) -> Admin:
+        properties = client_configs.admin_properties(self.setup.worker, self.setup.connector_config, self.spec.name)
+        return await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
+
+    async def _fetch_committed(self) -> dict[TopicPartition, int]:
+        assert self._admin is not None
+        committed = await self._admin.list_group_offsets(self._group)
+        return {partition: found.offset for partition, found in committed.items()}
+
+    async def _commit_forever_in_background(self) -> None:
+        self.background(self._commit_forever())
+
+    async def _commit_forever(self) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}|offsets"))
+        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._commit()
+
+    async def _commit(self) -> None:
+        with self._lock:
+            moved = {tp: offset for tp, offset in self._reported.items() if self._committed.get(tp) != offset}
+        if not moved:
+            return
+        assert self._admin is not None
+        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
+        wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
+        try:
+            await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
+        except Exception as error:  # noqa: BLE001 - the table itself knows its offsets; the next round tries again
+            log.error("Offsets could not be committed to group %s: %s", self._group, error)
+            return
+        with self._lock:
+            self._committed.update(moved)
+
+
+class _Context:
+    """What a self-reading task sees of the platform."""
+
+    def __init__(self, unit: SelfReadingTaskUnit) -> None:
+        self._unit = unit
+        config = unit.setup.connector_config
+        self.props: Mapping[str, str] = dict(unit.setup.task_config)
+        self.client_properties: Mapping[str, str] = dict(unit.consumer_properties)
+        self.topics = tuple(split_list(config.get("topics")))
+        self.topics_regex = config.get("topics.regex") or None
+
+    @property
+    def pause_requested(self) -> bool:
+        """Whether the user wants the task to rest."""
+        return self._unit.paused
+
+    def committed_offsets(self) -> Mapping[TopicPartition, int]:
+        """The next offsets that the connector's group has committed."""
+        return self._unit.committed()
+
+    def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Everything before these offsets is stored."""
+        self._unit.report(offsets)

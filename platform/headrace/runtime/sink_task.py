@@ -1,0 +1,409 @@
+"""A sink task: read, convert, transform, put; offsets are committed as the task's `pre_commit` allows.
+
+The event loop reads and hands what it read to the task's thread through an inbox; rebalances, commits and orders take
+the same way, so everything happens in one order: what was read before a partition went is put before it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+import regex
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.reader import FetchedBatch, OffsetAndMetadata, Reader
+
+from headrace.api.errors import RetriableError
+from headrace.api.task import SinkTask
+from headrace.data.batch import SinkBatch
+from headrace.metrics import logs
+from headrace.runtime import client_configs
+from headrace.runtime.chain import TransformChain
+from headrace.runtime.conversion import FromBytes, RawPart
+from headrace.runtime.plugin_setup import split_list
+from headrace.runtime.sink_errors import SinkErrors
+from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
+from headrace.runtime.task_unit import TaskUnit
+from headrace.runtime.tolerance import ErrorPolicy, Stages
+
+log = logging.getLogger(__name__)
+
+POLL_TIMEOUT_MS = 1000
+READ_AHEAD = 2  # polls whose records may wait for the task
+RETRY_BACKOFF_MS = 100
+
+
+class SinkTaskUnit(TaskUnit):
+    """Runs one `SinkTask`."""
+
+    task: SinkTask
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.offsets = SinkOffsets()
+        self.reader: Reader | None = None
+        self.paused_by_task: set[TopicPartition] = set()
+        self.retry_timeout_ms: int | None = None
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._held: deque[FetchedBatch] = deque()  # read, but its partition is paused
+        self._redeliver: deque[tuple[FetchedBatch, deque[SinkBatch]]] = deque()
+        self._resting = False  # the user paused the task
+        self._epoch = 0  # counts seeks: what was fetched before the last one is stale
+        self._pump: asyncio.Task[None] | None = None
+        self._chain: TransformChain | None = None
+        self._closing = False
+
+    # the task's thread
+
+    def work(self) -> None:
+        """Take from the inbox until told to stop."""
+        self._open()
+        self.task.context = _Context(self)
+        self.task.start(self.setup.parsed_task_config(self.task))
+        self._resting = self.paused
+        self.from_loop(self._open_reader())
+        self.report_running()
+        while not self.stopping.is_set():
+            self._inbox.get()()
+            while self._redeliver and not self.stopping.is_set():
+                self._deliver_again()
+
+    def finish(self) -> None:
+        """Commit what the task has, give the partitions back, close the clients."""
+        if self._chain is None:
+            return
+        try:
+            self.from_loop(self._stop_reading())
+            self._give_back(list(self.offsets.delivered))
+        finally:
+            self._chain.close()
+            self._converters.close()
+            self.from_loop(self._close_clients())
+
+    def commit(self, *, wait: bool = False) -> None:
+        """Ask the task what may be committed, and commit it."""
+        delivered = dict(self.offsets.delivered)
+        if not delivered:
+            return
+        try:
+            self.errors.wait_for_reports()
+            wanted = self.task.pre_commit(delivered)
+        except Exception:
+            log.exception("pre_commit failed: going back to the last committed offsets")
+            if not wait:
+                self.seek(self.offsets.rewind())
+            return
+        offsets, complaints = self.offsets.to_commit(wanted)
+        for complaint in complaints:
+            log.warning("%s", complaint)
+        if offsets:
+            self._send_commit(offsets, wait)
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on reading elsewhere; what has been read ahead is forgotten."""
+        self._held.clear()
+        self._redeliver.clear()
+        self.from_loop(self._seek(dict(positions)))
+        for partition, offset in positions.items():
+            self.offsets.deliver(partition, offset)
+
+    def apply_pauses(self) -> None:
+        """Tell the reader which partitions are paused, now that this has changed."""
+        assigned = set(self.offsets.delivered)
+        paused = assigned if self._resting or self._redeliver else self.paused_by_task & assigned
+        self.from_loop(self._pause(paused, assigned - paused))
+
+    def _open(self) -> None:
+        setup, spec = self.setup, self.spec
+        policy = ErrorPolicy.from_config(setup.connector_config)
+        self._converters = setup.make_converters()
+        self.errors = SinkErrors(self, policy, self._converters)
+        self.from_loop(self.errors.open())
+        stages = Stages(
+            policy,
+            report=self.errors.report_failure,
+            describe=self.errors.describe,
+            now_ms=lambda: time.monotonic_ns() // 1_000_000,
+            wait_ms=lambda delay_ms: not self.stopping.wait(delay_ms / 1000),
+            rng=Random(),
+        )
+        self._from_bytes = FromBytes(self._converters, stages)
+        self._chain = TransformChain(setup.make_steps(), stages)
+
+    def _take_fetched(self, epoch: int, batches: Sequence[FetchedBatch]) -> None:
+        if epoch == self._epoch:
+            self._held.extend(batches)
+            self._deliver_held()
+        if not self._resting and not self._redeliver and not self._held:
+            if not batches:
+                self.task.put_nothing()
+        self._read_on()
+
+    def _deliver_held(self) -> None:
+        """Put what is held and not paused, in order."""
+        waiting, self._held = self._held, deque()
+        while waiting:
+            fetched = waiting.popleft()
+            if self._is_paused((fetched.topic, fetched.partition)):
+                self._held.append(fetched)
+            elif (fetched.topic, fetched.partition) in self.offsets.delivered:
+                self._deliver(fetched)
+
+    def _is_paused(self, partition: TopicPartition) -> bool:
+        return self._resting or bool(self._redeliver) or partition in self.paused_by_task
+
+    def _deliver(self, fetched: FetchedBatch) -> None:
+        assert self._chain is not None
+        if not len(fetched.columns):  # control batches, or what compaction left of a log
+            self.offsets.deliver((fetched.topic, fetched.partition), fetched.next_offset)
+            return
+        raw = RawPart(fetched.topic, fetched.partition, fetched.columns)
+        self.errors.current = raw
+        ready = deque(result for batch in self._from_bytes.convert(raw) for result in self._chain.apply(batch))
+        self._put(fetched, ready)
+
+    def _put(self, fetched: FetchedBatch, ready: deque[SinkBatch]) -> None:
+        """Put batch by batch; one that is to be retried stays first in line, and all partitions rest meanwhile."""
+        while ready:
+            try:
+                self.task.put_batch(ready[0])
+            except RetriableError as error:
+                log.warning("put failed and is tried again: %s", error)
+                self._redeliver.append((fetched, ready))
+                self.apply_pauses()
+                return
+            ready.popleft()
+        self.offsets.deliver((fetched.topic, fetched.partition), fetched.next_offset)
+        self.counters.records += len(fetched.columns)
+        self.counters.batches += 1
+
+    def _deliver_again(self) -> None:
+        """Serve the inbox for the time that the task asked for, then put again."""
+        wait_ms = RETRY_BACKOFF_MS if self.retry_timeout_ms is None else self.retry_timeout_ms
+        self.retry_timeout_ms = None
+        deadline = time.monotonic() + wait_ms / 1000
+        while self._redeliver and not self.stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            try:
+                self._inbox.get(timeout=left)()
+            except queue.Empty:
+                break
+        if not self._redeliver or self._resting or self.stopping.is_set():
+            return
+        fetched, ready = self._redeliver.popleft()
+        self._put(fetched, ready)
+        if not self._redeliver:
+            self.apply_pauses()
+            self._deliver_held()
+
+    def _rest(self, resting: bool) -> None:
+        if resting is self._resting:
+            return
+        self._resting = resting
+        self.apply_pauses()
+        self.report_running()
+        if not resting:
+            self._deliver_held()
+
+    def _take_over(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.offsets.assign(positions)
+        for topic in {topic for topic, _ in positions}:
+            self.use_topic(topic)
+        self.task.open(sorted(positions))
+        if self._resting or self._redeliver or self.paused_by_task:
+            self.apply_pauses()
+
+    def _give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
+        if not partitions:
+            return
+        if not lost:
+            self.commit(wait=True)
+        gone = set(partitions)
+        self._held = deque(item for item in self._held if (item.topic, item.partition) not in gone)
+        self._redeliver = deque(item for item in self._redeliver if (item[0].topic, item[0].partition) not in gone)
+        self.paused_by_task -= gone
+        self.offsets.revoke(gone)
+        self.task.close(sorted(gone))
+
+    def _send_commit(self, offsets: dict[TopicPartition, int], wait: bool) -> None:
+        future = self.later(self._commit(offsets))
+        future.add_done_callback(lambda done: self._inbox.put(lambda: self._committed(offsets, done)))
+        if wait:
+            timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
+            try:
+                future.result(timeout_s)
+            except TimeoutError:
+                log.error("The commit of offsets timed out; these records may be delivered again")
+            except Exception as error:  # noqa: BLE001 - logged by _committed as well, but the inbox may be closed
+                log.error("Offsets could not be committed; these records may be delivered again: %s", error)
+            else:
+                self.offsets.committed.update(offsets)
+
+    def _committed(self, offsets: dict[TopicPartition, int], done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            log.error("Offsets could not be committed, the next round tries again: %s", error)
+            return
+        for partition, offset in offsets.items():
+            if partition in self.offsets.committed:
+                self.offsets.committed[partition] = max(offset, self.offsets.committed[partition])
+
+    def _read_on(self) -> None:
+        self.loop.call_soon_threadsafe(self._credit.release)
+
+    # the event loop
+
+    def wake(self) -> None:
+        """An order has come: have the thread look at it."""
+        wanted = self.paused
+        self._inbox.put(lambda: self._rest(wanted))
+
+    def request_commit(self) -> None:
+        """Commit as soon as the thread comes round to it; from any thread."""
+        self._inbox.put(self.commit)
+
+    async def _open_reader(self) -> None:
+        setup, spec = self.setup, self.spec
+        properties = client_configs.consumer_properties(setup.worker, setup.connector_config, spec.name)
+        config = ClientConfig.from_properties(properties, kind="consumer")
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        self._max_records = int(properties["max.poll.records"]) if "max.poll.records" in properties else None
+        self._credit = asyncio.Semaphore(READ_AHEAD)
+        self.reader = await Reader.open(config)
+        self._pump = self.loop.create_task(self._read_forever(self.reader))
+        self.background(self._commit_forever())
+
+    def _subscription(self) -> dict[str, Any]:
+        config = self.setup.connector_config
+        if config.get("topics.regex"):
+            pattern = regex.compile(config["topics.regex"], regex.VERSION1)
+            return {"pattern": lambda topic: pattern.fullmatch(topic) is not None}
+        return {"topics": split_list(config.get("topics"))}
+
+    async def _read_forever(self, reader: Reader) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        try:
+            await reader.subscribe(
+                **self._subscription(),
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_revoked,
+                on_lost=self._on_lost,
+            )
+            while True:
+                epoch = self._epoch
+                batches = await reader.poll(POLL_TIMEOUT_MS, self._max_records)
+                await self._credit.acquire()
+                self._inbox.put(lambda epoch=epoch, batches=batches: self._take_fetched(epoch, batches))  # type: ignore[misc]
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the thread raises it: the task fails
+            self._inbox.put(lambda error=error: _raise(error))  # type: ignore[misc]
+
+    async def _commit_forever(self) -> None:
+        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            self._inbox.put(self.commit)
+
+    async def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        assert self.reader is not None
+        positions = {partition: await self.reader.position(partition) for partition in partitions}
+        await self._in_thread(lambda: self._take_over(positions))
+
+    async def _on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._in_thread(lambda: self._give_back(list(partitions)))
+
+    async def _on_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._in_thread(lambda: self._give_back(list(partitions), lost=True))
+
+    async def _in_thread(self, action: Callable[[], None]) -> None:
+        """Run something in the task's thread after all that is before it in the inbox."""
+        if self._closing:
+            return  # the thread gives everything back by itself
+        done = asyncio.Event()
+
+        def run() -> None:
+            try:
+                action()
+            finally:
+                self.loop.call_soon_threadsafe(done.set)
+
+        self._inbox.put(run)
+        await done.wait()
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        assert self.reader is not None
+        await self.reader.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
+
+    async def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        assert self.reader is not None
+        self._epoch += 1
+        for partition, offset in positions.items():
+            self.reader.seek(partition, offset)
+
+    async def _pause(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
+        assert self.reader is not None
+        self.reader.pause(pause)
+        self.reader.resume(resume)
+
+    async def _stop_reading(self) -> None:
+        self._closing = True
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait({self._pump})
+
+    async def _close_clients(self) -> None:
+        if self.reader is not None:
+            await self.reader.close()
+        await self.errors.close()
+
+
+class _Context:
+    """What a sink task sees of the platform; used from the task's thread."""
+
+    def __init__(self, unit: SinkTaskUnit) -> None:
+        self._unit = unit
+        self.props: Mapping[str, str] = dict(unit.setup.task_config)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are the task's now."""
+        return frozenset(self._unit.offsets.delivered)
+
+    @property
+    def errant_record_reporter(self) -> Any:
+        """None when nobody would hear of errant records."""
+        return self._unit.errors.reporter()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Read no more of these for now."""
+        self._unit.paused_by_task.update(partitions)
+        self._unit.apply_pauses()
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Go on with these."""
+        self._unit.paused_by_task.difference_update(partitions)
+        self._unit.apply_pauses()
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on reading at these offsets."""
+        self._unit.seek(offsets)
+
+    def request_commit(self) -> None:
+        """Commit soon."""
+        self._unit.request_commit()
+
+    def timeout(self, timeout_ms: int) -> None:
+        """Wait so long before a put that is to be retried."""
+        self._unit.retry_timeout_ms = timeout_ms
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,313 @@
+"""A source task: poll, transform, convert, send; source offsets follow the acknowledgements.
+
+An offset reaches the worker's store only after every record up to it has been acknowledged by the brokers (or was
+dropped on purpose), so a crash repeats records and never loses one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from random import Random
+from typing import Any, cast
+
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.writer import Writer
+from headrace_broker.records.columns import RecordColumns
+
+from headrace.api.errors import ConnectError, RetriableError
+from headrace.api.task import SourceTask
+from headrace.data.batch import SourceBatch, from_records
+from headrace.metrics import logs
+from headrace.runtime import client_configs
+from headrace.runtime.chain import TransformChain
+from headrace.runtime.conversion import ToBytes
+from headrace.runtime.offsets_tracker import Offsets, OffsetsTracker, Submission
+from headrace.runtime.task_unit import TaskUnit
+from headrace.runtime.tolerance import ErrorPolicy, Failure, Stages
+from headrace.runtime.topic_maker import TopicMaker
+
+log = logging.getLogger(__name__)
+
+RETRY_BACKOFF_S = 0.1
+IDLE_WAIT_S = 0.05
+
+
+class SourceTaskUnit(TaskUnit):
+    """Runs one `SourceTask`."""
+
+    task: SourceTask
+
+    def work(self) -> None:
+        """Poll until told to stop."""
+        self._open()
+        self.task.context = _Context(self)
+        self.task.start(self.setup.parsed_task_config(self.task))
+        self.report_running()
+        self.later(self._commit_forever_in_background())
+        resting = self.paused
+        while not self.stopping.is_set():
+            if self.paused is not resting:
+                resting = self.paused
+                self.report_running()
+            if resting:
+                self._wake.wait_for_change()
+                continue
+            self._step()
+
+    def finish(self) -> None:
+        """Wait for what is under way, commit what was acknowledged, close the clients."""
+        writer = self._writer
+        if writer is None:
+            return
+        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
+        try:
+            self.from_loop(self._settle(writer, timeout_ms))
+        finally:
+            self._chain.close()
+            self._converters.close()
+            self.from_loop(self._close_clients(writer))
+
+    def wake(self) -> None:
+        """Leave a wait."""
+        self._wake.notify()
+
+    # the task's thread
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._wake = _Wake()
+        self._writer: Writer | None = None
+        self._tracker = OffsetsTracker()
+        self._uncommitted: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self._send_error: BaseException | None = None
+        self._acknowledged: deque[SourceBatch] = deque()
+        self._commit_due = False
+        self._topics_used: set[str] = set()
+
+    def _open(self) -> None:
+        setup, spec = self.setup, self.spec
+        self._policy = ErrorPolicy.from_config(setup.connector_config)
+        stages = Stages(
+            self._policy,
+            report=self._report_failure,
+            describe=_describe,
+            now_ms=_now_ms,
+            wait_ms=lambda delay_ms: not self.stopping.wait(delay_ms / 1000),
+            rng=Random(),
+        )
+        self._converters = setup.make_converters()
+        self._to_bytes = ToBytes(self._converters, stages)
+        self._chain = TransformChain(setup.make_steps(), stages)
+        self._hears_acknowledgements = type(self.task).commit_batch is not SourceTask.commit_batch
+        self._topic_maker = TopicMaker.from_setup(setup)
+        properties = client_configs.source_producer_properties(setup.worker, setup.connector_config, spec.name)
+        config = ClientConfig.from_properties(properties, kind="producer")
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        self._writer = self.from_loop(Writer.open(config))
+
+    def _step(self) -> None:
+        """One poll and what comes of it."""
+        if self._send_error is not None:
+            raise ConnectError(f"A record could not be written: {self._send_error}") from self._send_error
+        try:
+            polled = self.task.poll()
+        except RetriableError as error:
+            log.warning("poll failed and is tried again: %s", error)
+            self.stopping.wait(RETRY_BACKOFF_S)
+            polled = None
+        for batch in _as_batches(polled):
+            self._send(batch)
+        self._call_back()
+
+    def _send(self, batch: SourceBatch) -> None:
+        now_ms = _now_ms()
+        outgoing = [
+            (result.topic, result.partition, columns)
+            for result in self._chain.apply(batch)
+            for columns in self._to_bytes.convert(result, now_ms)
+        ]
+        submission = self._tracker.submit(batch.source_partition, batch.source_offset, len(outgoing))
+        counters = self.counters
+        counters.batches += 1
+        notify = _Acknowledgement(self, submission, batch)
+        if not outgoing and self._hears_acknowledgements:
+            self._acknowledged.append(batch)
+        for topic, partition, columns in outgoing:
+            if topic not in self._topics_used:
+                self._first_use(topic)
+            self._write(topic, partition, columns).add_done_callback(notify)
+            counters.records += len(columns)
+
+    def _write(self, topic: str, partition: int | None, columns: RecordColumns) -> Future[Any]:
+        assert self._writer is not None
+        return cast("Future[Any]", self._writer.send_blocking(topic, partition, columns))
+
+    def _first_use(self, topic: str) -> None:
+        if self._topic_maker is not None:
+            self.from_loop(self._topic_maker.ensure(topic))
+        self._topics_used.add(topic)
+        self.use_topic(topic)
+
+    def _call_back(self) -> None:
+        while self._acknowledged:
+            self._quietly(self.task.commit_batch, self._acknowledged.popleft())
+        if self._commit_due:
+            self._commit_due = False
+            self._quietly(self.task.commit)
+
+    def _quietly(self, callback: Any, *arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            log.exception("%s failed; the task goes on", callback.__name__)
+
+    def _report_failure(self, failure: Failure, part: Any) -> None:
+        self.counters.errors += 1
+        self.counters.skipped += 1
+        if self._policy.log:
+            log.error(
+                "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
+                self.spec.name,
+                failure.stage.value,
+                failure.class_name,
+                _describe(part),
+                f", record value {part.values[0]!r}" if self._policy.log_messages else "",
+                failure.error,
+                exc_info=failure.error,
+            )
+
+    # the event loop
+
+    def acknowledged(self, submission: Submission, batch: SourceBatch, error: BaseException | None) -> None:
+        """A part of a batch was written, or failed for good."""
+        if error is not None:
+            self.counters.errors += 1
+            if not self._policy.tolerate:
+                self._send_error = error
+                return
+            log.error("Records for topic %s could not be written and are skipped: %s", batch.topic, error)
+            self.counters.skipped += len(batch)
+        submission.acknowledge()
+        if self._hears_acknowledgements and submission.parts <= 0:
+            self._acknowledged.append(batch)
+
+    async def _commit_forever_in_background(self) -> None:
+        self.background(self._commit_forever())
+
+    async def _commit_forever(self) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}|offsets"))
+        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._commit()
+
+    async def _commit(self) -> None:
+        """Hand the committable offsets to the worker; what fails is taken up by the next round."""
+        offsets = self._committable()
+        if not offsets:
+            return
+        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
+        try:
+            await asyncio.wait_for(self.ask_worker("commit_offsets", offsets), timeout_s)
+        except Exception as error:  # noqa: BLE001 - no offsets are lost: they stay in _uncommitted
+            log.error("Offsets could not be committed, the next round tries again: %s", error)
+            return
+        self._uncommitted.clear()
+        self._commit_due = True
+
+    def _committable(self) -> Offsets:
+        for partition, offset in self._tracker.committable():
+            self._uncommitted[repr(sorted(partition.items()))] = (partition, offset)
+        return list(self._uncommitted.values())
+
+    async def _settle(self, writer: Writer, timeout_ms: int) -> None:
+        try:
+            await asyncio.wait_for(writer.flush(), timeout_ms / 1000)
+        except TimeoutError:
+            log.warning(
+                "%d batches were not acknowledged within offset.flush.timeout.ms=%d; they will be read again",
+                self._tracker.unacknowledged(),
+                timeout_ms,
+            )
+        await asyncio.sleep(0)  # the futures' callbacks run first
+        await self._commit()
+
+    async def _close_clients(self, writer: Writer) -> None:
+        if self._topic_maker is not None:
+            await self._topic_maker.close()
+        await writer.close()
+
+
+class _Acknowledgement:
+    """A future's callback, without a closure for each batch."""
+
+    __slots__ = ("_batch", "_submission", "_unit")
+
+    def __init__(self, unit: SourceTaskUnit, submission: Submission, batch: SourceBatch) -> None:
+        self._unit = unit
+        self._submission = submission
+        self._batch = batch
+
+    def __call__(self, future: Future[Any]) -> None:
+        self._unit.acknowledged(self._submission, self._batch, future.exception())
+
+
+class _Context:
+    """What a source task sees of the platform."""
+
+    def __init__(self, unit: SourceTaskUnit) -> None:
+        self._unit = unit
+        self.props: Mapping[str, str] = dict(unit.setup.task_config)
+        self.offsets = self
+
+    def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The last committed offset of a source partition."""
+        return self.read_all([partition])[0]
+
+    def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+        """The last committed offsets of source partitions."""
+        wanted = [dict(partition) for partition in partitions]
+        found = self._unit.from_loop(self._unit.ask_worker("read_offsets", wanted))
+        return cast("list[dict[str, Any] | None]", found)
+
+
+class _Wake:
+    """A wait that a state change ends."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self._event = threading.Event()
+
+    def wait_for_change(self) -> None:
+        self._event.wait()
+        self._event.clear()
+
+    def notify(self) -> None:
+        self._event.set()
+
+
+def _as_batches(polled: Any) -> Sequence[SourceBatch]:
+    if polled is None:
+        return ()
+    if isinstance(polled, SourceBatch):
+        return (polled,) if len(polled) else ()
+    items = list(polled)
+    if not items or isinstance(items[0], SourceBatch):
+        return [batch for batch in items if len(batch)]
+    return cast("list[SourceBatch]", from_records(items))
+
+
+def _describe(part: Any) -> str:
+    offset = part.source_offsets[0] if part.source_offsets else part.source_offset
+    return f"a record for topic {part.topic} from source partition {part.source_partition} at offset {offset}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,220 @@
+"""What all tasks have in common: a thread of their own, a state, orders from the worker, counters.
+
+Life: the thread sets the task up, says RUNNING (or PAUSED), works, and says STOPPED or FAILED with the trace at its end.
+`stop` asks for that end and waits for it. The event loop serves clients and channel; the thread alone runs plug-in code,
+but for `Task.stop`, which wakes it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
+from headrace.metrics import logs
+from headrace.runtime.channel import Channel, PeerGone
+from headrace.runtime.plugin_setup import Setup
+from headrace.runtime.spec import TaskSpec
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+REPORT_INTERVAL_S = 1.0
+PROGRESS_INTERVAL_S = 10.0
+
+
+class Counters:
+    """How much a task has moved; written by its thread, read by the loop."""
+
+    __slots__ = ("batches", "errors", "records", "skipped")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.batches = 0
+        self.errors = 0
+        self.skipped = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class TaskUnit:
+    """The base of the three kinds of task; `work` is what they add."""
+
+    def __init__(self, channel: Channel, unit_id: str, spec: TaskSpec, setup: Setup, task: Task) -> None:
+        self.spec = spec
+        self.setup = setup
+        self.task = task
+        self.counters = Counters()
+        self.stopping = threading.Event()
+        self.loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._unit_id = unit_id
+        self._paused = spec.paused
+        self._ended = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+
+    # what the kinds add
+
+    def work(self) -> None:
+        """Set up, `report_running`, and work until `stopping` is set; in the task's thread."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Commit what can be committed and close; in the task's thread, also after a failure."""
+
+    def wake(self) -> None:
+        """`stopping` or `paused` has changed; from the loop."""
+
+    # the worker's orders
+
+    def launch(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name=f"task-{self.spec.name}", daemon=True).start()
+        self.background(self._report_forever())
+
+    async def handle(self, method: str, arguments: list[Any]) -> Any:
+        """`pause`, `resume`."""
+        match method:
+            case "pause":
+                self.set_paused(True)
+            case "resume":
+                self.set_paused(False)
+            case _:
+                raise ValueError(f"unknown order {method}")
+
+    async def stop(self) -> None:
+        """Ask the thread to end and wait until it has."""
+        self.stopping.set()
+        self.wake()
+        waking = self.loop.run_in_executor(None, self._wake_task)
+        await self._ended.wait()
+        await asyncio.wait({waking}, timeout=0.1)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the user wants the task to rest."""
+        return self._paused
+
+    def set_paused(self, paused: bool) -> None:
+        """Take the user's wish; the thread reports the state when it has come to rest."""
+        self._paused = paused
+        self.wake()
+
+    # for the task's thread
+
+    def report_running(self) -> None:
+        """Say RUNNING or PAUSED, as the user wants it."""
+        self._report("PAUSED" if self._paused else "RUNNING")
+
+    def from_loop(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine on the loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def later(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        """Run a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    # for the loop
+
+    async def ask_worker(self, method: str, *arguments: Any) -> Any:
+        """Call the worker on behalf of this unit."""
+        return await self._channel.call(method, self._unit_id, *arguments)
+
+    def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the thread, cancelled at its end."""
+        task = self.loop.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def use_topic(self, topic: str) -> None:
+        """Note that the connector uses a topic (KIP-558); from any thread."""
+        self._notify("topic_used", topic)
+
+    def _run(self) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        state, trace = "STOPPED", None
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001 - plug-in code raises what it likes; the task fails, nobody else
+            if not self.stopping.is_set() or isinstance(error, Exception):
+                state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
+                log.exception(
+                    "Task %s threw an uncaught and unrecoverable exception. It is stopped, and stays so until it is "
+                    "restarted by hand",
+                    self.spec.name,
+                )
+        for end in (self.finish, self.task.close_resources):
+            try:
+                end()
+            except Exception:
+                log.exception("Task %s could not end in good order", self.spec.name)
+        self._report(state, trace)
+        self.loop.call_soon_threadsafe(self._has_ended)
+
+    def _has_ended(self) -> None:
+        for task in self._background:
+            task.cancel()
+        self._notify("counters", self.counters.as_dict())
+        self._ended.set()
+
+    def _wake_task(self) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        try:
+            self.task.stop()
+        except Exception:
+            log.exception("Task %s: stop failed", self.spec.name)
+
+    def _report(self, state: str, trace: str | None = None) -> None:
+        self._notify("state", state, trace)
+
+    def _notify(self, method: str, *arguments: Any) -> None:
+        def send() -> None:
+            try:
+                self._channel.notify(method, self._unit_id, *arguments)
+            except PeerGone:
+                return  # the worker is gone, and so is this process in a moment
+
+        self.loop.call_soon_threadsafe(send)
+
+    async def _report_forever(self) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        last_logged, logged_records, sent = time.monotonic(), 0, -1
+        while True:
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            records = self.counters.records
+            if records != sent:
+                sent = records
+                self._notify("counters", self.counters.as_dict())
+            elapsed = time.monotonic() - last_logged
+            if elapsed >= PROGRESS_INTERVAL_S:
+                if records != logged_records:
+                    log.info("%s records so far, %s/s", f"{records:,}", f"{(records - logged_records) / elapsed:,.0f}")
+                last_logged, logged_records = time.monotonic(), records
+
+
+def start(channel: Channel, unit_id: str, spec: TaskSpec) -> TaskUnit:
+    """Make the unit for the task's kind and start it. Raises ConnectError when its class cannot be loaded."""
+    from headrace.runtime.self_reading_task import SelfReadingTaskUnit
+    from headrace.runtime.sink_task import SinkTaskUnit
+    from headrace.runtime.source_task import SourceTaskUnit
+
+    setup = Setup(spec)
+    task = setup.make_task()
+    kinds: list[tuple[type[Task], type[TaskUnit]]] = [
+        (SourceTask, SourceTaskUnit),
+        (SinkTask, SinkTaskUnit),
+        (SelfReadingSinkTask, SelfReadingTaskUnit),
+    ]
+    for base, unit_class in kinds:
+        if isinstance(task, base):
+            unit = unit_class(channel, unit_id, spec, setup, task)
+            unit.launch()
+            return unit
+    raise TypeError(f"{type(task).__qualname__} is neither a source nor a sink task")

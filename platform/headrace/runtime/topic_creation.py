@@ -1,0 +1,101 @@
+"""`topic.creation.*`: which settings a source connector's new topic gets (KIP-158). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import regex
+
+_PREFIX = "topic.creation."
+_OWN_KEYS = frozenset({"include", "exclude", "partitions", "replication.factor"})
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 leaves a number to the broker."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    include: list[Any]
+    exclude: list[Any]
+    partitions: int
+    replication_factor: int
+    configs: dict[str, str]
+
+    def matches(self, topic: str) -> bool:
+        return any(p.fullmatch(topic) for p in self.include) and not any(p.fullmatch(topic) for p in self.exclude)
+
+
+class TopicCreation:
+    """The groups in their order, the default group last."""
+
+    def __init__(self, groups: list[_Group]) -> None:
+        self._groups = groups
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str], *, enabled: bool) -> TopicCreation | None:
+        """Read the keys; None when the connector has none or the worker forbids it: the broker creates topics then.
+
+        Raises ValueError naming the key at fault.
+        """
+        if not enabled or not any(key.startswith(_PREFIX) for key in config):
+            return None
+        names = [name.strip() for name in config.get(_PREFIX + "groups", "").split(",") if name.strip()]
+        default = _read_group(config, "default", None)
+        return cls([*(_read_group(config, name, default) for name in names if name != "default"), default])
+
+    def settings_for(self, topic: str) -> NewTopic:
+        """The settings of the first group that matches."""
+        group = next(group for group in self._groups if group.matches(topic))
+        return NewTopic(topic, group.partitions, group.replication_factor, dict(group.configs))
+
+
+def _read_group(config: Mapping[str, str], name: str, default: _Group | None) -> _Group:
+    prefix = f"{_PREFIX}{name}."
+    settings = {key[len(prefix) :]: value for key, value in config.items() if key.startswith(prefix)}
+    if default is None:
+        include = [regex.compile(".*", regex.VERSION1)]
+    else:
+        include = _patterns(prefix + "include", settings.get("include"))
+        if not include:
+            raise ValueError(f"{prefix}include is missing: which topics belong to the group {name!r}?")
+    return _Group(
+        include,
+        _patterns(prefix + "exclude", settings.get("exclude")),
+        _number(prefix + "partitions", settings.get("partitions"), default.partitions if default else None),
+        _number(
+            prefix + "replication.factor",
+            settings.get("replication.factor"),
+            default.replication_factor if default else None,
+        ),
+        (default.configs if default else {}) | {k: v for k, v in settings.items() if k not in _OWN_KEYS},
+    )
+
+
+def _number(key: str, value: str | None, default: int | None) -> int:
+    if value is None:
+        if default is None:
+            raise ValueError(f"{key} is missing; -1 takes the broker's default")
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError(f"{key}={value} is no whole number") from None
+    if number == 0 or number < -1:
+        raise ValueError(f"{key}={value} must be at least 1, or -1 for the broker's default")
+    return number
+
+
+def _patterns(key: str, value: str | None) -> list[Any]:
+    try:
+        return [regex.compile(text.strip(), regex.VERSION1) for text in (value or "").split(",") if text.strip()]
+    except regex.error as error:
+        raise ValueError(f"{key}={value} is no regular expression: {error}") from None

@@ -1,0 +1,313 @@
+"""The worker: runs connector instances and tasks in their processes, and answers what they ask.
+
+It never calls plug-in code. Whatever a child does (hang, crash, say nonsense), the worker's own loop goes on: every call
+into a child has a time limit, and a child that exceeds it is killed and reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from headrace.runtime.channel import PeerGone, RemoteError
+from headrace.runtime.processes import HostProcess, Processes, ThreadHosts
+from headrace.runtime.spec import ConnectorSpec, TaskSpec
+from headrace.runtime.worker_config import WorkerConfig
+
+log = logging.getLogger(__name__)
+
+VALIDATOR_IDLE_S = 30.0
+EXIT_TIMEOUT_S = 1.0
+
+
+class Hung(Exception):
+    """A call into a child took too long; the child has been killed."""
+
+
+class Events(Protocol):
+    """What the worker tells the herder about its instances."""
+
+    def state_changed(self, instance: Instance, state: str, trace: str | None) -> None: ...
+    def topic_used(self, instance: Instance, topic: str) -> None: ...
+    def reconfiguration_requested(self, instance: Instance) -> None: ...
+    async def commit_offsets(self, instance: Instance, offsets: list[Any]) -> None: ...
+    def read_offsets(self, instance: Instance, partitions: list[dict[str, Any]]) -> list[dict[str, Any] | None]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """One running connector or task (`task` None = the connector)."""
+
+    connector: str
+    task: int | None
+    generation: int
+    unit_id: str
+    host: HostProcess | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+    stopping: bool = False  # by the worker: what it still says of its state is no news
+    ended: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.connector if self.task is None else f"{self.connector}-{self.task}"
+
+
+class Worker:
+    """Owned by the herder. `start()` first, `close()` last."""
+
+    def __init__(self, config: WorkerConfig, events: Events, *, spared: set[int] | None = None) -> None:
+        self.config = config
+        self._events = events
+        self._isolation: str = config["task.isolation"]
+        self._processes = Processes(spared)
+        self._threads = ThreadHosts()
+        self._instances: dict[str, Instance] = {}
+        self._shared: dict[str, HostProcess] = {}  # hosts of `connector` and `thread` isolation
+        self._validator: HostProcess | None = None
+        self._validator_lock = asyncio.Lock()
+        self._validator_timer: asyncio.TimerHandle | None = None
+        self._numbers = itertools.count(1)
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    @property
+    def call_timeout_s(self) -> float:
+        """How long a call into a connector may take."""
+        return float(self.config["connector.validation.timeout.ms"]) / 1000
+
+    def start(self) -> None:
+        """Start the fork server."""
+        if self._isolation != "thread":
+            self._processes.start()
+
+    async def close(self) -> None:
+        """End whatever still runs."""
+        if self._isolation != "thread":
+            await self._processes.close()
+        for watcher in self._watchers:
+            watcher.cancel()
+
+    def counters(self) -> list[tuple[str, int, dict[str, int]]]:
+        """(connector, task, counters) of every running task."""
+        return [(i.connector, i.task, i.counters) for i in self._instances.values() if i.task is not None]
+
+    # connectors
+
+    async def start_connector(self, name: str, config: Mapping[str, str], generation: int) -> Instance:
+        """Start a connector instance. Raises RemoteError (what `start` raised), Hung, PeerGone."""
+        instance = self._new_instance(name, None, generation)
+        instance.host = await self._host_for(instance)
+        spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
+        try:
+            await self._call(instance.host, "start_connector", instance.unit_id, msgspec.to_builtins(spec))
+        except BaseException:
+            await self._discard(instance)
+            raise
+        return instance
+
+    async def task_configs(self, instance: Instance, max_tasks: int) -> list[dict[str, str]]:
+        """Ask a connector for its tasks' configurations. Raises RemoteError, Hung, PeerGone."""
+        assert instance.host is not None
+        configs = await self._call(instance.host, "tell", instance.unit_id, "task_configs", [max_tasks])
+        return [dict(config) for config in configs]
+
+    async def stop_connector(self, instance: Instance) -> None:
+        """Stop a connector instance; one that does not come to an end is killed."""
+        await self._stop([instance], self._graceful_s())
+
+    # tasks
+
+    async def start_task(self, spec: TaskSpec, generation: int) -> Instance:
+        """Start a task; its state is reported by events. Raises RemoteError, Hung, PeerGone."""
+        instance = self._new_instance(spec.connector, spec.number, generation)
+        instance.host = await self._host_for(instance)
+        try:
+            await self._call(instance.host, "start_task", instance.unit_id, msgspec.to_builtins(spec))
+        except BaseException:
+            await self._discard(instance)
+            raise
+        return instance
+
+    def tell(self, instance: Instance, order: str) -> None:
+        """`pause` or `resume` a task."""
+        if instance.host is not None and not instance.ended:
+            instance.host.channel.notify("tell", instance.unit_id, order, [])
+
+    async def stop_tasks(self, instances: Iterable[Instance]) -> None:
+        """Stop tasks together, within `task.shutdown.graceful.timeout.ms`; what is left then is killed."""
+        await self._stop(list(instances), self._graceful_s())
+
+    # validation, in a process that nothing else depends on
+
+    async def validate(self, properties: Mapping[str, str]) -> dict[str, Any]:
+        """The outcome of validating a connector configuration, in REST's shape. Raises RemoteError, Hung."""
+        result: dict[str, Any] = await self._ask_validator("validate", dict(properties), self.config.properties)
+        return result
+
+    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
+        """Have a connector check offsets. Raises RemoteError, Hung."""
+        spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
+        return bool(await self._ask_validator("alter_offsets", msgspec.to_builtins(spec), offsets))
+
+    async def describe_plugins(self, method: str, *arguments: Any) -> Any:
+        """Ask about plug-ins: `list_plugins(connectors_only)`, `plugin_config(name)`."""
+        return await self._ask_validator(method, *arguments)
+
+    async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
+        """Pass a log level on to every child."""
+        hosts = {id(i.host): i.host for i in self._instances.values() if i.host is not None and not i.ended}
+        for host in hosts.values():
+            host.channel.notify("log_level", logger, level, now_ms)
+
+    async def _ask_validator(self, method: str, *arguments: Any) -> Any:
+        async with self._validator_lock:
+            if self._validator_timer is not None:
+                self._validator_timer.cancel()
+            if self._validator is None or self._validator.ended.done() or self._validator.channel.closed.is_set():
+                self._validator = await self._spawn("validator")
+            host = self._validator
+            try:
+                return await self._call(host, method, *arguments)
+            finally:
+                loop = asyncio.get_running_loop()
+                self._validator_timer = loop.call_later(VALIDATOR_IDLE_S, self._dismiss_validator)
+
+    def _dismiss_validator(self) -> None:
+        host, self._validator = self._validator, None
+        if host is not None:
+            host.channel.notify("exit")
+
+    # processes
+
+    def _new_instance(self, connector: str, task: int | None, generation: int) -> Instance:
+        scope = "connector" if task is None else str(task)
+        instance = Instance(connector, task, generation, f"{connector}/{scope}#{next(self._numbers)}")
+        self._instances[instance.unit_id] = instance
+        return instance
+
+    async def _host_for(self, instance: Instance) -> HostProcess:
+        if self._isolation == "process" or (self._isolation == "connector" and instance.task is None):
+            return await self._spawn(instance.name)
+        key = "" if self._isolation == "thread" else instance.connector
+        host = self._shared.get(key)
+        if host is None or host.ended.done():
+            host = self._shared[key] = await self._spawn(key or "tasks")
+        return host
+
+    async def _spawn(self, name: str) -> HostProcess:
+        hosts = self._threads if self._isolation == "thread" else self._processes
+        host = await hosts.spawn(name, self._handle)
+        watcher = asyncio.ensure_future(self._watch(host))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+        return host
+
+    async def _watch(self, host: HostProcess) -> None:
+        status = await asyncio.shield(host.ended)
+        for instance in [i for i in self._instances.values() if i.host is host and not i.ended]:
+            self._end(instance)
+            if instance.stopping:
+                continue
+            trace = f"The process of {instance.name} (pid {host.pid}) ended by itself: {_describe_status(status)}"
+            log.error("%s", trace)
+            self._events.state_changed(instance, "FAILED", trace)
+
+    async def _call(self, host: HostProcess, method: str, *arguments: Any) -> Any:
+        try:
+            return await asyncio.wait_for(host.channel.call(method, *arguments), self.call_timeout_s)
+        except TimeoutError:
+            host.kill()
+            raise Hung(
+                f"{host.name} did not answer {method} within connector.validation.timeout.ms="
+                f"{self.config['connector.validation.timeout.ms']}; its process was killed"
+            ) from None
+
+    async def _stop(self, instances: list[Instance], timeout_s: float) -> None:
+        running = [instance for instance in instances if not instance.stopping and not instance.ended]
+        for instance in running:
+            instance.stopping = True
+        deadline = time.monotonic() + timeout_s
+        await asyncio.gather(*(self._stop_one(instance, deadline) for instance in running))
+
+    async def _stop_one(self, instance: Instance, deadline: float) -> None:
+        host = instance.host
+        if host is None:
+            return
+        try:
+            await asyncio.wait_for(host.channel.call("stop", instance.unit_id), max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            log.error("Graceful stop of %s failed: it did not end in time and is killed", instance.name)
+            if not self._is_shared(host):
+                host.kill()
+        except (RemoteError, PeerGone) as error:
+            log.error("Stop of %s failed: %s", instance.name, error)
+        await self._discard(instance)
+
+    async def _discard(self, instance: Instance) -> None:
+        """Forget an instance and end its process, unless others run in it."""
+        self._end(instance)
+        host = instance.host
+        if host is None or self._is_shared(host):
+            return
+        if not host.ended.done():
+            try:
+                host.channel.notify("exit")
+                await asyncio.wait_for(asyncio.shield(host.ended), EXIT_TIMEOUT_S)
+            except (TimeoutError, PeerGone):
+                host.kill()
+
+    def _is_shared(self, host: HostProcess) -> bool:
+        return host in self._shared.values()
+
+    def _end(self, instance: Instance) -> None:
+        instance.ended = True
+        self._instances.pop(instance.unit_id, None)
+
+    def _graceful_s(self) -> float:
+        return float(self.config["task.shutdown.graceful.timeout.ms"]) / 1000
+
+    async def _handle(self, method: str, arguments: list[Any]) -> Any:
+        """What children say and ask; the unit's id comes first. What an abandoned instance says is not heard."""
+        unit_id, *rest = arguments
+        instance = self._instances.get(unit_id)
+        if instance is None and method != "commit_offsets":
+            return None
+        match method, rest:
+            case "state", [state, trace]:
+                if not _known(instance).stopping:
+                    self._events.state_changed(_known(instance), state, trace)
+            case "counters", [counters]:
+                _known(instance).counters = counters
+            case "topic_used", [topic]:
+                self._events.topic_used(_known(instance), topic)
+            case "reconfigure", []:
+                self._events.reconfiguration_requested(_known(instance))
+            case "read_offsets", [partitions]:
+                return self._events.read_offsets(_known(instance), partitions)
+            case "commit_offsets", [offsets]:
+                return await self._events.commit_offsets(_known(instance), offsets)
+            case _:
+                raise ValueError(f"unknown call {method}")
+        return None
+
+
+def _known(instance: Instance | None) -> Instance:
+    if instance is None:
+        raise LookupError("this instance has been replaced or stopped")
+    return instance
+
+
+def _describe_status(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

@@ -1,0 +1,170 @@
+"""The worker's own configuration: Kafka Connect's keys, defaults and rules, for standalone workers.
+
+Every error is reported at once; keys that nobody reads are warned about with the nearest one that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, unknown_key_warnings
+from headrace.api.errors import ConfigError, ConfigErrors
+
+ISOLATIONS = ("process", "connector", "thread")
+_BOOL, _STRING, _LONG, _LIST, _CLASS = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.LONG,
+    ConfigType.LIST,
+    ConfigType.CLASS,
+)
+_SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+
+
+def _not_negative(value: Any) -> None:
+    if value is not None and value < 0:
+        raise ValueError("Value must be at least 0")
+
+
+def _isolation(value: Any) -> None:
+    if value not in ISOLATIONS:
+        raise ValueError(f"String must be one of: {', '.join(ISOLATIONS)}")
+
+
+def _listeners(values: Any) -> None:
+    for value in values:
+        scheme, _, rest = value.partition("://")
+        if scheme.lower() not in ("http", "https") or not rest.rpartition(":")[2].isdigit():
+            raise ValueError(f"{value!r} is no listener; write http://HOST:PORT, without HOST for all addresses")
+        if scheme.lower() == "https":
+            raise ValueError(f"{value!r}: TLS on the REST listener is not supported yet")
+
+
+def _key(name: str, type_: ConfigType, default: Any, doc: str, *validators: Any) -> ConfigKey:
+    importance = Importance.HIGH if default is REQUIRED else Importance.LOW
+    return ConfigKey(name, type_, default, doc, importance, validators=tuple(validators))
+
+
+STANDALONE = ConfigDef(
+    [
+        _key("bootstrap.servers", _LIST, None, "Brokers. Standalone, without it: an embedded broker starts."),
+        _key("key.converter", _CLASS, REQUIRED, "Converter of record keys."),
+        _key("value.converter", _CLASS, REQUIRED, "Converter of record values."),
+        _key("header.converter", _CLASS, _SIMPLE_HEADER_CONVERTER, "Converter of record headers."),
+        _key("offset.storage.file.filename", _STRING, None, "The file that keeps source offsets."),
+        _key("offset.flush.interval.ms", _LONG, 60_000, "How often offsets are committed.", _not_negative),
+        _key("offset.flush.timeout.ms", _LONG, 5_000, "How long a commit may take.", _not_negative),
+        _key("task.shutdown.graceful.timeout.ms", _LONG, 5_000, "Time for all tasks to stop.", _not_negative),
+        _key("plugin.path", _LIST, None, "Directories with plug-ins."),
+        _key("plugin.discovery", _STRING, "hybrid_warn", "Accepted; plug-ins are found by entry points."),
+        _key("config.providers", _LIST, [], "Names of config providers."),
+        _key("connector.client.config.override.policy", _STRING, "All", "Which client overrides connectors may set."),
+        _key("connector.client.config.override.allowlist", _LIST, [], "For the policy Allowlist."),
+        _key("topic.creation.enable", _BOOL, True, "Honour topic.creation.* of source connectors."),
+        _key("topic.tracking.enable", _BOOL, True, "Keep the topics that connectors use."),
+        _key("topic.tracking.allow.reset", _BOOL, True, "Allow resetting them."),
+        _key("listeners", _LIST, ["http://:8083"], "REST listeners.", _listeners),
+        _key("rest.advertised.host.name", _STRING, None, "Host in the worker's id."),
+        _key("rest.advertised.port", ConfigType.INT, None, "Port in the worker's id."),
+        _key("rest.advertised.listener", _STRING, None, "http or https."),
+        _key("access.control.allow.origin", _STRING, "", "CORS origins."),
+        _key("access.control.allow.methods", _STRING, "", "CORS methods."),
+        _key("response.http.headers.config", _STRING, "", "Extra response headers."),
+        _key("admin.listeners", _LIST, None, "Listeners of the admin endpoints."),
+        _key("rest.extension.classes", _LIST, [], "REST extensions."),
+        _key("task.isolation", _STRING, "process", "Where tasks run: process, connector or thread.", _isolation),
+        _key("headrace.data.dir", _STRING, "headrace-data", "Data of the embedded broker and the offsets file."),
+        _key("connector.validation.timeout.ms", _LONG, 60_000, "How long a call into a connector may take."),
+    ]
+)
+_PREFIXES = (
+    "key.converter.",
+    "value.converter.",
+    "header.converter.",
+    "producer.",
+    "consumer.",
+    "admin.",
+    "config.providers.",
+    "listeners.https.",
+    "admin.listeners.https.",
+    "ssl.",
+    "sasl.",
+    "metrics.",
+    "metric.",
+)
+_PASSED_ON = frozenset(
+    {
+        "client.dns.lookup", "client.id", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms",
+        "request.timeout.ms", "retry.backoff.ms", "retry.backoff.max.ms", "security.protocol", "ssl.client.auth",
+        "connections.max.idle.ms", "send.buffer.bytes", "receive.buffer.bytes",
+        "socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms",
+    }
+)  # fmt: skip
+_DISTRIBUTED = (
+    "group.id",
+    "config.storage.",
+    "offset.storage.",
+    "status.storage.",
+    "connect.protocol",
+    "inter.worker.",
+)
+_REMOVED = {
+    "internal.key.converter": "it was removed in Kafka 3.0",
+    "internal.value.converter": "it was removed in Kafka 3.0",
+    "rest.host.name": "it was removed in Kafka 3.0; use listeners",
+    "rest.port": "it was removed in Kafka 3.0; use listeners",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """A standalone worker's settings. `properties` is the text of all keys, config providers resolved."""
+
+    properties: dict[str, str]
+    values: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def standalone(cls, properties: Mapping[str, str]) -> WorkerConfig:
+        """Parse and check. Raises ConfigErrors with every error."""
+        errors: list[ConfigError] = []
+        try:
+            values = STANDALONE.parse(properties)
+        except ConfigErrors as found:
+            errors += found.errors
+            values = {name: value.value for name, value in STANDALONE.validate(properties).items()}
+        if (
+            values.get("bootstrap.servers") is not None
+            and not properties.get("offset.storage.file.filename", "").strip()
+        ):
+            errors.append(
+                ConfigError("offset.storage.file.filename", None, "the file that keeps source offsets is missing")
+            )
+        if errors:
+            raise ConfigErrors(errors)
+        return cls(dict(properties), values, tuple(_warnings(properties)))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    @property
+    def embedded_broker(self) -> bool:
+        """Whether the worker brings its own broker."""
+        return not self.values["bootstrap.servers"]
+
+
+def _warnings(properties: Mapping[str, str]) -> list[str]:
+    warnings: list[str] = []
+    unknown: list[str] = []
+    for name in properties:
+        if name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
+            continue
+        if name in _REMOVED:
+            warnings.append(f"Configuration key {name} is ignored: {_REMOVED[name]}")
+        elif name.startswith(_DISTRIBUTED):
+            warnings.append(f"Configuration key {name} is ignored: it is for distributed workers")
+        else:
+            unknown.append(name)
+    return warnings + unknown_key_warnings(unknown, STANDALONE.keys)

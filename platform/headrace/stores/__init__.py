@@ -1,0 +1,1 @@
+"""Where a worker keeps offsets: the standalone file now; Connect's internal topics with distributed mode."""

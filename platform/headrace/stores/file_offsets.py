@@ -1,0 +1,107 @@
+"""The standalone worker's offset store: one file in Apache's own format, which both Connects can take over.
+
+Guarantee: the file on disk is always a whole one. It is written beside, synced, and renamed over the old, so a
+kill -9 or a power cut leaves either the old offsets or the new. The worker process owns it; nobody else writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.stores import java_hashmap
+from headrace.stores.offset_keys import Offset, Partition, canonical, decode_key, decode_value, encode_key, encode_value
+
+
+class OffsetFileError(Exception):
+    """The offsets file cannot be read or written; the message names it."""
+
+
+class FileOffsetStore:
+    """Offsets of source connectors: memory in front, the file behind. Entries that are not ours are kept as they are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: dict[bytes | None, bytes | None] = {}
+        self._keys: dict[tuple[str, str], bytes] = {}  # (connector, canonical partition) -> the key bytes in use
+
+    def load(self) -> None:
+        """Read the file; a missing or empty one means no offsets. Raises OffsetFileError."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OffsetFileError(f"offset.storage.file.filename: cannot read {self.path}: {error.strerror}") from error
+        if content:
+            self._take(content)
+
+    def read(self, connector: str, partitions: Iterable[Partition]) -> list[dict[str, Any] | None]:
+        """The offsets of the given partitions, None where there is none."""
+        return [self._read_one(connector, partition) for partition in partitions]
+
+    def of_connector(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """All (partition, offset) of a connector."""
+        found = []
+        for (owner, _), key in self._keys.items():
+            if owner == connector and (offset := decode_value(self._entries.get(key))) is not None:
+                found.append((decode_key(key)[1], offset))
+        return found
+
+    def write(self, connector: str, offsets: Iterable[tuple[Partition, Offset | None]]) -> None:
+        """Set offsets (None removes one) and put the whole file on disk before returning. Raises OffsetFileError."""
+        for partition, offset in offsets:
+            self._set(connector, partition, offset)
+        self._save(java_hashmap.dump(self._entries))
+
+    def _take(self, content: bytes) -> None:
+        try:
+            self._entries = java_hashmap.load(content)
+        except java_hashmap.JavaStreamError as error:
+            raise OffsetFileError(
+                f"offset.storage.file.filename: {self.path} is no offsets file of Connect: {error}. "
+                "Move it away to start without offsets."
+            ) from error
+        for key in self._entries:
+            try:
+                connector, partition = decode_key(key or b"null")
+            except ValueError:
+                continue  # somebody else's entry: kept, never looked up
+            self._keys[connector, canonical(partition)] = key or b""
+
+    def _read_one(self, connector: str, partition: Partition) -> dict[str, Any] | None:
+        key = self._keys.get((connector, canonical(partition)))
+        return None if key is None else decode_value(self._entries.get(key))
+
+    def _set(self, connector: str, partition: Partition, offset: Offset | None) -> None:
+        name = (connector, canonical(partition))
+        key = self._keys.get(name) or encode_key(connector, partition)
+        if offset is None:
+            self._entries.pop(key, None)
+            self._keys.pop(name, None)
+            return
+        self._keys[name] = key
+        self._entries[key] = encode_value(offset)
+
+    def _save(self, content: bytes) -> None:
+        beside = self.path.with_name(self.path.name + ".tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(beside, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, self.path)
+            _sync_directory(self.path.parent)
+        except OSError as error:
+            raise OffsetFileError(f"cannot write the offsets file {self.path}: {error.strerror or error}") from error
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
