@@ -8,6 +8,7 @@ connection.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from headrace.api.errors import ConfigError, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema, chained, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
+
+logger = logging.getLogger(__name__)
 
 Connection = Any  # a driver's (DBAPI) connection
 
@@ -56,6 +59,7 @@ class Dialect(ABC):
             timestamp_granularity=config.timestamp_granularity,
         )
         self.engine = self._engine()
+        self._skipped: set[str] = set()
 
     @abstractmethod
     def _engine(self) -> Engine: ...
@@ -89,6 +93,10 @@ class Dialect(ABC):
             return identifier
         return self.engine.dialect.identifier_preparer.quote_identifier(identifier)
 
+    def literal(self, sql: str) -> str:
+        """SQL of the user's own, in which the driver must see no parameter marks."""
+        return sql
+
     def quote_table(self, qualified_name: str) -> str:
         """A qualified table name as SQL text."""
         return ".".join(self.quote(part) for part in qualified_name.split("."))
@@ -119,8 +127,12 @@ class Dialect(ABC):
             raise ConnectError(
                 f"table {qualified_name} does not exist in {self.engine.url.render_as_string()}"
             ) from None
-        columns = [self._column(item, keys) for item in described]
-        return [column for column in columns if column is not None]
+        columns = {item["name"]: self._column(item, keys) for item in described}
+        skipped = {name for name, column in columns.items() if column is None}
+        if skipped - self._skipped:
+            self._skipped |= skipped
+            logger.warning("table %s: no type for columns %s, they are left out", qualified_name, ", ".join(skipped))
+        return [column for column in columns.values() if column is not None]
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
         schema = base_schema(described["type"], self.options)

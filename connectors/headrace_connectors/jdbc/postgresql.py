@@ -97,8 +97,7 @@ class PostgresqlDialect(Dialect):
     def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
         cursor = connection.cursor(name="headrace")
         cursor.itersize = fetch_size
-        # Without parameters psycopg leaves % signs alone.
-        cursor.execute(sql, parameters or None)
+        cursor.execute(sql, parameters)
         return cursor
 
     def query_columns(self, sql: str) -> list[Column]:
@@ -114,6 +113,9 @@ class PostgresqlDialect(Dialect):
             connection.close()
         columns = [self._column(item, ()) for item in described if item["type"] is not None]
         return [column for column in columns if column is not None]
+
+    def literal(self, sql: str) -> str:
+        return sql.replace("%", "%%")
 
     def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
         wanted = pattern(self.config.schema_pattern) if self.config.schema_pattern else None

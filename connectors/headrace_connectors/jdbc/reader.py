@@ -8,6 +8,7 @@ stays before that group, so that a restart reads the group again whole instead o
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from headrace_connectors.jdbc.offsets import Position
 from headrace_connectors.jdbc.rows import Row, row_converter
 from headrace_connectors.jdbc.statements import Cursor, select
 from headrace_connectors.jdbc.types import Column
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,13 @@ class TableReader:
         )
 
     def abandon(self) -> None:
-        """Forget the running statement: its connection is gone."""
-        self._statement = None
+        """Give the running statement up: the next batch comes from a new one, behind the last position."""
+        statement, self._statement = self._statement, None
+        if statement is not None:
+            try:
+                statement.cursor.close()
+            except self._dialect.transient_errors as error:
+                logger.debug("closing a broken cursor: %s", error)
 
     def _finish(self, connection: Connection) -> None:
         assert self._statement is not None
@@ -83,6 +91,7 @@ class TableReader:
 
     def _execute(self, connection: Connection) -> _Statement:
         config, dialect = self._config, self._dialect
+        query = dialect.literal(config.sql)
         columns = dialect.table_columns(self.source.table) if self.source.table else dialect.query_columns(config.sql)
         if not columns:
             raise ConnectError(f"{self.source.name}: no column has a type that can be read")
@@ -94,15 +103,15 @@ class TableReader:
         )
         self._check_not_null([column for column in (incrementing, *timestamps) if column is not None])
         end = None
-        from_sql = dialect.quote_table(self.source.table) if self.source.table else f"({config.sql}) headrace_query"
+        from_sql = dialect.quote_table(self.source.table) if self.source.table else f"({query}) headrace_query"
         orderings = [dialect.ordering(connection, from_sql, column) for column in timestamps]
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
         cursor = Cursor(dialect.quote(incrementing.name) if incrementing else None, *_timestamp_cursor(orderings))
         names = ",".join(dialect.quote(column.name) for column in columns)
-        base = f"SELECT {names} FROM {from_sql}" if self.source.table else config.sql
+        base = f"SELECT {names} FROM {from_sql}" if self.source.table else query
         position = self._start(connection)
-        statement = select(base, cursor, position, end, mark=dialect.mark, suffix=config.query_suffix)
+        statement = select(base, cursor, position, end, mark=dialect.mark, suffix=dialect.literal(config.query_suffix))
         return _Statement(
             self.source,
             dialect,

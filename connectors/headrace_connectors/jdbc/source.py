@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SourceConnector
@@ -22,6 +22,9 @@ from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.offsets import QUERY_PARTITION, Position, older_partitions, table_partition
+
+if TYPE_CHECKING:
+    from headrace_connectors.jdbc.reader import TableReader
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +41,12 @@ class JdbcSourceTask(SourceTask):
     """Reads its tables one after the other over one connection."""
 
     config_model = JdbcSourceTaskConfig
+    poll_block_s = 1.0
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._connection: Any = None
+        self._readers: list[TableReader] = []
         self._failures = 0
 
     def start(self, config: JdbcSourceTaskConfig) -> None:
@@ -69,7 +74,7 @@ class JdbcSourceTask(SourceTask):
     def poll(self) -> SourceBatch | None:
         """The next batch of the table whose turn it is; None after a second without rows."""
         if not self._readers:
-            self._stopping.wait(1.0)
+            self._stopping.wait(self.poll_block_s)
             return None
         try:
             batch = self._next_batch()
@@ -82,7 +87,7 @@ class JdbcSourceTask(SourceTask):
     def _next_batch(self) -> SourceBatch | None:
         if self._connection is None:
             self._connection = self._dialect.connect()
-        until = time.monotonic() + 1.0
+        until = time.monotonic() + self.poll_block_s
         while not self._stopping.is_set():
             reader = min(self._readers, key=lambda reader: (not reader.running, self._due[id(reader)]))
             wait = min(self._due[id(reader)], until) - time.monotonic()
@@ -111,6 +116,8 @@ class JdbcSourceTask(SourceTask):
         self._stopping.set()
 
     def close_resources(self) -> None:
+        for reader in self._readers:
+            reader.abandon()
         self._close_connection()
 
     def _close_connection(self) -> None:

@@ -1,7 +1,7 @@
 """SQLite: the standard library's driver. Values are held against their columns' types here, because SQLite does not.
 
-Integers are 64 bits wide whatever a column's declaration says, hence INT64. Timestamps are text (ISO 8601) or
-milliseconds since the epoch: whichever a column's first row has. They are compared as whole milliseconds.
+Integers and floating-point numbers are 64 bits wide whatever a column's declaration says: INT64, FLOAT64. Timestamps
+are text (ISO 8601) or milliseconds since the epoch, whichever a column's first row has; whole milliseconds are compared.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sqlalchemy.types import Boolean, Date, Float, Integer, Numeric, Time, TypeE
 
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
-from headrace.data.schema import INT64_SCHEMA, Type
+from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
 from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for, nullable_column
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
 
@@ -66,8 +67,9 @@ class SqliteDialect(Dialect):
         if column is None:
             return None
         if isinstance(described["type"], Integer):
-            schema = INT64_SCHEMA.replace(optional=column.nullable)
-            return Column(column.name, schema, None, False, column.is_autoincrement, column.nullable, column.declared)
+            return replace(column, schema=INT64_SCHEMA.replace(optional=column.nullable))
+        if isinstance(described["type"], Float):
+            return replace(column, schema=FLOAT64_SCHEMA.replace(optional=column.nullable))
         return column
 
     def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:

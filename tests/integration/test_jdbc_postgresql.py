@@ -1,0 +1,145 @@
+"""The JDBC source on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.api.errors import ConnectError
+from headrace.data.schema import Type
+from support import postgres
+from support.jdbc import Offsets, read_all, rows
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing() or ""),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Postgres]:
+    with postgres.running() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: postgres.Postgres) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA public CASCADE; DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA public")
+
+
+@pytest.fixture
+def props(server: postgres.Postgres) -> dict[str, str]:
+    return {"connection.url": server.jdbc_url, "connection.user": server.user, "schema.pattern": "public"}
+
+
+def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
+    database.execute(
+        "CREATE TABLE kinds (id bigserial PRIMARY KEY, s smallint, i int, r real, d double precision, n numeric(10,2), "
+        "free numeric, flag boolean, day date, clock time, at timestamp, zoned timestamptz, note text, "
+        "code varchar(5), doc jsonb, uid uuid, raw bytea, feeling mood, span interval, many int[])"
+    )
+    database.execute(
+        "INSERT INTO kinds VALUES (1, 2, 3, 0.5, 0.1, 12.34, 1.5, true, '2026-02-03', '04:05:06', "
+        "'2026-02-03 04:05:06.123456', '2026-02-03 04:05:06+02', 'hé', 'abc', '{\"a\": 1}', "
+        "'00000000-0000-0000-0000-000000000001', '\\x00ff', 'glad', '1 day', '{1,2}')"
+    )
+    database.execute("INSERT INTO kinds (id) VALUES (2)")
+    (batch,) = read_all({**props, "mode": "incrementing", "topic.prefix": "pg-"})
+    assert batch.topic == "pg-kinds"
+    assert batch.source_partition == {"protocol": "1", "table": "public.kinds"}
+    assert batch.value_schema is not None
+    assert "many" not in [field.name for field in batch.value_schema.fields]
+    assert [field.schema.type for field in batch.value_schema.fields[:5]] == [
+        Type.INT64,
+        Type.INT16,
+        Type.INT32,
+        Type.FLOAT32,
+        Type.FLOAT64,
+    ]
+    full, empty = batch.values
+    assert full == (
+        1,
+        2,
+        3,
+        0.5,
+        0.1,
+        Decimal("12.34"),
+        Decimal("1.5").quantize(Decimal("1e-20")),
+        True,
+        dt.date(2026, 2, 3),
+        dt.time(4, 5, 6),
+        dt.datetime(2026, 2, 3, 4, 5, 6, 123456, tzinfo=dt.UTC),
+        dt.datetime(2026, 2, 3, 2, 5, 6, tzinfo=dt.UTC),
+        "hé",
+        "abc",
+        '{"a": 1}',
+        "00000000-0000-0000-0000-000000000001",
+        b"\x00\xff",
+        "glad",
+        "1 day",
+    )
+    assert empty == (2, *[None] * 18)
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
+def test_timestamp_and_incrementing(database: psycopg.Connection[Any], props: dict[str, str], kind: str) -> None:
+    database.execute(f"CREATE TABLE orders (id serial PRIMARY KEY, at {kind} NOT NULL)")
+    database.execute("INSERT INTO orders (at) SELECT '2026-01-01 00:00:00.000001' FROM generate_series(1, 7)")
+    props = {**props, "mode": "timestamp+incrementing", "timestamp.column.name": "at", "batch.max.rows": "3"}
+    props["incrementing.column.name"] = "id"
+    offsets = Offsets()
+    first = read_all(props, Offsets())[0]
+    assert first.source_offset["timestamp_nanos"] == 1000
+    offsets.commit(first.source_partition, first.source_offset)
+    assert [row[0] for row in rows(read_all(props, offsets))] == [4, 5, 6, 7]
+    database.execute("UPDATE orders SET at = '2026-01-02' WHERE id = 2")
+    database.execute("INSERT INTO orders (at) VALUES (now() + interval '1 hour')")  # not yet: after the database's time
+    assert [row[0] for row in rows(read_all(props, offsets))] == [2]
+
+
+def test_db_timezone(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE visits (at timestamp NOT NULL)")
+    database.execute("INSERT INTO visits VALUES ('2026-01-01 12:00:00')")
+    props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "db.timezone": "America/New_York"}
+    (batch,) = read_all(props)
+    assert batch.values == [(dt.datetime(2026, 1, 1, 17, tzinfo=dt.UTC),)]
+    assert batch.source_offset["timestamp"] == 1767286800000
+
+
+def test_a_query_with_percent_signs_and_json(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE notes (id serial PRIMARY KEY, note text, doc json)")
+    database.execute("INSERT INTO notes (note, doc) VALUES ('100% wool', '{\"a\":1}'), ('silk', null)")
+    query = "SELECT id, note, doc FROM notes WHERE note LIKE '%wool%'"
+    (batch,) = read_all({**props, "mode": "bulk", "query": query, "topic.prefix": "wool"})
+    assert (batch.topic, batch.values) == ("wool", [(1, "100% wool", '{"a":1}')])
+    wrapped = f"SELECT * FROM ({query}) AS wool"
+    incremental = {"mode": "incrementing", "incrementing.column.name": "id", "query": wrapped, "topic.prefix": "wool"}
+    offsets = Offsets()
+    assert len(rows(read_all({**props, **incremental}, offsets))) == 1
+    assert rows(read_all({**props, **incremental}, offsets)) == []
+
+
+def test_tables_of_two_schemas_with_one_name_are_refused(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE orders (id serial PRIMARY KEY); CREATE SCHEMA other")
+    database.execute("CREATE TABLE other.orders (id serial PRIMARY KEY)")
+    del props["schema.pattern"]
+    with pytest.raises(ConnectError, match=r"other\.orders and public\.orders would share a topic"):
+        read_all({**props, "mode": "bulk"})
+    assert read_all({**props, "mode": "bulk", "table.whitelist": "other.orders"}) == []
+
+
+def test_a_wrong_password_or_server_is_named(props: dict[str, str]) -> None:
+    bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
+    with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):
+        read_all(bad)

@@ -1,0 +1,77 @@
+"""Runs the JDBC connector and its tasks in this process, with offsets in a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace.data.batch import SourceBatch
+from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+
+
+class Offsets:
+    """Committed offsets, as a source task reads them."""
+
+    def __init__(self) -> None:
+        self.committed: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
+
+    def commit(self, partition: Mapping[str, Any], offset: Mapping[str, Any]) -> None:
+        self.committed[tuple(sorted(partition.items()))] = dict(offset)
+
+    def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
+        return self.committed.get(tuple(sorted(partition.items())))
+
+    def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+        return [self.read(partition) for partition in partitions]
+
+
+class Context:
+    """What a connector and a task are given."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        self.offsets = offsets
+        self.props: Mapping[str, str] = {}
+        self.reconfigurations = 0
+
+    def request_task_reconfiguration(self) -> None:
+        self.reconfigurations += 1
+
+    def raise_error(self, error: Exception) -> None:
+        raise error
+
+
+def read_all(props: Mapping[str, str], offsets: Offsets | None = None) -> list[SourceBatch]:
+    """Everything that one round over the tables delivers; offsets are committed batch by batch."""
+    offsets = offsets or Offsets()
+    settings = {"poll.interval.ms": "600000", "connection.backoff.ms": "0", **props}
+    connector = JdbcSourceConnector()
+    connector.context = Context(offsets)
+    connector.start(JdbcSourceConfig.parse(settings))
+    batches: list[SourceBatch] = []
+    try:
+        for task_config in connector.task_configs(1):
+            batches += _drain(task_config, offsets)
+    finally:
+        connector.stop()
+    return batches
+
+
+def _drain(task_config: Mapping[str, str], offsets: Offsets) -> list[SourceBatch]:
+    task = JdbcSourceTask()
+    task.poll_block_s = 0.0
+    task.context = Context(offsets)  # type: ignore[assignment]
+    task.start(JdbcSourceTaskConfig.parse(task_config))
+    found = []
+    try:
+        while (batch := task.poll()) is not None:
+            offsets.commit(batch.source_partition, batch.source_offset)
+            found.append(batch)
+    finally:
+        task.close_resources()
+    return found
+
+
+def rows(batches: Iterable[SourceBatch]) -> list[tuple[Any, ...]]:
+    """The rows of all batches."""
+    return [row for batch in batches for row in batch.values]

@@ -1,0 +1,227 @@
+"""The JDBC source on real SQLite databases: modes, restarts, types and errors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Type
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.source import JdbcSourceConnector
+from support.jdbc import Context, Offsets, read_all, rows
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    yield connection
+    connection.close()
+
+
+def _props(database: sqlite3.Connection, **props: str) -> dict[str, str]:
+    (path,) = [row[2] for row in database.execute("PRAGMA database_list")]
+    return {"connection.url": f"jdbc:sqlite:{path}", **{name.replace("_", "."): value for name, value in props.items()}}
+
+
+def _orders(database: sqlite3.Connection, count: int, start: int = 1) -> None:
+    database.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT)")
+    database.executemany("INSERT INTO orders VALUES (?, ?)", [(i, f"item-{i}") for i in range(start, start + count)])
+
+
+def test_incrementing_reads_each_row_once_and_goes_on(database: sqlite3.Connection) -> None:
+    _orders(database, 25)
+    props, offsets = _props(database, mode="incrementing", topic_prefix="db-", batch_max_rows="10"), Offsets()
+    batches = read_all(props, offsets)
+    assert [len(batch) for batch in batches] == [10, 10, 5]
+    assert rows(batches) == [(i, f"item-{i}") for i in range(1, 26)]
+    first = batches[0]
+    assert first.topic == "db-orders"
+    assert first.source_partition == {"protocol": "1", "table": "orders"}
+    assert first.source_offset == {"incrementing": 10}
+    assert first.value_schema is not None
+    assert first.value_schema.name == "orders"
+    assert [field.schema for field in first.value_schema.fields] == [INT64_SCHEMA, OPTIONAL_STRING_SCHEMA]
+    _orders(database, 3, start=26)
+    assert rows(read_all(props, offsets)) == [(i, f"item-{i}") for i in range(26, 29)]
+
+
+def test_bulk_reads_everything_each_time(database: sqlite3.Connection) -> None:
+    _orders(database, 3)
+    props, offsets = _props(database, mode="bulk"), Offsets()
+    assert len(rows(read_all(props, offsets))) == 3
+    assert len(rows(read_all(props, offsets))) == 3
+
+
+@pytest.mark.parametrize("form", ["text", "millis"])
+def test_timestamp_mode_never_stops_inside_a_group_of_equal_timestamps(database: sqlite3.Connection, form: str) -> None:
+    database.execute("CREATE TABLE events (name TEXT, at TIMESTAMP NOT NULL)")
+    base = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    for i in range(10):
+        at = base + dt.timedelta(seconds=i // 4)
+        value = at.isoformat(sep=" ")[:19] if form == "text" else int(at.timestamp() * 1000)
+        database.execute("INSERT INTO events VALUES (?, ?)", (f"e{i}", value))
+    props = _props(database, mode="timestamp", timestamp_column_name="at", batch_max_rows="3")
+    batches = read_all(props)
+    assert [row[0] for row in rows(batches)] == [f"e{i}" for i in range(10)]
+    assert rows(batches)[0][1] == base
+    millis = [batch.source_offset.get("timestamp") for batch in batches]
+    start = int(base.timestamp() * 1000)
+    # Rows 0-3, 4-7 and 8-9 share a second each: batches of 3 end at rows 2, 5, 8, 9.
+    assert millis == [None, start, start + 1000, start + 2000]
+
+
+def test_a_restart_inside_a_group_reads_the_group_again(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE events (name TEXT, at TIMESTAMP NOT NULL)")
+    database.executemany("INSERT INTO events VALUES (?, '2026-01-01 00:00:00')", [(f"e{i}",) for i in range(5)])
+    offsets = Offsets()
+    props = _props(database, mode="timestamp", timestamp_column_name="at", batch_max_rows="2")
+    first = read_all(props, Offsets())[0]
+    offsets.commit(first.source_partition, first.source_offset)  # the crash comes after this batch
+    assert [row[0] for row in rows(read_all(props, offsets))] == [f"e{i}" for i in range(5)]
+
+
+def test_timestamp_and_incrementing_is_exact_within_equal_timestamps(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at DATETIME NOT NULL)")
+    database.executemany("INSERT INTO events VALUES (?, '2026-01-01T00:00:00.5')", [(i,) for i in range(1, 8)])
+    offsets = Offsets()
+    props = _props(
+        database,
+        mode="timestamp+incrementing",
+        timestamp_column_name="at",
+        incrementing_column_name="id",
+        batch_max_rows="3",
+    )
+    first = read_all(props, Offsets())[0]
+    assert first.source_offset["incrementing"] == 3
+    offsets.commit(first.source_partition, first.source_offset)
+    assert [row[0] for row in rows(read_all(props, offsets))] == [4, 5, 6, 7]
+    database.execute("UPDATE events SET at = '2026-01-02 00:00:00' WHERE id = 2")
+    assert [row[0] for row in rows(read_all(props, offsets))] == [2]
+
+
+def test_a_query_is_one_source(database: sqlite3.Connection) -> None:
+    _orders(database, 5)
+    props = _props(
+        database,
+        mode="incrementing",
+        incrementing_column_name="id",
+        query="SELECT * FROM (SELECT id, upper(item) AS loud FROM orders)",
+        topic_prefix="loud",
+    )
+    offsets = Offsets()
+    batches = read_all(props, offsets)
+    assert rows(batches)[0] == (1, "ITEM-1")
+    assert (batches[0].topic, batches[0].source_partition) == ("loud", {"query": "query"})
+    _orders(database, 1, start=6)
+    assert rows(read_all(props, offsets)) == [(6, "ITEM-6")]
+
+
+def test_types_and_nulls(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE kinds (id INTEGER PRIMARY KEY, big BIGINT, ratio REAL, price DECIMAL(10,2), flag BOOLEAN, "
+        "day DATE, clock TIME, at TIMESTAMP, raw BLOB, note VARCHAR(10))"
+    )
+    values = (1, 2**40, 1, 19.99, 1, "2026-02-03", "04:05:06", "2026-02-03 04:05:06", b"\x00\xff", "hé")
+    database.execute("INSERT INTO kinds VALUES (?,?,?,?,?,?,?,?,?,?)", values)
+    database.execute("INSERT INTO kinds (id) VALUES (2)")
+    full, empty = rows(read_all(_props(database, mode="incrementing")))
+    assert full == (
+        1,
+        2**40,
+        1.0,
+        Decimal("19.99"),
+        True,
+        dt.date(2026, 2, 3),
+        dt.time(4, 5, 6),
+        dt.datetime(2026, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
+        b"\x00\xff",
+        "hé",
+    )
+    assert empty == (2, *[None] * 9)
+
+
+def test_new_columns_give_a_new_schema(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    props, offsets = _props(database, mode="incrementing"), Offsets()
+    read_all(props, offsets)
+    database.execute("ALTER TABLE orders ADD COLUMN price REAL")
+    database.execute("INSERT INTO orders VALUES (2, 'x', 1.5)")
+    (batch,) = read_all(props, offsets)
+    assert batch.value_schema is not None
+    assert [(field.name, field.schema.type) for field in batch.value_schema.fields][-1] == ("price", Type.FLOAT64)
+
+
+def test_table_lists(database: sqlite3.Connection) -> None:
+    for name in ("orders", "old_orders", "people"):
+        database.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
+        database.execute(f"INSERT INTO {name} VALUES (1)")
+
+    def topics(**props: str) -> list[str]:
+        return [batch.topic for batch in read_all(_props(database, mode="bulk", **props))]
+
+    assert topics() == ["old_orders", "orders", "people"]
+    assert topics(table_whitelist="people,orders") == ["orders", "people"]
+    assert topics(table_blacklist="people") == ["old_orders", "orders"]
+    assert topics(table_include_list=".*orders", table_exclude_list="old_.*") == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "props", "message"),
+    [
+        ("CREATE TABLE t (id INTEGER)", {"incrementing_column_name": "id"}, "column id may be NULL"),
+        ("CREATE TABLE t (id INTEGER NOT NULL)", {"incrementing_column_name": "idd"}, "has no column idd: it has id"),
+        ("CREATE TABLE t (a TEXT)", {}, "0 autoincrement columns"),
+    ],
+)
+def test_cursor_columns_are_checked(
+    database: sqlite3.Connection, ddl: str, props: dict[str, str], message: str
+) -> None:
+    database.execute(ddl)
+    with pytest.raises(ConnectError, match=message):
+        read_all(_props(database, mode="incrementing", **props))
+
+
+def test_a_missing_file_or_table_is_named_at_validation(database: sqlite3.Connection, tmp_path: Path) -> None:
+    _orders(database, 1)
+
+    def errors(props: dict[str, str]) -> dict[str, list[str]]:
+        values = config_def(JdbcSourceConfig).validate(props)
+        JdbcSourceConnector().validate(props, values)
+        return {name: value.errors for name, value in values.items() if value.errors}
+
+    good = _props(database, mode="incrementing", table_whitelist="orders")
+    assert errors(good) == {}
+    (message,) = errors({**good, "table.whitelist": "orders,ordrs"})["table.whitelist"]
+    assert message == "table ordrs does not exist in the database; did you mean orders?"
+    (message,) = errors({**good, "connection.url": f"jdbc:sqlite:{tmp_path}/no.db"})["connection.url"]
+    assert "there is no database file" in message
+    assert not (tmp_path / "no.db").exists()
+
+
+def test_the_monitor_sees_new_tables(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    connector = JdbcSourceConnector()
+    connector.context = context = Context(Offsets())
+    connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+    try:
+        database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY)")
+        deadline = dt.datetime.now() + dt.timedelta(seconds=10)
+        while not context.reconfigurations and dt.datetime.now() < deadline:
+            connector._stopping.wait(0.01)
+        assert connector.task_configs(1)[0]["tables"] == "orders,people"
+    finally:
+        connector.stop()
+
+
+def test_a_file_that_is_no_database_fails_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are notes, and many of them" * 100)
+    with pytest.raises(ConnectError, match=r"cannot connect to jdbc:sqlite:.*notes\.txt"):
+        read_all({"connection.url": f"jdbc:sqlite:{path}", "mode": "bulk"})
