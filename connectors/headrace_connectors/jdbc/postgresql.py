@@ -1,19 +1,20 @@
 """PostgreSQL: psycopg 3. Rows stream through a server-side cursor, so that a table of any size takes the memory of
 one batch.
 
-Types without a Connect type of their own that have a textual form (json, uuid, xml, enumerations, intervals) are
-read as that text.
+json, jsonb, uuid, xml and enumerations are read as their text; bit(1) is a boolean.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import sqlalchemy
 from psycopg.types.string import TextLoader
+from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import (
@@ -39,7 +40,7 @@ from headrace_connectors.jdbc.dialects import Connection, Dialect, engine_for, o
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
 
 _SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
-_AS_TEXT = ("json", "jsonb", "uuid", "interval")
+_AS_TEXT = ("json", "jsonb", "uuid")
 _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "bool": Boolean,
     "int2": SmallInteger,
@@ -121,6 +122,13 @@ class PostgresqlDialect(Dialect):
         wanted = pattern(self.config.schema_pattern) if self.config.schema_pattern else None
         names = [name for name in inspector.get_schema_names() if name not in _SYSTEM_SCHEMAS]
         return [name for name in names if wanted is None or wanted.fullmatch(name)]
+
+    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
+        type_ = described["type"]
+        if isinstance(type_, BIT) and type_.length in (None, 1):
+            column = super()._column({**described, "type": Boolean()}, primary_key)
+            return None if column is None else replace(column, convert=lambda bit: bit == "1")
+        return super()._column(described, primary_key)
 
     def _is_autoincrement(self, described: Any, primary_key: Sequence[str]) -> bool:
         default = described.get("default") or ""

@@ -1,7 +1,7 @@
 """SQLite: the standard library's driver. Values are held against their columns' types here, because SQLite does not.
 
 Integers and floating-point numbers are 64 bits wide whatever a column's declaration says: INT64, FLOAT64. Timestamps
-are text (ISO 8601) or milliseconds since the epoch, whichever a column's first row has; whole milliseconds are compared.
+are text (ISO 8601) or milliseconds since the epoch, as a column's first row has; whole milliseconds are compared.
 """
 
 from __future__ import annotations
