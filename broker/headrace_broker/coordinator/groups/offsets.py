@@ -1,0 +1,94 @@
+"""The offsets that groups have committed: one shard's share of them. Pure.
+
+The store changes by `replay` only, with records that are in the log: a request gives records, never a change.
+Expiry (KIP-211): offsets of an empty group expire a retention after it became empty; of a group without a protocol
+type (commits by assignment only) each by its commit time; of a Stable `consumer` group only those of topics it is no
+longer subscribed to; of any other group never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState
+from headrace_broker.coordinator.groups.records import CommittedOffset, committed_offset, offset_tombstone
+from headrace_broker.coordinator.groups.stored import OffsetCommitKey, OffsetCommitValue
+from headrace_broker.coordinator.runtime import CoordinatorRecord
+
+PartitionOffsets = dict[int, CommittedOffset]
+_NO_OFFSETS: dict[str, PartitionOffsets] = {}
+
+
+class OffsetStore:
+    """group -> topic -> partition -> committed offset. Empty inner dictionaries are not kept."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[str, PartitionOffsets]] = {}
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        if value is None:
+            self._remove(key.group, key.topic, key.partition)
+        else:
+            topics = self._offsets.setdefault(key.group, {})
+            topics.setdefault(key.topic, {})[key.partition] = committed_offset(value)
+
+    def _remove(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self._offsets.get(group_id)
+        if topics is None or topic not in topics:
+            return
+        topics[topic].pop(partition, None)
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._offsets[group_id]
+
+    def topics_of(self, group_id: str) -> dict[str, PartitionOffsets]:
+        """All that the group has committed; not to be changed."""
+        return self._offsets.get(group_id, _NO_OFFSETS)
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self.topics_of(group_id).get(topic, {}).get(partition)
+
+    def has_group(self, group_id: str) -> bool:
+        return group_id in self._offsets
+
+    # -- records that remove
+
+    def tombstones_of_group(self, group_id: str) -> Iterator[CoordinatorRecord]:
+        for topic, partitions in self.topics_of(group_id).items():
+            for partition in partitions:
+                yield offset_tombstone(group_id, topic, partition)
+
+    def tombstones_of_topics(self, topics: frozenset[str]) -> Iterator[CoordinatorRecord]:
+        """Tombstones for every group's offsets in topics that are gone."""
+        for group_id, by_topic in self._offsets.items():
+            for topic in by_topic.keys() & topics:
+                for partition in by_topic[topic]:
+                    yield offset_tombstone(group_id, topic, partition)
+
+    def expired(self, group: ClassicGroup, retention_ms: int, now_ms: int) -> Iterator[CoordinatorRecord]:
+        """Tombstones for the group's offsets whose time is over."""
+        if not _may_expire(group):
+            return
+        empty_since_ms = group.state_timestamp_ms if group.protocol_type is not None and group.is_empty else -1
+        for topic, partitions in self.topics_of(group.group_id).items():
+            if group.is_subscribed_to(topic):
+                continue
+            for partition, committed in partitions.items():
+                if _is_expired(committed, empty_since_ms, retention_ms, now_ms):
+                    yield offset_tombstone(group.group_id, topic, partition)
+
+
+def _may_expire(group: ClassicGroup) -> bool:
+    if group.protocol_type is None:
+        return True
+    if group.is_empty:
+        return True
+    return group.uses_consumer_protocol and group.subscribed_topics is not None and group.state is GroupState.STABLE
+
+
+def _is_expired(committed: CommittedOffset, empty_since_ms: int, retention_ms: int, now_ms: int) -> bool:
+    if committed.expire_timestamp_ms >= 0:
+        return now_ms >= committed.expire_timestamp_ms
+    start_ms = empty_since_ms if empty_since_ms >= 0 else committed.commit_timestamp_ms
+    return now_ms - start_ms >= retention_ms

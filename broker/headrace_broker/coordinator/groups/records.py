@@ -1,0 +1,177 @@
+"""The records of `__consumer_offsets`, in Kafka's format.
+
+A key is an int16 type and the key's fields: 0 and 1 an offset, 2 a classic group; other types belong to newer group
+kinds. A value is an int16 version and the value's fields; no value is a tombstone.
+
+Offsets are written as version 3 (version 1 with an explicit expiry), groups as version 3: what every Kafka since 2.1
+and the lag monitors that parse this topic read. All versions up to 4 are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member
+from headrace_broker.coordinator.groups.stored import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from headrace_broker.coordinator.runtime import CoordinatorRecord
+from headrace_broker.protocol.codec import decode, encode_joined
+from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.protocol.notation import Message
+
+_OFFSET_KEY_TYPES = (0, 1)
+_OFFSET_KEY_TYPE = 1
+_GROUP_KEY_TYPE = 2
+_OFFSET_VALUE_VERSION = 3
+_EXPIRING_OFFSET_VALUE_VERSION = 1
+_GROUP_VALUE_VERSION = 3
+_VALUE_VERSION_MAX = 4
+
+
+@dataclass(slots=True, frozen=True)
+class CommittedOffset:
+    """What a group has stored for one partition."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int = -1  # -1: by retention
+
+
+# -- making records
+
+
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> CoordinatorRecord:
+    expires = committed.expire_timestamp_ms >= 0
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=-1 if expires else committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+    )
+    version = _EXPIRING_OFFSET_VALUE_VERSION if expires else _OFFSET_VALUE_VERSION
+    return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), value, version)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+
+
+def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> CoordinatorRecord:
+    """The group as it is, with its members' own assignments or the ones given."""
+    name = group.protocol_name or ""
+    members = [
+        MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.protocols.get(name, b""),
+            assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+        )
+        for member in group.members.values()
+    ]
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp=group.state_timestamp_ms,
+        members=members,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value, _GROUP_VALUE_VERSION)
+
+
+def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
+    """A group that is new: it exists, and nothing else is known of it."""
+    value = GroupMetadataValue(current_state_timestamp=group.state_timestamp_ms, protocol=None, leader=None, members=[])
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value, _GROUP_VALUE_VERSION)
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+
+
+# -- reading records
+
+
+def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
+        value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp
+    )
+
+
+def restored_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """The group that a record describes: Stable with the members it lists, or Empty."""
+    group = ClassicGroup(group_id, value.current_state_timestamp)
+    group.generation_id = value.generation
+    protocol_name = value.protocol or ""
+    for stored in value.members:
+        member = Member(
+            stored.member_id,
+            stored.group_instance_id,
+            stored.client_id,
+            stored.client_host,
+            stored.session_timeout if stored.rebalance_timeout < 0 else stored.rebalance_timeout,
+            stored.session_timeout,
+            {protocol_name: bytes(stored.subscription)},
+            bytes(stored.assignment),
+        )
+        group.add(member, value.protocol_type)
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    if value.leader in group.members:
+        group.leader_id = value.leader
+    group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+    group.read_subscriptions()
+    return group
+
+
+# -- bytes
+
+
+def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Key and value as they stand in the log."""
+    key_type = _OFFSET_KEY_TYPE if isinstance(record.key, OffsetCommitKey) else _GROUP_KEY_TYPE
+    key = key_type.to_bytes(2, "big") + encode_joined(record.key, 0)
+    if record.value is None:
+        return key, None
+    return key, record.value_version.to_bytes(2, "big") + encode_joined(record.value, record.value_version)
+
+
+def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    """The record of these bytes, or None for a type that is not of the classic protocol.
+
+    Raises:
+        ProtocolError: the bytes are not a record of the type and version they claim.
+    """
+    if len(key) < 2 or (value is not None and len(value) < 2):
+        raise ProtocolError("a record of __consumer_offsets is shorter than its type or version")
+    key_type = int.from_bytes(key[:2], "big", signed=True)
+    key_class, value_class = _classes(key_type)
+    if key_class is None or value_class is None:
+        return None
+    decoded_key = decode(key_class, 0, key, 2)
+    if value is None:
+        return CoordinatorRecord(decoded_key, None)
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if not 0 <= version <= _VALUE_VERSION_MAX:
+        raise ProtocolError(f"version {version} of {value_class.__name__} is unknown")
+    return CoordinatorRecord(decoded_key, decode(value_class, version, value, 2), version)
+
+
+def _classes(key_type: int) -> tuple[type[Message], type[Message]] | tuple[None, None]:
+    if key_type in _OFFSET_KEY_TYPES:
+        return OffsetCommitKey, OffsetCommitValue
+    if key_type == _GROUP_KEY_TYPE:
+        return GroupMetadataKey, GroupMetadataValue
+    return None, None

@@ -1,0 +1,235 @@
+"""GroupShard: all groups and offsets behind one partition of `__consumer_offsets`. Pure.
+
+Membership lives in memory and reaches the log when a generation gets its assignments, when a group becomes empty,
+and when a static member is replaced; offsets reach the log with each commit. So a shard rebuilt from the log has the
+same offsets and the same Empty and Stable groups; a group that was in the middle of a rebalance is found in its last
+stored generation, whose members the coordinator tells to join again as they show up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member
+from headrace_broker.coordinator.groups.classic_protocol import ClassicProtocol, ClientIdentity
+from headrace_broker.coordinator.groups.config import GroupConfig
+from headrace_broker.coordinator.groups.offset_requests import OffsetRequests
+from headrace_broker.coordinator.groups.offsets import OffsetStore
+from headrace_broker.coordinator.groups.rebalance import Rebalancer
+from headrace_broker.coordinator.groups.records import group_tombstone, restored_group
+from headrace_broker.coordinator.groups.stored import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome, Token
+from headrace_broker.coordinator.timers import Timers
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from headrace_broker.protocol.messages.delete_groups import DeletableGroupResult
+from headrace_broker.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from headrace_broker.protocol.messages.list_groups import ListedGroup
+from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+
+_GROUP_NOT_FOUND_ERROR_VERSION = 6  # of DescribeGroups; before, a group that does not exist is Dead without an error
+_GROUP_TYPE = "classic"
+
+
+class GroupShard:
+    """The shard's request handlers, and its part of the runtime's contract. `new_id` makes member ids unique."""
+
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = OffsetStore()
+        self._config = config
+        self._timers = Timers()
+        self._rebalancer = Rebalancer(config, self.groups, self._timers)
+        self._protocol = ClassicProtocol(config, self.groups, self._rebalancer, new_id)
+        self._offset_requests = OffsetRequests(config, self.groups, self.offsets, self._rebalancer)
+
+    # -- membership
+
+    def join(
+        self, request: JoinGroupRequest, version: int, client: ClientIdentity, token: Token, now_ms: int
+    ) -> Outcome:
+        return self._protocol.join(request, version, client, token, now_ms)
+
+    def sync(self, request: SyncGroupRequest, version: int, token: Token, now_ms: int) -> Outcome:
+        return self._protocol.sync(request, version, token, now_ms)
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
+        return self._protocol.heartbeat(request, now_ms)
+
+    def leave(self, request: LeaveGroupRequest, version: int, token: Token, now_ms: int) -> Outcome:
+        return self._protocol.leave(request, version, token, now_ms)
+
+    # -- offsets
+
+    def commit(self, request: OffsetCommitRequest, version: int, token: Token, now_ms: int) -> Outcome:
+        return self._offset_requests.commit(request, version, token, now_ms)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, token: Token) -> Outcome:
+        return self._offset_requests.delete(request, token)
+
+    def fetch(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+        return self._offset_requests.fetch(group)
+
+    def topics_deleted(self, topics: frozenset[str]) -> Outcome:
+        """Forget every group's offsets in topics that are gone."""
+        return Outcome(records=list(self.offsets.tombstones_of_topics(topics)))
+
+    def expire(self, now_ms: int) -> Outcome:
+        """Remove the offsets whose retention is over, and the groups that have neither members nor offsets left."""
+        out = Outcome()
+        for group in self.groups.values():
+            expired = list(self.offsets.expired(group, self._config.offsets_retention_ms, now_ms))
+            out.records.extend(expired)
+            count = sum(map(len, self.offsets.topics_of(group.group_id).values()))
+            if group.is_empty and not group.pending_joins and len(expired) == count:
+                out.records.append(group_tombstone(group.group_id))
+        return out
+
+    # -- looking at groups and deleting them
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        group = self.groups.get(group_id)
+        if group is not None:
+            return _described(group)
+        if version < _GROUP_NOT_FOUND_ERROR_VERSION:
+            return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD, members=[])
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=GroupState.DEAD,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} not found.",
+            members=[],
+        )
+
+    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
+        """The groups in these states (in lower case; none given: all) and of these types."""
+        if types and _GROUP_TYPE not in types:
+            return []
+        return [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state,
+                group_type=_GROUP_TYPE,
+            )
+            for group in self.groups.values()
+            if not states or group.state.lower() in states
+        ]
+
+    def delete_groups(self, group_ids: list[str], token: Token) -> Outcome:
+        """Delete empty groups with their offsets; the reply is a list of results, one per group."""
+        out = Outcome()
+        results = [self._delete_group(group_id, out) for group_id in group_ids]
+        out.reply(token, results)
+        return out
+
+    def _delete_group(self, group_id: str, out: Outcome) -> DeletableGroupResult:
+        group = self.groups.get(group_id)
+        if group is None:
+            return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        if not group.is_empty:
+            return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NON_EMPTY_GROUP)
+        out.records.extend(self.offsets.tombstones_of_group(group_id))
+        out.records.append(group_tombstone(group_id))
+        return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
+
+    # -- the runtime's contract
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        if isinstance(record.key, GroupMetadataKey):
+            if isinstance(record.value, GroupMetadataValue):
+                self.groups[record.key.group] = restored_group(record.key.group, record.value)
+            else:
+                self.groups.pop(record.key.group, None)
+        else:
+            self._replay_offset(record)
+
+    def _replay_offset(self, record: CoordinatorRecord) -> None:
+        assert isinstance(record.key, OffsetCommitKey)
+        assert record.value is None or isinstance(record.value, OffsetCommitValue)
+        self.offsets.replay(record.key, record.value)
+        if record.value is not None and record.key.group not in self.groups:
+            self.groups[record.key.group] = ClassicGroup(record.key.group, record.value.commit_timestamp)
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """Give every member a whole session to show up, and cut groups that are over group.max.size now."""
+        out = Outcome()
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._rebalancer.refresh_session(group, member, now_ms)
+            if len(group.members) > self._config.max_size:
+                self._rebalancer.prepare_rebalance(group, now_ms, out)
+        return out
+
+    def appended(self, outcome: Outcome, now_ms: int) -> Outcome:
+        """Apply what only the log may change here: offsets, and groups that were deleted."""
+        for record in outcome.records:
+            if not isinstance(record.key, GroupMetadataKey):
+                self._replay_offset(record)
+            elif record.value is None:
+                group = self.groups.pop(record.key.group, None)
+                if group is not None:
+                    self._rebalancer.forget_group(group)
+        after = Outcome()
+        if outcome.on_appended is not None:
+            outcome.on_appended(after, now_ms)
+        return after
+
+    def append_failed(self, outcome: Outcome, error: ErrorCode, now_ms: int) -> Outcome:
+        after = Outcome()
+        if outcome.on_append_failed is not None:
+            outcome.on_append_failed(after, error, now_ms)
+        return after
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_deadline_ms()
+
+    def run_timers(self, now_ms: int) -> Iterator[Outcome]:
+        for key in self._timers.pop_due(now_ms):
+            out = Outcome()
+            self._rebalancer.run_timer(key, now_ms, out)
+            yield out
+
+    def unload(self, error: ErrorCode) -> Outcome:
+        out = Outcome()
+        for group in self.groups.values():
+            self._rebalancer.refuse_all(group, error, out)
+        self.groups.clear()
+        return out
+
+
+def _described(group: ClassicGroup) -> DescribedGroup:
+    is_stable = group.state is GroupState.STABLE
+    protocol_name = group.protocol_name or "" if is_stable else ""
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group.group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol_name,
+        members=[_described_member(member, protocol_name) for member in group.members.values()],
+    )
+
+
+def _described_member(member: Member, protocol_name: str) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.protocols.get(protocol_name, b""),
+        member_assignment=member.assignment,
+    )

@@ -1,0 +1,70 @@
+"""Named deadlines with cheap postponing.
+
+A heartbeat moves its member's deadline each few seconds, so moving one later must cost O(1): only the dictionary
+changes, and the heap entry is looked at again when its old time comes. Owned by one shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+TimerKey = tuple[str, ...]
+
+
+class Timers:
+    """A set of deadlines by key. At most one deadline per key."""
+
+    __slots__ = ("_deadlines", "_heap", "_queued")
+
+    def __init__(self) -> None:
+        self._deadlines: dict[TimerKey, int] = {}
+        self._queued: dict[TimerKey, int] = {}  # time of the key's live heap entry
+        self._heap: list[tuple[int, TimerKey]] = []
+
+    def schedule(self, key: TimerKey, deadline_ms: int) -> None:
+        """Set the deadline of `key`, replacing the one it has."""
+        self._deadlines[key] = deadline_ms
+        queued = self._queued.get(key)
+        if queued is None or deadline_ms < queued:
+            self._queue(key, deadline_ms)
+
+    def cancel(self, key: TimerKey) -> None:
+        self._deadlines.pop(key, None)
+
+    def __contains__(self, key: TimerKey) -> bool:
+        return key in self._deadlines
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest deadline, or an earlier time at which one stood before it was postponed; None without any."""
+        while self._heap:
+            time_ms, key = self._heap[0]
+            if self._queued.get(key) == time_ms and key in self._deadlines:
+                return time_ms
+            heappop(self._heap)
+            if self._queued.get(key) == time_ms:
+                del self._queued[key]
+        return None
+
+    def pop_due(self, now_ms: int) -> Iterator[TimerKey]:
+        """Remove and yield the keys whose deadline has come, earliest first."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            time_ms, key = heappop(self._heap)
+            if self._queued.get(key) != time_ms:
+                continue  # superseded by an earlier entry
+            del self._queued[key]
+            deadline_ms = self._deadlines.get(key)
+            if deadline_ms is None:
+                continue
+            if deadline_ms > now_ms:
+                self._queue(key, deadline_ms)
+            else:
+                del self._deadlines[key]
+                yield key
+
+    def _queue(self, key: TimerKey, deadline_ms: int) -> None:
+        heappush(self._heap, (deadline_ms, key))
+        self._queued[key] = deadline_ms

@@ -1,0 +1,250 @@
+"""Drives one group shard as its runner would, with a fake clock and a list for a log."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from headrace_broker.coordinator.groups.classic_protocol import ClientIdentity
+from headrace_broker.coordinator.groups.config import GroupConfig
+from headrace_broker.coordinator.groups.records import decode_record, encode_record
+from headrace_broker.coordinator.groups.shard import GroupShard
+from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from headrace_broker.protocol.messages.join_group import JoinGroupRequestProtocol
+from headrace_broker.protocol.messages.leave_group import MemberIdentity
+from headrace_broker.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from headrace_broker.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
+
+FAST = GroupConfig(initial_rebalance_delay_ms=0)
+
+
+def consumer_subscription(*topics: str, user_data: bytes = b"") -> bytes:
+    """A consumer's metadata, version 0."""
+    names = b"".join(len(t.encode()).to_bytes(2, "big") + t.encode() for t in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + len(user_data).to_bytes(4, "big") + user_data
+
+
+class GroupDriver:
+    """A shard, its log and its clients. Every request gets a number; `replies[number]` is there once it is answered."""
+
+    def __init__(self, config: GroupConfig = FAST, group_id: str = "g") -> None:
+        self.config = config
+        self.group_id = group_id
+        self.now_ms = 1_000_000
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.replies: dict[int, Any] = {}
+        self.append_error: ErrorCode | None = None
+        self._tokens = count()
+        self._ids = count(1)
+        self.shard = GroupShard(config, lambda: f"id{next(self._ids)}")
+
+    # -- running
+
+    def run(self, outcome: Outcome) -> None:
+        if outcome.records and self.append_error is not None:
+            after = self.shard.append_failed(outcome, self.append_error, self.now_ms)
+        else:
+            self.log += [encode_record(record) for record in outcome.records]
+            after = self.shard.appended(outcome, self.now_ms)
+        for reply in outcome.replies:
+            assert reply.token not in self.replies, "answered twice"
+            self.replies[reply.token] = reply.response
+        if after.records or after.replies:
+            self.run(after)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, timer by timer."""
+        end_ms = self.now_ms + milliseconds
+        while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.settle()
+        self.now_ms = end_ms
+
+    def settle(self) -> None:
+        """Run what is due now."""
+        for outcome in self.shard.run_timers(self.now_ms):
+            self.run(outcome)
+
+    def replayed(self) -> GroupShard:
+        """A new shard made from the log, through the records' bytes."""
+        shard = GroupShard(self.config, lambda: f"id{next(self._ids)}")
+        for record in self.records():
+            shard.replay(record)
+        return shard
+
+    def restart(self) -> None:
+        """Lose everything but the log."""
+        self.shard = self.replayed()
+        self.run(self.shard.loaded(self.now_ms))
+
+    def records(self) -> list[CoordinatorRecord]:
+        decoded = [decode_record(key, value) for key, value in self.log]
+        return [record for record in decoded if record is not None]
+
+    # -- requests
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance: str | None = None,
+        protocols: dict[str, bytes] | None = None,
+        protocol_type: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        version: int = 9,
+        client: str = "client",
+    ) -> int:
+        offered = {"range": consumer_subscription("t")} if protocols is None else protocols
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in offered.items()],
+        )
+        token = next(self._tokens)
+        self.run(self.shard.join(request, version, ClientIdentity(client, "/127.0.0.1"), token, self.now_ms))
+        return token
+
+    def join_twice(self, **options: Any) -> tuple[str, int]:
+        """A new member's first two joins: the id it was given, and the number of the second request."""
+        first = self.replies[self.join(**options)]
+        assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return first.member_id, self.join(first.member_id, **options)
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance: str | None = None,
+        version: int = 5,
+        protocol: tuple[str | None, str | None] = (None, None),
+    ) -> int:
+        request = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol[0],
+            protocol_name=protocol[1],
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member, assignment=data)
+                for member, data in (assignments or {}).items()
+            ],
+        )
+        token = next(self._tokens)
+        self.run(self.shard.sync(request, version, token, self.now_ms))
+        return token
+
+    def heartbeat(self, member_id: str, generation: int, *, instance: str | None = None) -> ErrorCode:
+        request = HeartbeatRequest(
+            group_id=self.group_id, generation_id=generation, member_id=member_id, group_instance_id=instance
+        )
+        return ErrorCode(self.shard.heartbeat(request, self.now_ms).error_code)
+
+    def leave(self, *members: str | tuple[str, str], version: int = 5) -> Any:
+        """Member ids, or pairs of member id and instance id."""
+        identities = [
+            MemberIdentity(member_id=m)
+            if isinstance(m, str)
+            else MemberIdentity(member_id=m[0], group_instance_id=m[1])
+            for m in members
+        ]
+        request = LeaveGroupRequest(group_id=self.group_id, members=identities)
+        if version < 3:
+            request = LeaveGroupRequest(group_id=self.group_id, member_id=identities[0].member_id)
+        token = next(self._tokens)
+        self.run(self.shard.leave(request, version, token, self.now_ms))
+        return self.replies[token]
+
+    def commit(
+        self,
+        offsets: dict[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        metadata: str | None = None,
+        leader_epoch: int = -1,
+        instance: str | None = None,
+        retention_ms: int = -1,
+        version: int = 9,
+    ) -> list[ErrorCode]:
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=leader_epoch,
+                    committed_metadata=metadata,
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            retention_time_ms=retention_ms,
+            topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+        token = next(self._tokens)
+        self.run(self.shard.commit(request, version, token, self.now_ms))
+        reply = self.replies[token]
+        return [ErrorCode(part.error_code) for topic in reply.topics for part in topic.partitions]
+
+    def fetch(self, group_id: str | None = None) -> dict[tuple[str, int], int]:
+        """All that the group has committed."""
+        response = self.shard.fetch(OffsetFetchRequestGroup(group_id=group_id or self.group_id, topics=None))
+        return {(t.name, p.partition_index): p.committed_offset for t in response.topics for p in t.partitions}
+
+    def delete_offsets(self, *partitions: tuple[str, int]) -> Any:
+        request = OffsetDeleteRequest(
+            group_id=self.group_id,
+            topics=[
+                OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index)])
+                for topic, index in partitions
+            ],
+        )
+        token = next(self._tokens)
+        self.run(self.shard.delete_offsets(request, token))
+        return self.replies[token]
+
+    def delete_group(self, group_id: str | None = None) -> ErrorCode:
+        token = next(self._tokens)
+        self.run(self.shard.delete_groups([group_id or self.group_id], token))
+        return ErrorCode(self.replies[token][0].error_code)
+
+    # -- short cuts
+
+    def stable(self, size: int = 1, **options: Any) -> list[str]:
+        """A Stable group of `size` members; its members' ids, the leader first. Each is assigned its own id."""
+        joins = [self.join_twice(**options) for _ in range(size)]
+        self.advance(self.config.initial_rebalance_delay_ms)
+        generation = self.replies[joins[0][1]].generation_id
+        leader = self.replies[joins[0][1]].leader
+        members = sorted((member for member, _ in joins), key=lambda member: member != leader)
+        for member in members[1:]:
+            self.sync(member, generation)
+        self.sync(leader, generation, {member: member.encode() for member in members})
+        assert self.group.state == "Stable"
+        return members
+
+    @property
+    def group(self) -> Any:
+        return self.shard.groups[self.group_id]
