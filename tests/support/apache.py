@@ -1,0 +1,177 @@
+"""Apache Kafka and Kafka Connect as peers: jars by Maven into build/, processes on free ports, gone afterwards."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+ROOT = Path(__file__).resolve().parents[2]
+POM = Path(__file__).with_name("apache-pom.xml")
+LIBS = ROOT / "build" / "apache-kafka"
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+# The flags of Kafka's own start script.
+BROKER_FLAGS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-Djava.awt.headless=true",
+)
+START_TIMEOUT_S = 60.0
+
+
+def missing() -> str | None:
+    """Why Apache Kafka cannot run here, or None."""
+    for program in ("mvn", "java"):
+        if shutil.which(program) is None:
+            return f"{program} is not on the path: Apache Kafka as the peer needs Maven and Java 17"
+    return None
+
+
+@functools.cache
+def classpath() -> str:
+    """The class path of Apache Kafka; fetches the jars the first time."""
+    marker = LIBS / ".complete"
+    if not marker.exists():
+        LIBS.mkdir(parents=True, exist_ok=True)
+        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={LIBS}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RuntimeError(f"Maven could not fetch Apache Kafka: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        (LIBS / "log4j2.properties").write_text(
+            "rootLogger.level=WARN\nrootLogger.appenderRef.stderr.ref=E\n"
+            "appender.e.type=Console\nappender.e.name=E\nappender.e.target=SYSTEM_ERR\n"
+            "appender.e.layout.type=PatternLayout\nappender.e.layout.pattern=[%d] %p %m (%c)%n\n"
+        )
+        marker.touch()
+    return f"{LIBS}/*"
+
+
+def java(main_class: str, *arguments: str, flags: Sequence[str] = ("-Xmx512M",)) -> list[str]:
+    """The command line of one of Kafka's main classes."""
+    logging = f"-Dlog4j2.configurationFile={LIBS / 'log4j2.properties'}"
+    return ["java", *flags, logging, "-cp", classpath(), main_class, *arguments]
+
+
+def tool(
+    main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command-line tools to its end."""
+    return subprocess.run(java(main_class, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ApacheProcess:
+    """A running broker or Connect worker."""
+
+    address: str
+    pid: int
+    log: Path
+    directory: Path
+
+
+@contextmanager
+def broker(**overrides: str) -> Iterator[ApacheProcess]:
+    """A single Apache Kafka node, broker and controller."""
+    directory = Path(mkdtemp(prefix="headrace-apache-kafka-"))
+    port, controller_port = free_ports(2)
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(directory / "data"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        **overrides,
+    }
+    properties = directory / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    formatted = tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+    if formatted.returncode:
+        raise RuntimeError(f"could not format Apache Kafka's storage: {formatted.stdout}{formatted.stderr}")
+    command = java("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
+    with _process(command, directory, f"127.0.0.1:{port}") as running:
+        yield running
+
+
+@contextmanager
+def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
+    """Apache's connect-standalone with these configurations; the address is that of its REST API."""
+    directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
+    (port,) = free_ports(1)
+    settings = {
+        "listeners": f"http://127.0.0.1:{port}",
+        "plugin.discovery": "service_load",
+        "offset.storage.file.filename": str(directory / "connect.offsets"),
+        **worker,
+    }
+    files = []
+    for name, config in (("worker", settings), *((config["name"], config) for config in connectors)):
+        file = directory / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        files.append(str(file))
+    command = java("org.apache.kafka.connect.cli.ConnectStandalone", *files, flags=("-Xms256M", "-Xmx2G"))
+    with _process(command, directory, f"127.0.0.1:{port}") as running:
+        yield running
+
+
+@contextmanager
+def _process(command: Sequence[str], directory: Path, address: str) -> Iterator[ApacheProcess]:
+    log = directory / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=directory)
+    try:
+        _await_listening(process, address, log)
+        yield ApacheProcess(address, process.pid, log, directory)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _await_listening(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    host, port = address.rsplit(":", 1)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)  # polling a foreign process: it has no other sign of life
+            continue
+        return
+    raise RuntimeError(f"{address} did not start to listen:\n{log.read_text()[-3000:]}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free at this moment, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
