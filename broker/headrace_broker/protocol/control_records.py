@@ -5,15 +5,15 @@ The key of a control record is its version (0) and its type, two int16; the valu
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
+from struct import Struct
 
 from headrace_broker.protocol.codec import decode, encode_joined
 from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.protocol.notation import Buffer, Message, array, int16, int32, int64, string, uint16, uuid
+from headrace_broker.protocol.notation import Buffer, Message, array, int16, int32, int64, string, struct, uint16, uuid
 
-_KEY = struct.Struct(">hh")
-_PREFIX = struct.Struct(">h")
+_KEY = Struct(">hh")
+_PREFIX = Struct(">h")
 
 
 class EndTxnMarker(Message, versions="0"):
@@ -67,11 +67,18 @@ class KRaftVersionFeature(Message):
     max_supported_version: int = int16()
 
 
+class VotersRecordVoter(Message):
+    voter_id: int = int32()
+    voter_directory_id: bytes = uuid()
+    endpoints: list[Endpoint] = array(Endpoint)
+    kraft_version_feature: KRaftVersionFeature = struct(KRaftVersionFeature)
+
+
 class VotersRecord(Message, versions="0", flexible="0+"):
     """The set of voters (KIP-853)."""
 
     version: int = int16()
-    voters: list[Voter] = array(Voter)
+    voters: list[VotersRecordVoter] = array(VotersRecordVoter)
 
 
 class ControlType(IntEnum):

@@ -189,6 +189,13 @@ def array(
     return Field("array", versions, default, element=each, **options)
 
 
+def _compile_and_construct(self: Message, **values: object) -> None:
+    """The constructor of a class until its first use: compile the true one, put it in its place, run it."""
+    cls: Any = type(self)
+    cls.__init__ = compile_constructor(cls)
+    cls.__init__(self, **values)
+
+
 class _MessageType(type):
     """Turns declarations into slots: collects the fields, which must not be class attributes as well."""
 
@@ -209,6 +216,7 @@ class _MessageType(type):
         if "__slots__" not in namespace:
             namespace["__slots__"] = tuple(field.name for field in fields)
         namespace.setdefault("__fields__", fields)
+        namespace["__init__"] = _compile_and_construct
         if api_key is not None:
             namespace["__api_key__"] = api_key
         if versions:
@@ -229,14 +237,6 @@ class Message(metaclass=_MessageType):
     __flexible__: ClassVar[tuple[int, int]] = (1, 0)
     __hash__ = None  # type: ignore[assignment]
 
-    if not TYPE_CHECKING:
-
-        def __init__(self, **values):
-            """Compile the constructor of this class, replace this one by it, and run it."""
-            cls = type(self)
-            cls.__init__ = compile_constructor(cls)
-            cls.__init__(self, **values)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message) or other.__fields__ is not self.__fields__:
             return NotImplemented
@@ -244,7 +244,7 @@ class Message(metaclass=_MessageType):
 
     def __repr__(self) -> str:
         shown = (f"{field.name}={_abbreviate(getattr(self, field.name))}" for field in self.__fields__)
-        return f"{_plain_class(type(self)).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 ResponseT_co = TypeVar("ResponseT_co", bound="Response", covariant=True)
@@ -297,9 +297,12 @@ def compile_constructor(message: type[Message]) -> Callable[..., None]:
 
 
 class _ReadOnly:
-    """What makes a shared default read-only."""
+    """What makes a shared default read-only. Its copies, and what its type constructs, are ordinary messages."""
 
     __slots__ = ()
+
+    def __new__(cls, **values: object) -> Any:
+        return cls.__mro__[2](**values)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
@@ -316,10 +319,6 @@ def _frozen_default(field: Field) -> object:
     if isinstance(field.default, list):
         return []
     return field.default
-
-
-def _plain_class(cls: type) -> type:
-    return cls.__mro__[2] if _ReadOnly in cls.__mro__ else cls
 
 
 def _abbreviate(value: object) -> str:

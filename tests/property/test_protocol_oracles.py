@@ -1,0 +1,259 @@
+"""Our codecs against two that others wrote: kio 0.6.5 and kafka-python 3.0.12.
+
+For every API, version and direction, random messages are encoded by us; each oracle that covers the version decodes and
+encodes them again, and the bytes must be ours. What they decoded is compared field by field where the names allow it
+(kafka-python). What neither covers is held by round trips and by the golden bytes of the unit tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import warnings
+from functools import cache
+from random import Random
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.index import schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+from headrace_broker.protocol import (
+    control_records,
+    group_records,
+    metadata_records,
+    transaction_records,
+)
+from headrace_broker.protocol.apis import API, Api, ApiKey
+from headrace_broker.protocol.codec import decoder, encode, encode_joined
+from headrace_broker.protocol.messages import module_of
+from headrace_broker.protocol.notation import VERSION_MAX, ZERO_UUID, Field, Message
+from support.random_messages import random_message
+
+MESSAGES_PER_VERSION = 20
+
+
+def versions_of(message: type[Message]) -> range:
+    """The versions that the class is written for."""
+    return range(message.__versions__[0], message.__versions__[1] + 1)
+
+
+def tame(field: Field, rng: Random) -> Any:
+    """Keep to values that kio can hold: it makes dates, durations and enumerations of numbers."""
+    if field.kind == "int16" and field.name.endswith("error_code"):
+        return rng.randint(-1, 133)
+    if field.kind == "int64" and ("time" in field.name or field.name.endswith("_ms")):
+        return rng.randint(0, 4_000_000_000_000)
+    return None
+
+
+@cache
+def kio_class(api_name: str, version: int, direction: str) -> Any:
+    """kio's class for a message, or None if it has none."""
+    path = schema_name_map.get(module_of(api_name), {}).get(version, {}).get(EntityType[direction])
+    if path is None:
+        return None
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@cache
+def kafka_python_classes() -> dict[str, Any]:
+    """kafka-python's messages by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with a deprecated function
+        for part in ("admin", "consumer", "metadata", "producer", "sasl"):
+            importlib.import_module(f"kafka.protocol.{part}")
+        from kafka.protocol.api_message import ApiMessage
+    found, left = {}, list(ApiMessage.__subclasses__())
+    while left:
+        each = left.pop()
+        found[each.__name__] = each
+        left += each.__subclasses__()
+    return found
+
+
+# kafka-python renames, or knows under the name that Kafka 4.2 had.
+RENAMED = {
+    "topic_authorized_operations": "authorized_operations",
+    "cluster_authorized_operations": "authorized_operations",
+    "generation_id_or_member_epoch": "generation_id",
+}
+
+
+def differences(ours: Message, theirs: Any, version: int) -> list[str]:
+    """The fields that have another value in a message of kafka-python."""
+    found = []
+    for field in ours.__fields__:
+        if not field.is_present(version):
+            continue
+        name = field.name if hasattr(theirs, field.name) else RENAMED[field.name]
+        mine, other = getattr(ours, field.name), getattr(theirs, name)
+        if isinstance(mine, Message):
+            # A tagged struct that did not travel is None there, its default here.
+            found += [] if other is None and mine == type(mine)() else differences(mine, other, version)
+        elif isinstance(mine, list) and mine and isinstance(mine[0], Message):
+            for one, another in zip(mine, other, strict=True):
+                found += differences(one, another, version)
+        elif mine != plain(field, other):
+            found.append(f"{field.name}: {mine!r} != {other!r}"[:200])
+    return found
+
+
+def plain(field: Field, value: Any) -> Any:
+    """A value of kafka-python as we have it: UUIDs as 16 bytes, bit fields as a number."""
+    if isinstance(value, UUID):
+        return value.bytes
+    if isinstance(value, list):
+        return [plain(field, each) for each in value]
+    if value is None and field.kind == "uuid":
+        return ZERO_UUID
+    if field.name.endswith("authorized_operations") and not isinstance(value, (bool, int)):
+        return -(2**31) if value is None else int(sum(1 << bit for bit in value)) - (2**32 if 31 in value else 0)
+    return value
+
+
+def no_error(field: Field, _rng: Random) -> Any:
+    """Keep the error code at 0: a client reads an ApiVersionsResponse with an error as version 0."""
+    return 0 if field.name == "error_code" else None
+
+
+def kio_versions(api: Api, direction: str) -> list[int]:
+    """The versions of a message of ours that kio covers."""
+    return [each for each in versions_of(getattr(api, direction)) if kio_class(api.name, each, direction)]
+
+
+def kafka_python_versions(message: type[Message]) -> list[int]:
+    """The versions of a message of ours that kafka-python covers."""
+    oracle = kafka_python_classes().get(message.__name__)
+    return [each for each in versions_of(message) if oracle is not None and each <= oracle.max_version]
+
+
+DIRECTIONS = ("request", "response")
+EVERY = [pytest.param(api, kind, id=f"{api.name}-{kind}") for api in API.values() for kind in DIRECTIONS]
+KIO = [
+    pytest.param(api, kind, id=f"{api.name}-{kind}")
+    for api in API.values()
+    for kind in DIRECTIONS
+    if kio_versions(api, kind)
+]
+KAFKA_PYTHON = [
+    pytest.param(api, kind, id=f"{api.name}-{kind}")
+    for api in API.values()
+    for kind in DIRECTIONS
+    if kafka_python_versions(getattr(api, kind))
+]
+
+# New with Kafka 4.4, later than both oracles.
+UNCOVERED = {
+    ("ApiVersionsRequest", 5),
+    ("ApiVersionsResponse", 5),
+    ("DeleteGroupsRequest", 3),
+    ("DeleteGroupsResponse", 3),
+    ("StreamsGroupDescribeRequest", 1),
+    ("StreamsGroupDescribeResponse", 1),
+    ("StreamsGroupHeartbeatRequest", 1),
+    ("StreamsGroupHeartbeatResponse", 1),
+    ("StreamsGroupTopologyDescriptionUpdateRequest", 0),
+    ("StreamsGroupTopologyDescriptionUpdateResponse", 0),
+    ("TxnOffsetCommitRequest", 6),
+    ("TxnOffsetCommitResponse", 6),
+    ("UnregisterControllerRequest", 0),
+    ("UnregisterControllerResponse", 0),
+}
+
+
+@pytest.mark.parametrize(("api", "direction"), EVERY)
+def test_round_trip(api: Api, direction: str) -> None:
+    message: type[Message] = getattr(api, direction)
+    for version in versions_of(message):
+        rng = Random(f"{message.__name__} {version}")
+        for _ in range(MESSAGES_PER_VERSION):
+            check_round_trip(message, version, rng)
+
+
+def check_round_trip(message: type[Message], version: int, rng: Random) -> None:
+    original = random_message(message, version, rng)
+    data = encode_joined(original, version)
+    decoded, end = decoder(message, version)(data, 0)
+    assert decoded == original
+    assert end == len(data)
+    assert b"".join(encode(decoded, version)) == data
+
+
+@pytest.mark.parametrize(("api", "direction"), KIO)
+def test_kio_agrees(api: Api, direction: str) -> None:
+    message: type[Message] = getattr(api, direction)
+    for version in kio_versions(api, direction):
+        rng = Random(f"kio {message.__name__} {version}")
+        oracle = kio_class(api.name, version, direction)
+        for _ in range(MESSAGES_PER_VERSION):
+            check_kio(oracle, encode_joined(random_message(message, version, rng, tame), version))
+
+
+def check_kio(oracle: Any, data: bytes) -> None:
+    theirs, size = entity_reader(oracle)(data, 0)
+    again = io.BytesIO()
+    entity_writer(oracle)(again, theirs)
+    assert (size, again.getvalue()) == (len(data), data)
+
+
+@pytest.mark.parametrize(("api", "direction"), KAFKA_PYTHON)
+def test_kafka_python_agrees(api: Api, direction: str) -> None:
+    message: type[Message] = getattr(api, direction)
+    oracle = kafka_python_classes()[message.__name__]
+    for version in kafka_python_versions(message):
+        rng = Random(f"kafka-python {message.__name__} {version}")
+        for _ in range(MESSAGES_PER_VERSION):
+            ours = random_message(message, version, rng, no_error if api.key == ApiKey.API_VERSIONS else None)
+            data = encode_joined(ours, version)
+            theirs = oracle.decode(data, version=version)
+            theirs._header = None  # without it, what was decoded cannot be encoded
+            assert theirs.encode(version=version) == data
+            assert differences(ours, theirs, version) == []
+
+
+def test_what_no_oracle_covers_is_known() -> None:
+    uncovered = {
+        (getattr(api, kind).__name__, version)
+        for api in API.values()
+        for kind in DIRECTIONS
+        for version in versions_of(getattr(api, kind))
+        if not kio_class(api.name, version, kind) and version not in kafka_python_versions(getattr(api, kind))
+    }
+    assert uncovered == UNCOVERED
+
+
+@pytest.mark.parametrize("family", [control_records, group_records, metadata_records, transaction_records])
+def test_stored_records_round_trip(family: ModuleType) -> None:
+    for message in vars(family).values():
+        if isinstance(message, type) and issubclass(message, Message) and message.__module__ == family.__name__:
+            last = message.__versions__[1]
+            for version in range(message.__versions__[0], last + 1 if last < VERSION_MAX else 1):
+                rng = Random(f"{message.__name__} {version}")
+                for _ in range(MESSAGES_PER_VERSION):
+                    check_round_trip(message, version, rng)
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        (control_records.EndTxnMarker, "end_txn_marker"),
+        (control_records.LeaderChangeMessage, "leader_change_message"),
+        (control_records.SnapshotHeaderRecord, "snapshot_header_record"),
+        (control_records.SnapshotFooterRecord, "snapshot_footer_record"),
+        (control_records.KRaftVersionRecord, "k_raft_version_record"),
+        (control_records.VotersRecord, "voters_record"),
+    ],
+)
+def test_kio_agrees_on_control_records(message: type[Message], name: str) -> None:
+    for version in versions_of(message):
+        path = schema_name_map[name][version][EntityType.data]
+        module, _, class_name = path.partition(":")
+        oracle = getattr(importlib.import_module(module), class_name)
+        rng = Random(f"kio {name} {version}")
+        for _ in range(MESSAGES_PER_VERSION):
+            check_kio(oracle, encode_joined(random_message(message, version, rng, tame), version))
