@@ -67,7 +67,9 @@ class SelfReadingSinkTaskContext(Protocol):
     """What the platform gives to a sink task that reads topics by itself."""
 
     @property
-    def props(self) -> Mapping[str, str]: ...
+    def props(self) -> Mapping[str, str]:
+        """The task's configuration, with the settings of the key and value converters that are in force."""
+
     @property
     def client_properties(self) -> Mapping[str, str]:
         """The resolved consumer properties, ``bootstrap.servers`` and ``group.id`` included."""

@@ -28,6 +28,7 @@ class Setup:
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.worker = spec.worker
+        registry.use_plugin_path(spec.worker.get("plugin.path"))
         with ConfigResolver.from_worker(spec.worker) as resolver:
             self.connector_config = resolver.resolve(spec.connector_config)
             self.task_config = resolver.resolve(spec.config)
@@ -49,6 +50,14 @@ class Setup:
     def make_converters(self) -> Converters:
         """Key, value and header converter. Raises ConfigErrors."""
         return Converters(self._converter("key"), self._converter("value"), self._header_converter())
+
+    def converter_properties(self) -> dict[str, str]:
+        """The settings of key and value converter as properties of the connector, the worker's where it has none."""
+        properties: dict[str, str] = {}
+        for key in ("key.converter", "value.converter"):
+            name, settings = self._converter_settings(key)
+            properties |= {key: name} | {f"{key}.{setting}": value for setting, value in settings.items()}
+        return properties
 
     def make_steps(self) -> list[Step]:
         """The transform chain. Raises ConfigErrors."""

@@ -129,7 +129,7 @@ class _Context:
     def __init__(self, unit: SelfReadingTaskUnit) -> None:
         self._unit = unit
         config = unit.setup.connector_config
-        self.props: Mapping[str, str] = dict(unit.setup.task_config)
+        self.props: Mapping[str, str] = {**unit.setup.task_config, **unit.setup.converter_properties()}
         self.client_properties: Mapping[str, str] = dict(unit.consumer_properties)
         self.topics = tuple(split_list(config.get("topics")))
         self.topics_regex = config.get("topics.regex") or None
