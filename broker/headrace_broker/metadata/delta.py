@@ -1,0 +1,253 @@
+"""Replay: what each metadata record does to an image.
+
+A delta copies a table of its image on the first change to it, so applying many records costs one copy.  It also
+remembers which topics changed or went, which is what a broker acts upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from headrace_broker.metadata.image import (
+    TOPIC_RESOURCE,
+    BrokerImage,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from headrace_broker.protocol.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class ReplayError(Exception):
+    """A record contradicts the image it is applied to: the metadata log is damaged, or we have a bug."""
+
+
+class MetadataDelta:
+    """The changes that a run of records makes to `base`."""
+
+    def __init__(self, base: MetadataImage) -> None:
+        self.base = base
+        self.changed_topics: set[str] = set()
+        self.removed_topics: dict[bytes, TopicImage] = {}
+        self.changed_configs: set[tuple[int, str]] = set()
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._topics: dict[str, TopicImage] | None = None
+        self._topic_names: dict[bytes, str] | None = None
+        self._configs: dict[tuple[int, str], Mapping[str, str]] | None = None
+        self._features: dict[str, int] | None = None
+        self._next_producer_id = base.next_producer_id
+        self._growing: dict[str, list[PartitionImage]] = {}
+
+    def replay(self, record: MetadataRecord) -> None:
+        """Apply one record; raises ReplayError when it contradicts the image or is of an unknown kind."""
+        replay = _REPLAY.get(type(record))
+        if replay is None:
+            raise ReplayError(f"metadata record {type(record).__name__} is not supported by this version")
+        replay(self, record)
+
+    def image(self, offset: int, epoch: int) -> MetadataImage:
+        """The image after everything replayed."""
+        self._settle()
+        base = self.base
+        return MetadataImage(
+            offset=offset,
+            epoch=epoch,
+            brokers=base.brokers if self._brokers is None else self._brokers,
+            topics=base.topics if self._topics is None else self._topics,
+            topic_names=base.topic_names if self._topic_names is None else self._topic_names,
+            configs=base.configs if self._configs is None else self._configs,
+            features=base.features if self._features is None else self._features,
+            next_producer_id=self._next_producer_id,
+        )
+
+    # -- tables, copied on the first write ---------------------------------------------------------------------
+
+    def _writable_brokers(self) -> dict[int, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self.base.brokers)
+        return self._brokers
+
+    def _writable_topics(self) -> tuple[dict[str, TopicImage], dict[bytes, str]]:
+        if self._topics is None or self._topic_names is None:
+            self._topics = dict(self.base.topics)
+            self._topic_names = dict(self.base.topic_names)
+        return self._topics, self._topic_names
+
+    def _writable_configs(self) -> dict[tuple[int, str], Mapping[str, str]]:
+        if self._configs is None:
+            self._configs = dict(self.base.configs)
+        return self._configs
+
+    def _settle(self) -> None:
+        """Put the partitions that were collected in lists into their topics."""
+        if self._growing:
+            topics, _ = self._writable_topics()
+            for name, partitions in self._growing.items():
+                topics[name] = replace(topics[name], partitions=tuple(partitions))
+            self._growing.clear()
+
+    def _partitions_of(self, topic_id: bytes) -> tuple[str, list[PartitionImage]]:
+        topics, names = self._writable_topics()
+        name = names.get(topic_id)
+        if name is None:
+            raise ReplayError(f"a partition record names topic id {topic_id.hex()}, which does not exist")
+        self.changed_topics.add(name)
+        partitions = self._growing.get(name)
+        if partitions is None:
+            partitions = self._growing[name] = list(topics[name].partitions)
+        return name, partitions
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _topic(self, record: TopicRecord) -> None:
+        topics, names = self._writable_topics()
+        if record.name in topics:
+            raise ReplayError(f"topic {record.name} is created, but it exists")
+        topics[record.name] = TopicImage(record.name, record.topic_id)
+        names[record.topic_id] = record.name
+        self.changed_topics.add(record.name)
+
+    def _partition(self, record: PartitionRecord) -> None:
+        name, partitions = self._partitions_of(record.topic_id)
+        if record.partition_id > len(partitions):
+            raise ReplayError(f"{name}-{record.partition_id} is created, but {name} has {len(partitions)} partitions")
+        image = PartitionImage(
+            replicas=tuple(record.replicas),
+            isr=tuple(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            directories=tuple(record.directories),
+            removing_replicas=tuple(record.removing_replicas),
+            adding_replicas=tuple(record.adding_replicas),
+            leader_recovery_state=record.leader_recovery_state,
+            eligible_leader_replicas=tuple(record.eligible_leader_replicas or ()),
+            last_known_elr=tuple(record.last_known_elr or ()),
+        )
+        if record.partition_id == len(partitions):
+            partitions.append(image)
+        else:
+            partitions[record.partition_id] = image
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        name, partitions = self._partitions_of(record.topic_id)
+        if not 0 <= record.partition_id < len(partitions):
+            raise ReplayError(f"{name}-{record.partition_id} is changed, but it does not exist")
+        old = partitions[record.partition_id]
+        changes: dict[str, Any] = {"partition_epoch": old.partition_epoch + 1}
+        for attribute in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories", "last_known_elr"):
+            value = getattr(record, attribute)
+            if value is not None:
+                changes[attribute] = tuple(value)
+        if record.eligible_leader_replicas is not None:
+            changes["eligible_leader_replicas"] = tuple(record.eligible_leader_replicas)
+        if record.leader != -2:
+            changes["leader"] = record.leader
+            changes["leader_epoch"] = old.leader_epoch + 1
+        if record.leader_recovery_state != -1:
+            changes["leader_recovery_state"] = record.leader_recovery_state
+        partitions[record.partition_id] = replace(old, **changes)
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        self._settle()
+        topics, names = self._writable_topics()
+        name = names.pop(record.topic_id, None)
+        if name is None:
+            raise ReplayError(f"topic id {record.topic_id.hex()} is removed, but it does not exist")
+        self.removed_topics[record.topic_id] = topics.pop(name)
+        self.changed_topics.discard(name)
+        if (TOPIC_RESOURCE, name) in (self.base.configs if self._configs is None else self._configs):
+            del self._writable_configs()[TOPIC_RESOURCE, name]
+
+    def _config(self, record: ConfigRecord) -> None:
+        configs = self._writable_configs()
+        key = (record.resource_type, record.resource_name)
+        self.changed_configs.add(key)
+        values = dict(configs.get(key, ()))
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            configs[key] = values
+        else:
+            configs.pop(key, None)
+
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
+        if self._features is None:
+            self._features = dict(self.base.features)
+        if record.feature_level == 0:
+            self._features.pop(record.name, None)
+        else:
+            self._features[record.name] = record.feature_level
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id <= self._next_producer_id:
+            raise ReplayError(f"next producer id goes back from {self._next_producer_id} to {record.next_producer_id}")
+        self._next_producer_id = record.next_producer_id
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._writable_brokers()[record.broker_id] = BrokerImage(
+            broker_id=record.broker_id,
+            incarnation_id=record.incarnation_id,
+            epoch=record.broker_epoch,
+            endpoints=tuple(
+                Endpoint(item.name, item.host, item.port, item.security_protocol) for item in record.end_points
+            ),
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=tuple(record.log_dirs),
+        )
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._writable_brokers().pop(record.broker_id, None)
+
+    def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
+        brokers = self._writable_brokers()
+        old = brokers.get(record.broker_id)
+        if old is None or old.epoch != record.broker_epoch:
+            raise ReplayError(f"broker {record.broker_id} epoch {record.broker_epoch} is changed but not registered")
+        brokers[record.broker_id] = replace(
+            old,
+            fenced=old.fenced if record.fenced == 0 else record.fenced > 0,
+            in_controlled_shutdown=old.in_controlled_shutdown or record.in_controlled_shutdown > 0,
+            log_dirs=tuple(record.log_dirs) or old.log_dirs,
+        )
+
+    def _nothing(self, record: MetadataRecord) -> None:
+        """NoOpRecord only moves the offset."""
+
+
+_REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
+    TopicRecord: MetadataDelta._topic,
+    PartitionRecord: MetadataDelta._partition,
+    PartitionChangeRecord: MetadataDelta._partition_change,
+    RemoveTopicRecord: MetadataDelta._remove_topic,
+    ConfigRecord: MetadataDelta._config,
+    FeatureLevelRecord: MetadataDelta._feature_level,
+    ProducerIdsRecord: MetadataDelta._producer_ids,
+    RegisterBrokerRecord: MetadataDelta._register_broker,
+    UnregisterBrokerRecord: MetadataDelta._unregister_broker,
+    BrokerRegistrationChangeRecord: MetadataDelta._change_registration,
+    NoOpRecord: MetadataDelta._nothing,
+}

@@ -1,0 +1,38 @@
+"""The rules for topic names, and which topics are the cluster's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state"))
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+_LENGTH_MAX = 249
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` cannot be a topic's name, in Kafka's words, or None."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > _LENGTH_MAX:
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {_LENGTH_MAX}"
+    if not _LEGAL.match(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+    return None
+
+
+def colliding_topic(name: str, existing: Iterable[str]) -> str | None:
+    """A topic whose name differs from `name` only in '.' against '_' (metric names could not tell them apart)."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)

@@ -1,0 +1,319 @@
+"""Decisions about topics: create, delete, add partitions.
+
+Each function reads an image and returns an `Outcome`; what is wrong with one topic of a request is that topic's error
+and leaves the others alone.  Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace_broker.log.config import TOPIC_CONFIGS, config_in_force
+from headrace_broker.metadata.configs import topic_config_records
+from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.placement import place_partitions
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, colliding_topic, topic_name_fault
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from headrace_broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from headrace_broker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from headrace_broker.protocol.metadata_records import MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+
+RECORDS_PER_OPERATION_MAX = 10_000
+ZERO_UUID = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What CreateTopics fills in for -1."""
+
+    num_partitions: int = 1
+    replication_factor: int = 1
+
+
+def create_topics(
+    image: MetadataImage,
+    request: CreateTopicsRequest,
+    *,
+    defaults: TopicDefaults,
+    broker_properties: Mapping[str, str],
+    new_id: Callable[[], bytes],
+) -> Outcome[CreateTopicsResponse]:
+    """Create every topic of the request that can be created."""
+    records: list[MetadataRecord] = []
+    results: list[CreatableTopicResult] = []
+    names = [topic.name for topic in request.topics]
+    for topic in request.topics:
+        try:
+            if names.count(topic.name) > 1:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' appears more than once in the request."
+                )
+            result, created = _create_topic(image, topic, defaults, broker_properties, new_id)
+            if len(records) + len(created) > RECORDS_PER_OPERATION_MAX:
+                raise ApiError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"Topic '{topic.name}': one request may create at most {RECORDS_PER_OPERATION_MAX} records.",
+                )
+            records += created
+        except ApiError as error:
+            result = CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+        results.append(result)
+    if request.validate_only:
+        records = []
+    return Outcome(CreateTopicsResponse(topics=results), records)
+
+
+def _create_topic(
+    image: MetadataImage,
+    topic: CreatableTopic,
+    defaults: TopicDefaults,
+    broker_properties: Mapping[str, str],
+    new_id: Callable[[], bytes],
+) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+    _check_new_name(image, topic.name)
+    assignments = _assign(image, topic, defaults)
+    configs: dict[str, str | None] = {}
+    for config in topic.configs:
+        if config.name in configs:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Topic '{topic.name}': config {config.name} is given twice.")
+        configs[config.name] = config.value
+    config_records = topic_config_records(topic.name, configs)
+    topic_id = new_id()
+    records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
+    records += _partition_records(image, topic_id, 0, assignments)
+    set_values = {name: value for name, value in configs.items() if value is not None}
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=_configs_in_force(set_values, broker_properties),
+    )
+    return result, records
+
+
+def _configs_in_force(values: Mapping[str, str], broker_properties: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    found = (config_in_force(name, values, broker_properties) for name in sorted(TOPIC_CONFIGS))
+    return [
+        CreatableTopicConfigs(name=item.key.name, value=item.value, config_source=item.source, is_sensitive=False)
+        for item in found
+    ]
+
+
+def _check_new_name(image: MetadataImage, name: str) -> None:
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if name in image.topics:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if name == CLUSTER_METADATA_TOPIC:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is the metadata log's own.")
+    other = colliding_topic(name, image.topics)
+    if other is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
+def _assign(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults) -> list[tuple[int, ...]]:
+    if topic.assignments:
+        return _manual_assignment(image, topic)
+    replication_factor = topic.replication_factor
+    if replication_factor < -1 or replication_factor == 0:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Topic '{topic.name}': replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{topic.name}': number of partitions was set to an invalid non-positive value.",
+        )
+    count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    if count > RECORDS_PER_OPERATION_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{topic.name}': {count} partitions are more than the {RECORDS_PER_OPERATION_MAX} that one request may create.",
+        )
+    if replication_factor == -1:
+        replication_factor = defaults.replication_factor
+    return place_partitions(image, 0, count, replication_factor, topic.name)
+
+
+def _manual_assignment(image: MetadataImage, topic: CreatableTopic) -> list[tuple[int, ...]]:
+    if topic.replication_factor != -1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    assignments: dict[int, tuple[int, ...]] = {}
+    factor = len(topic.assignments[0].broker_ids)
+    for assignment in topic.assignments:
+        index = assignment.partition_index
+        if index in assignments:
+            raise _assignment_error(topic.name, f"found multiple manual assignments for partition {index}")
+        assignments[index] = _checked_replicas(image, topic.name, index, assignment.broker_ids, factor)
+    if sorted(assignments) != list(range(len(assignments))):
+        raise _assignment_error(topic.name, "partitions should be a consecutive 0-based integer sequence")
+    return [assignments[index] for index in range(len(assignments))]
+
+
+def _checked_replicas(
+    image: MetadataImage, name: str, index: int, broker_ids: Sequence[int], factor: int
+) -> tuple[int, ...]:
+    if not broker_ids or len(set(broker_ids)) != len(broker_ids):
+        raise _assignment_error(name, f"partition {index} needs a list of different brokers, not {list(broker_ids)}")
+    if len(broker_ids) != factor:
+        raise _assignment_error(name, f"partition {index} has {len(broker_ids)} replicas and others have {factor}")
+    unknown = [broker for broker in broker_ids if broker not in image.brokers]
+    if unknown:
+        raise _assignment_error(name, f"partition {index} names broker {unknown[0]}, which is not registered")
+    live = {broker.broker_id for broker in image.live_brokers()}
+    if not live.intersection(broker_ids):
+        raise _assignment_error(name, f"all brokers of partition {index} are fenced or in controlled shutdown")
+    return tuple(broker_ids)
+
+
+def _assignment_error(name: str, reason: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Topic '{name}': {reason}.")
+
+
+def _partition_records(
+    image: MetadataImage, topic_id: bytes, first: int, assignments: Sequence[tuple[int, ...]]
+) -> list[MetadataRecord]:
+    live = {broker.broker_id: broker for broker in image.live_brokers()}
+    records: list[MetadataRecord] = []
+    for index, replicas in enumerate(assignments, first):
+        isr = [broker for broker in replicas if broker in live]
+        directories = [_directory(image, broker) for broker in replicas]
+        records.append(
+            PartitionRecord(
+                partition_id=index,
+                topic_id=topic_id,
+                replicas=list(replicas),
+                isr=isr,
+                removing_replicas=[],
+                adding_replicas=[],
+                leader=isr[0],
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=directories,
+            )
+        )
+    return records
+
+
+def _directory(image: MetadataImage, broker_id: int) -> bytes:
+    """The broker's only directory; with several the broker itself chooses, and zeros say "unassigned"."""
+    directories = image.brokers[broker_id].log_dirs
+    return directories[0] if len(directories) == 1 else ZERO_UUID
+
+
+def delete_topics(image: MetadataImage, wanted: Sequence[tuple[str | None, bytes]]) -> Outcome[DeleteTopicsResponse]:
+    """Delete topics given by (name, zero id) or (None, id); same-named topics made later get a new id."""
+    records: list[MetadataRecord] = []
+    results: list[DeletableTopicResult] = []
+    removed: set[bytes] = set()
+    for name, topic_id in wanted:
+        try:
+            topic = _topic_to_delete(image, name, topic_id)
+            if topic.topic_id in removed:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' appears more than once in the request."
+                )
+            removed.add(topic.topic_id)
+            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+            results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0))
+        except ApiError as error:
+            results.append(
+                DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
+            )
+    return Outcome(DeleteTopicsResponse(responses=results), records)
+
+
+def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) -> TopicImage:
+    if name is None:
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return topic
+    if topic_id != ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is given by name and by id; give one of them.")
+    topic = image.topics.get(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+    return topic
+
+
+def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]:
+    """Raise the number of partitions of each topic of the request."""
+    records: list[MetadataRecord] = []
+    results: list[CreatePartitionsTopicResult] = []
+    names = [topic.name for topic in request.topics]
+    for topic in request.topics:
+        result = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
+        try:
+            if names.count(topic.name) > 1:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' appears more than once in the request."
+                )
+            records += _added_partitions(image, topic)
+        except ApiError as error:
+            result = CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+        results.append(result)
+    return Outcome(CreatePartitionsResponse(results=results), [] if request.validate_only else records)
+
+
+def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic) -> list[MetadataRecord]:
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{wanted.name}' does not exist.")
+    current = len(topic.partitions)
+    if wanted.count == current:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic '{wanted.name}' already has {current} partition(s).")
+    if wanted.count < current:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {wanted.name} currently has {current} partition(s); {wanted.count} would not be an increase.",
+        )
+    added = wanted.count - current
+    if added > RECORDS_PER_OPERATION_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{wanted.name}': {added} partitions are more than the {RECORDS_PER_OPERATION_MAX} that one request may add.",
+        )
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        assignments = place_partitions(image, current, added, factor, wanted.name)
+    else:
+        if len(wanted.assignments) != added:
+            raise _assignment_error(
+                wanted.name, f"{added} partition(s) are added, but {len(wanted.assignments)} assignment(s) were given"
+            )
+        assignments = [
+            _checked_replicas(image, wanted.name, current + index, item.broker_ids, factor)
+            for index, item in enumerate(wanted.assignments)
+        ]
+    return _partition_records(image, topic.topic_id, current, assignments)
+
+
+def partition_of(topic: TopicImage, index: int) -> PartitionImage | None:
+    """The partition with this number, or None (negative numbers are no partitions)."""
+    return topic.partitions[index] if 0 <= index < len(topic.partitions) else None

@@ -1,0 +1,50 @@
+"""The `quorum-state` file: the epoch a voter has seen, its leader and the vote given (KRaft, data version 0)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+NO_ONE = -1
+FILE_NAME = "quorum-state"
+
+
+class QuorumStateError(ValueError):
+    """The file's content cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """What must be on disk before it is acted upon."""
+
+    leader_epoch: int = 0
+    leader_id: int = NO_ONE
+    voted_id: int = NO_ONE
+    voters: tuple[int, ...] = ()
+
+    def to_json(self) -> bytes:
+        """The file's content, one line as Kafka writes it."""
+        fields = {
+            "clusterId": "",
+            "leaderId": self.leader_id,
+            "leaderEpoch": self.leader_epoch,
+            "votedId": self.voted_id,
+            "appliedOffset": 0,
+            "currentVoters": [{"voterId": voter} for voter in self.voters],
+            "data_version": 0,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> QuorumState:
+        """Parse the file (data versions 0 and 1); raises QuorumStateError."""
+        try:
+            fields = json.loads(data)
+            return cls(
+                leader_epoch=int(fields["leaderEpoch"]),
+                leader_id=int(fields["leaderId"]),
+                voted_id=int(fields["votedId"]),
+                voters=tuple(int(item["voterId"]) for item in fields.get("currentVoters") or ()),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise QuorumStateError(f"quorum-state is damaged: {error!r}") from None
