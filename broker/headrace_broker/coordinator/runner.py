@@ -24,6 +24,9 @@ from headrace_broker.records.columns import RecordColumns
 
 _log = logging.getLogger(__name__)
 
+_JUMP_MS = 500
+"""A difference between wall clock and monotonic clock that is not drift any more."""
+
 
 class InternalTopic(Protocol):
     """The coordinator's port to its internal topic; nothing here waits."""
@@ -56,8 +59,9 @@ class ShardRunner:
         self._topic = topic
         self._partition = partition
         self._config = config
-        self._now_ms = now_ms
+        self._wall_ms = now_ms
         self._loop = asyncio.get_running_loop()
+        self._wall_ahead_ms = self._measure_wall_ahead_ms()
         self._last_offset = -1
         self._waiting: deque[tuple[int, list[Reply]]] = deque()  # last offset the replies depend on
         self._waiting_timer: asyncio.TimerHandle | None = None
@@ -99,7 +103,7 @@ class ShardRunner:
         return future
 
     def _execute(self, outcome: Outcome) -> None:
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         error = self._append(outcome.records, now_ms)
         if error is None:
             self._release(outcome.replies)
@@ -172,14 +176,28 @@ class ShardRunner:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        self._timer = self._loop.call_later(max(0, deadline_ms - self._now_ms()) / 1000, self._run_timers)
+        self._timer = self._loop.call_later(max(0, deadline_ms - self.now_ms()) / 1000, self._run_timers)
 
     def _run_timers(self) -> None:
         self._timer = None
         self.flush()
-        for outcome in self.shard.run_timers(self._now_ms()):
+        for outcome in self.shard.run_timers(self.now_ms()):
             self._execute(outcome)
         self._arm()
+
+    def now_ms(self) -> int:
+        """Wall-clock time; when somebody sets the clock, sessions and rebalances take no notice."""
+        ahead_ms = self._measure_wall_ahead_ms()
+        jump_ms = ahead_ms - self._wall_ahead_ms
+        if abs(jump_ms) >= _JUMP_MS:
+            self._wall_ahead_ms = ahead_ms
+            self.shard.clock_jumped(jump_ms)
+            if self._timer is not None:
+                self._timer_ms += jump_ms
+        return self._wall_ms()
+
+    def _measure_wall_ahead_ms(self) -> int:
+        return self._wall_ms() - int(self._loop.time() * 1000)
 
     # -- beginning and end
 
@@ -190,8 +208,10 @@ class ShardRunner:
         self._last_offset = next_offset - 1
 
     def close(self, error: ErrorCode) -> None:
-        """Answer everything that waits with `error`."""
-        self.flush()
+        """Answer everything that waits with `error`; what has not been appended yet will not be."""
+        commits, self._commits = self._commits, []
+        for outcome in commits:
+            _deliver_error(outcome.replies, error)
         for timer in (self._timer, self._waiting_timer):
             if timer is not None:
                 timer.cancel()

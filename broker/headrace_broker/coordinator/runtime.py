@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.notation import Message
+from headrace_broker.protocol.versioned import RecordKey, RecordValue
 
 Token = Any  # names the waiting request; the shard hands it back with the reply and never looks inside
 
@@ -28,8 +28,8 @@ Token = Any  # names the waiting request; the shard hands it back with the reply
 class CoordinatorRecord:
     """One record of the internal topic: a key message and a value message, or None for a tombstone."""
 
-    key: Message
-    value: Message | None
+    key: RecordKey
+    value: RecordValue | None
     value_version: int = 0
 
 
@@ -78,6 +78,9 @@ class Shard(Protocol):
 
     def run_timers(self, now_ms: int) -> Iterator[Outcome]:
         """The outcomes of the timers that are due, one by one."""
+
+    def clock_jumped(self, jump_ms: int) -> None:
+        """Move every deadline along with a clock that was set."""
 
     def unload(self, error: ErrorCode) -> Outcome:
         """Answer every parked request with `error`; the shard is not used again."""

@@ -64,7 +64,7 @@ _LOAD_SIZE_BYTES = 1 << 20
 class GroupCoordinator:
     """The coordinator of every group whose partition this node leads. Owned by the event loop.
 
-    `now_ms` is wall-clock time that does not jump: sessions and retention are both measured with it.
+    `now_ms` is wall-clock time.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class GroupCoordinator:
                 return  # lost the partition meanwhile
         del self._loading[partition]
         self._runners[partition] = runner
-        runner.run(shard.loaded(self._now_ms()))
+        runner.run(shard.loaded(runner.now_ms()))
         if shard.groups:
             _log.info("Loaded %d groups of partition %d of __consumer_offsets", len(shard.groups), partition)
 
@@ -152,7 +152,7 @@ class GroupCoordinator:
         self._next_expiry = (self._next_expiry + 1) % max(1, self._topic.partition_count())
         if runner is not None:
             runner.flush()
-            runner.run(runner.shard.expire(self._now_ms()))
+            runner.run(runner.shard.expire(runner.now_ms()))
         self._schedule_expiry()
 
     # -- membership
@@ -160,8 +160,8 @@ class GroupCoordinator:
     async def join_group(self, request: JoinGroupRequest, version: int, client: ClientIdentity) -> JoinGroupResponse:
         """Join; waits until the barrier of the group's next generation closes."""
 
-        def join(shard: GroupShard, token: Any) -> Outcome:
-            return shard.join(request, version, client, token, self._now_ms())
+        def join(shard: GroupShard, token: Any, now_ms: int) -> Outcome:
+            return shard.join(request, version, client, token, now_ms)
 
         response = JoinGroupResponse(member_id=request.member_id, protocol_name="", leader="")
         return await self._write(request.group_id, join, response)
@@ -169,8 +169,8 @@ class GroupCoordinator:
     async def sync_group(self, request: SyncGroupRequest, version: int) -> SyncGroupResponse:
         """Give or get the assignments of a generation; waits until the leader's are stored."""
 
-        def sync(shard: GroupShard, token: Any) -> Outcome:
-            return shard.sync(request, version, token, self._now_ms())
+        def sync(shard: GroupShard, token: Any, now_ms: int) -> Outcome:
+            return shard.sync(request, version, token, now_ms)
 
         return await self._write(request.group_id, sync, SyncGroupResponse())
 
@@ -181,13 +181,13 @@ class GroupCoordinator:
         except ApiError as error:
             is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else error.code)
-        return runner.shard.heartbeat(request, self._now_ms())
+        return runner.shard.heartbeat(request, runner.now_ms())
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
         """Remove one member, or several on an operator's behalf."""
 
-        def leave(shard: GroupShard, token: Any) -> Outcome:
-            return shard.leave(request, version, token, self._now_ms())
+        def leave(shard: GroupShard, token: Any, now_ms: int) -> Outcome:
+            return shard.leave(request, version, token, now_ms)
 
         return await self._write(request.group_id, leave, LeaveGroupResponse())
 
@@ -200,7 +200,7 @@ class GroupCoordinator:
         except ApiError as error:
             return commit_response(request, error.code)
         future: asyncio.Future[OffsetCommitResponse] = asyncio.get_running_loop().create_future()
-        runner.run_with_next_commits(runner.shard.commit(request, version, future, self._now_ms()))
+        runner.run_with_next_commits(runner.shard.commit(request, version, future, runner.now_ms()))
         return await future
 
     async def fetch_offsets(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
@@ -222,7 +222,7 @@ class GroupCoordinator:
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """Remove a group's offsets for partitions that none of its members consumes."""
 
-        def delete(shard: GroupShard, token: Any) -> Outcome:
+        def delete(shard: GroupShard, token: Any, now_ms: int) -> Outcome:
             return shard.delete_offsets(request, token)
 
         return await self._write(request.group_id, delete, OffsetDeleteResponse())
@@ -259,7 +259,7 @@ class GroupCoordinator:
         results: list[DeletableGroupResult] = []
         for group_id in request.groups_names:
 
-            def delete(shard: GroupShard, token: Any, group_id: str = group_id) -> Outcome:
+            def delete(shard: GroupShard, token: Any, now_ms: int, group_id: str = group_id) -> Outcome:
                 return shard.delete_groups([group_id], token)
 
             results += await self._write(group_id, delete, [DeletableGroupResult(group_id=group_id)])
@@ -277,7 +277,9 @@ class GroupCoordinator:
         is_loading = partition in self._loading
         raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NOT_COORDINATOR)
 
-    async def _write(self, group_id: str, ask: Callable[[GroupShard, Any], Outcome], refusal: ResponseT) -> ResponseT:
+    async def _write(
+        self, group_id: str, ask: Callable[[GroupShard, Any, int], Outcome], refusal: ResponseT
+    ) -> ResponseT:
         """Ask the group's shard, and wait for its reply; `refusal` is the response to fill in when it is not here."""
         try:
             runner = self._runner(group_id)
@@ -285,7 +287,7 @@ class GroupCoordinator:
             return with_error(refusal, error.code)
         future: asyncio.Future[ResponseT] = asyncio.get_running_loop().create_future()
         runner.flush()
-        runner.run(ask(runner.shard, future))
+        runner.run(ask(runner.shard, future, runner.now_ms()))
         return await future
 
 

@@ -7,7 +7,7 @@ changes, and the heap entry is looked at again when its old time comes. Owned by
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 TimerKey = tuple[str, ...]
 
@@ -31,6 +31,13 @@ class Timers:
 
     def cancel(self, key: TimerKey) -> None:
         self._deadlines.pop(key, None)
+
+    def shift(self, by_ms: int) -> None:
+        """Move every deadline by the same time, which may be negative."""
+        self._deadlines = {key: time_ms + by_ms for key, time_ms in self._deadlines.items()}
+        self._queued = dict(self._deadlines)
+        self._heap = [(time_ms, key) for key, time_ms in self._deadlines.items()]
+        heapify(self._heap)
 
     def __contains__(self, key: TimerKey) -> bool:
         return key in self._deadlines

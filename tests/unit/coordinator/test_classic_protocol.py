@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from support.groups import GroupDriver, consumer_subscription
 
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.protocol.errors import ErrorCode
+from support.groups import GroupDriver, consumer_subscription
 
 SUBSCRIBED = {"range": consumer_subscription("t")}
 CHANGED = {"range": consumer_subscription("t", "u")}

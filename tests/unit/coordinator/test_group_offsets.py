@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.groups import GroupDriver, consumer_subscription
 
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.subscription import subscribed_topics
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from support.groups import GroupDriver, consumer_subscription
 
 RETENTION = 7 * 24 * 60 * 60_000
 OK = [ErrorCode.NONE]

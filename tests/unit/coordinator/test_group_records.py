@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.groups import GroupDriver
 
 from headrace_broker.coordinator.groups.records import (
     CommittedOffset,
@@ -14,6 +13,7 @@ from headrace_broker.coordinator.groups.records import (
     offset_tombstone,
 )
 from headrace_broker.protocol.errors import ProtocolError
+from support.groups import GroupDriver
 
 # group "g", topic "t", partition 7
 OFFSET_KEY = bytes.fromhex("0001 0001 67 0001 74 00000007")

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState
 from headrace_broker.coordinator.groups.records import CommittedOffset, committed_offset, offset_tombstone
-from headrace_broker.coordinator.groups.stored import OffsetCommitKey, OffsetCommitValue
 from headrace_broker.coordinator.runtime import CoordinatorRecord
+from headrace_broker.protocol.group_records import OffsetCommitKey, OffsetCommitValue
 
 PartitionOffsets = dict[int, CommittedOffset]
 _NO_OFFSETS: dict[str, PartitionOffsets] = {}

@@ -12,25 +12,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member
-from headrace_broker.coordinator.groups.stored import (
+from headrace_broker.coordinator.runtime import CoordinatorRecord
+from headrace_broker.protocol.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from headrace_broker.coordinator.runtime import CoordinatorRecord
-from headrace_broker.protocol.codec import decode, encode_joined
-from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.protocol.notation import Message
+from headrace_broker.protocol.versioned import (
+    RecordKey,
+    RecordValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    key_type,
+)
 
-_OFFSET_KEY_TYPES = (0, 1)
-_OFFSET_KEY_TYPE = 1
-_GROUP_KEY_TYPE = 2
 _OFFSET_VALUE_VERSION = 3
 _EXPIRING_OFFSET_VALUE_VERSION = 1
 _GROUP_VALUE_VERSION = 3
-_VALUE_VERSION_MAX = 4
 
 
 @dataclass(slots=True, frozen=True)
@@ -141,11 +143,8 @@ def restored_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """Key and value as they stand in the log."""
-    key_type = _OFFSET_KEY_TYPE if isinstance(record.key, OffsetCommitKey) else _GROUP_KEY_TYPE
-    key = key_type.to_bytes(2, "big") + encode_joined(record.key, 0)
-    if record.value is None:
-        return key, None
-    return key, record.value_version.to_bytes(2, "big") + encode_joined(record.value, record.value_version)
+    key = encode_key(record.key)
+    return key, None if record.value is None else encode_value(record.value, record.value_version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
@@ -154,24 +153,12 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     Raises:
         ProtocolError: the bytes are not a record of the type and version they claim.
     """
-    if len(key) < 2 or (value is not None and len(value) < 2):
-        raise ProtocolError("a record of __consumer_offsets is shorter than its type or version")
-    key_type = int.from_bytes(key[:2], "big", signed=True)
-    key_class, value_class = _classes(key_type)
-    if key_class is None or value_class is None:
+    value_class = _VALUE_CLASSES.get(key_type(key))
+    if value_class is None:
         return None
-    decoded_key = decode(key_class, 0, key, 2)
-    if value is None:
-        return CoordinatorRecord(decoded_key, None)
-    version = int.from_bytes(value[:2], "big", signed=True)
-    if not 0 <= version <= _VALUE_VERSION_MAX:
-        raise ProtocolError(f"version {version} of {value_class.__name__} is unknown")
-    return CoordinatorRecord(decoded_key, decode(value_class, version, value, 2), version)
+    decoded_key = decode_key(_KEY_CLASSES, key)
+    return CoordinatorRecord(decoded_key, None if value is None else decode_value(value_class, value))
 
 
-def _classes(key_type: int) -> tuple[type[Message], type[Message]] | tuple[None, None]:
-    if key_type in _OFFSET_KEY_TYPES:
-        return OffsetCommitKey, OffsetCommitValue
-    if key_type == _GROUP_KEY_TYPE:
-        return GroupMetadataKey, GroupMetadataValue
-    return None, None
+_KEY_CLASSES: dict[int, type[RecordKey]] = {0: OffsetCommitKey, 1: OffsetCommitKey, 2: GroupMetadataKey}
+_VALUE_CLASSES: dict[int, type[RecordValue]] = {0: OffsetCommitValue, 1: OffsetCommitValue, 2: GroupMetadataValue}

@@ -17,15 +17,15 @@ from headrace_broker.coordinator.groups.offset_requests import OffsetRequests
 from headrace_broker.coordinator.groups.offsets import OffsetStore
 from headrace_broker.coordinator.groups.rebalance import Rebalancer
 from headrace_broker.coordinator.groups.records import group_tombstone, restored_group
-from headrace_broker.coordinator.groups.stored import (
+from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome, Token
+from headrace_broker.coordinator.timers import Timers
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome, Token
-from headrace_broker.coordinator.timers import Timers
-from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -202,6 +202,9 @@ class GroupShard:
             out = Outcome()
             self._rebalancer.run_timer(key, now_ms, out)
             yield out
+
+    def clock_jumped(self, jump_ms: int) -> None:
+        self._timers.shift(jump_ms)
 
     def unload(self, error: ErrorCode) -> Outcome:
         out = Outcome()
