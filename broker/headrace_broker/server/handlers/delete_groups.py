@@ -1,0 +1,17 @@
+"""DeleteGroups (42): delete groups without members, and their offsets. Version 3 adds a message per group."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.DELETE_GROUPS
+VERSIONS = (0, 3)
+
+
+def handle(context: RequestContext, request: DeleteGroupsRequest, version: int) -> Awaitable[DeleteGroupsResponse]:
+    """Answered when the tombstones are committed."""
+    return context.groups.delete_groups(request)

@@ -1,0 +1,15 @@
+"""Heartbeat (12): keep a member's session alive. Version 3 adds static members."""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages import HeartbeatRequest, HeartbeatResponse
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.HEARTBEAT
+VERSIONS = (0, 4)
+
+
+def handle(context: RequestContext, request: HeartbeatRequest, version: int) -> HeartbeatResponse:
+    """Answer at once."""
+    return context.groups.heartbeat(request)

@@ -1,0 +1,15 @@
+"""ListGroups (16): the groups this broker coordinates. Version 4 filters by state, 5 by type."""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages import ListGroupsRequest, ListGroupsResponse
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.LIST_GROUPS
+VERSIONS = (0, 5)
+
+
+def handle(context: RequestContext, request: ListGroupsRequest, version: int) -> ListGroupsResponse:
+    """Answer at once."""
+    return context.groups.list_groups(request)

@@ -1,0 +1,50 @@
+"""OffsetDelete (47): forget a group's offsets of topics that its members do not consume (KIP-496)."""
+
+from __future__ import annotations
+
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
+from headrace_broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.OFFSET_DELETE
+VERSIONS = (0, 0)
+
+
+async def handle(context: RequestContext, request: OffsetDeleteRequest, version: int) -> OffsetDeleteResponse:
+    """Hand the partitions that exist to the coordinator, and refuse the others."""
+    asked = request.topics
+    request.topics = [
+        OffsetDeleteRequestTopic(
+            name=topic.name,
+            partitions=[part for part in topic.partitions if _exists(context.image, topic.name, part)],
+        )
+        for topic in asked
+    ]
+    response = await context.groups.delete_offsets(request)
+    if not response.error_code:
+        for topic, result in zip(asked, response.topics, strict=True):
+            _refuse_missing(topic, result, context.image)
+    return response
+
+
+def _exists(image: MetadataImage, topic: str, partition: OffsetDeleteRequestPartition) -> bool:
+    found = image.topics.get(topic)
+    return found is not None and 0 <= partition.partition_index < len(found.partitions)
+
+
+def _refuse_missing(topic: OffsetDeleteRequestTopic, result: OffsetDeleteResponseTopic, image: MetadataImage) -> None:
+    result.partitions.extend(
+        OffsetDeleteResponsePartition(
+            partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        for partition in topic.partitions
+        if not _exists(image, topic.name, partition)
+    )

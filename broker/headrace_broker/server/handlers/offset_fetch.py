@@ -1,0 +1,65 @@
+"""OffsetFetch (9): how far groups have read, for some partitions or for all they have committed.
+
+Version notes: 2 gives groups' errors a place of their own; 5 adds leader epochs; 7 require_stable; 8 asks for several
+groups; 10 names topics by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headrace_broker.coordinator.groups.fetch_replies import refused_topic
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
+from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.OFFSET_FETCH
+VERSIONS = (1, 10)
+
+_TOPIC_IDS_VERSION = 10
+
+
+def handle(context: RequestContext, request: OffsetFetchRequest, version: int) -> Awaitable[OffsetFetchResponse]:
+    """Ask the coordinator; topics named by id are looked up first."""
+    if version >= _TOPIC_IDS_VERSION:
+        return _fetch_by_id(context, request, version)
+    return context.groups.fetch_offsets(request, version)
+
+
+async def _fetch_by_id(context: RequestContext, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+    return OffsetFetchResponse(groups=[await _fetch_group(context, group, version) for group in request.groups])
+
+
+async def _fetch_group(
+    context: RequestContext, group: OffsetFetchRequestGroup, version: int
+) -> OffsetFetchResponseGroup:
+    if group.topics is None:
+        response = await context.groups.fetch_group(group, version)
+        response.topics = [topic for topic in response.topics if topic.name in context.image.topics]
+        for topic in response.topics:
+            topic.topic_id = context.image.topics[topic.name].topic_id
+        return response
+    refused = [
+        refused_topic(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+        for topic in group.topics
+        if context.image.topic_by_id(topic.topic_id) is None
+    ]
+    _name_topics(group, context.image)
+    response = await context.groups.fetch_group(group, version)
+    if not response.error_code:
+        response.topics.extend(refused)
+    return response
+
+
+def _name_topics(group: OffsetFetchRequestGroup, image: MetadataImage) -> None:
+    """Keep the topics that exist, and give them their names."""
+    known = []
+    for topic in group.topics or []:
+        found = image.topic_by_id(topic.topic_id)
+        if found is not None:
+            topic.name = found.name
+            known.append(topic)
+    group.topics = known

@@ -1,0 +1,20 @@
+"""SyncGroup (14): the leader hands in the assignments of a generation, every member gets its own.
+
+Version notes: 3 adds static members; 5 names the protocol the member believes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages import SyncGroupRequest, SyncGroupResponse
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.SYNC_GROUP
+VERSIONS = (0, 5)
+
+
+def handle(context: RequestContext, request: SyncGroupRequest, version: int) -> Awaitable[SyncGroupResponse]:
+    """Wait for the assignment."""
+    return context.groups.sync_group(request, version)
