@@ -1,0 +1,222 @@
+"""FileStream pipelines through a worker, over REST: headrace's worker and, where it can run, Apache's, on one broker.
+
+CPU is that of the worker's process tree: worker, fork server, connector hosts, tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from process_stats import cpu_s, memory, tree
+from results import Row
+
+from support import apache, worker
+from support import broker as headrace_broker
+
+LINE = "2026-11-21 12:00:00 INFO request served path=/a/b/c status=200 ms=%08d\n"
+LINES = 2_000_000
+TIMEOUT_S = 300.0
+STRING = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+PIPELINES: dict[str, tuple[dict[str, str], bool]] = {
+    "String, no SMT": (STRING, False),
+    "JSON, SMTs": (
+        {
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+        },
+        True,
+    ),
+    "JSON with schemas, SMTs": (
+        {
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "true",
+        },
+        True,
+    ),
+}
+SOURCE_SMTS = {
+    "transforms": "hoist,insert",
+    "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
+    "transforms.hoist.field": "line",
+    "transforms.insert.type": "org.apache.kafka.connect.transforms.InsertField$Value",
+    "transforms.insert.static.field": "data_source",
+    "transforms.insert.static.value": "test-file-source",
+}
+SINK_SMTS = {
+    "transforms": "insert",
+    "transforms.insert.type": "org.apache.kafka.connect.transforms.InsertField$Value",
+    "transforms.insert.offset.field": "off",
+}
+WORKER = {
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "offset.flush.interval.ms": "10000",
+}
+
+
+@dataclass(slots=True)
+class Side:
+    """A running worker and what was measured on it."""
+
+    name: str
+    rest: str
+    pid: int
+    measured: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, name: str, value: float) -> None:
+        self.measured.setdefault(name, []).append(value)
+
+    def cpu_s(self) -> float:
+        return cpu_s(tree(self.pid))
+
+    def call(self, method: str, path: str, body: Any = None) -> None:
+        """A call to the worker's REST API."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{self.rest}{path}", data, headers, method=method)
+        urllib.request.urlopen(request, timeout=60).close()
+
+
+@contextmanager
+def sides(address: str) -> Iterator[list[Side]]:
+    """headrace's worker, and Apache's where Maven and Java are there, both on the broker at `address`."""
+    settings = {"bootstrap.servers": address, **WORKER}
+    with ExitStack() as stack:
+        ours = stack.enter_context(worker.running(settings))
+        found = [Side("headrace", ours.rest, ours.pid)]
+        if not apache.missing():
+            theirs = stack.enter_context(apache.connect_standalone(settings, []))
+            found.append(Side("Apache Connect", theirs.address, theirs.pid))
+        yield found
+
+
+def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
+    """Measure every pipeline `rounds` times on each side."""
+    lines = int(LINES * scale)
+    with TemporaryDirectory(prefix="headrace-bench-") as directory, headrace_broker.running() as broker:
+        source = Path(directory) / "in.txt"
+        with source.open("w") as file:
+            file.writelines(LINE % i for i in range(lines))
+        with sides(broker.address) as both:
+            _await_rest(both)
+            for side in both:
+                side.note("memory of the worker's processes, idle", memory(tree(side.pid)).pss_mb)
+            for _ in range(rounds):
+                for name, (converter, smts) in PIPELINES.items():
+                    for side in both:
+                        _pipeline(side, broker.address, name, converter, smts, source, lines, say)
+            return _rows(both)
+
+
+def _pipeline(
+    side: Side,
+    address: str,
+    name: str,
+    converter: dict[str, str],
+    smts: bool,
+    source: Path,
+    lines: int,
+    say: Callable[[str], None],
+) -> None:
+    topic = f"bench-{time.time_ns()}"
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        future.result(30)
+    config = {"tasks.max": "1", "file": str(source), "topic": topic, "batch.size": "2000", **converter}
+    config |= {"connector.class": "FileStreamSource", **(SOURCE_SMTS if smts else {})}
+    _measure(side, f"source, {name}", f"src-{topic}", config, lines, _end_offset(address, topic), say)
+    target = source.with_name(topic)
+    config = {"tasks.max": "1", "file": str(target), "topics": topic, **converter}
+    config |= {"connector.class": "FileStreamSink", **(SINK_SMTS if smts else {})}
+    _measure(side, f"sink, {name}", f"sink-{topic}", config, lines, _line_count(target), say)
+    target.unlink()
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
+
+
+def _measure(
+    side: Side,
+    what: str,
+    connector: str,
+    config: dict[str, str],
+    records: int,
+    progress: Callable[[], int],
+    say: Callable[[str], None],
+) -> None:
+    cpu, started = side.cpu_s(), time.perf_counter()
+    side.call("POST", "/connectors", {"name": connector, "config": config})
+    while progress() < records:
+        if time.perf_counter() - started > TIMEOUT_S:
+            raise RuntimeError(f"{side.name}: {what} came to {progress()} of {records} records")
+        time.sleep(0.02)  # polling what a foreign client or the file system shows
+    seconds = time.perf_counter() - started
+    nanoseconds = (side.cpu_s() - cpu) * 1e9 / records
+    side.call("DELETE", f"/connectors/{connector}")
+    side.note(what, records / seconds / 1000)
+    side.note(f"{what}, CPU", nanoseconds)
+    say(f"{side.name}: {what}: {records / seconds / 1000:.0f} k records/s, {nanoseconds:.0f} ns/record")
+
+
+def _end_offset(address: str, topic: str) -> Callable[[], int]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "bench"})
+
+    def end() -> int:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)[1])
+        except KafkaException:
+            return 0
+
+    return end
+
+
+def _line_count(path: Path) -> Callable[[], int]:
+    seen = [0, 0]  # bytes read, lines counted
+
+    def count() -> int:
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(seen[0])
+                while block := file.read(1 << 20):
+                    seen[0] += len(block)
+                    seen[1] += block.count(b"\n")
+        return seen[1]
+
+    return count
+
+
+def _await_rest(both: list[Side]) -> None:
+    for side in both:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                side.call("GET", "/connectors")
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)  # a foreign worker says by answering that it is ready
+
+
+def _rows(both: list[Side]) -> list[Row]:
+    rows = []
+    for name in both[0].measured:
+        values = [statistics.median(side.measured[name]) for side in both]
+        peer = values[1] if len(both) > 1 else None
+        if name.startswith("memory"):
+            rows.append(Row("connect", name, "MB PSS", values[0], peer, None, False))
+        elif name.endswith("CPU"):
+            rows.append(Row("connect", name, "ns/record", values[0], peer, 0.3, False))
+        else:
+            rows.append(Row("connect", name, "k records/s", values[0], peer, 5.0 if "source" in name else 2.0))
+    return rows

@@ -1,0 +1,80 @@
+"""Latency of produce requests sent one at a time over a raw socket: the round trip and nothing else of a client.
+
+Run as a program it prints one JSON object, so that it can be pinned to a processor of its own:
+`python one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import time
+
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+
+WARM_UP_REQUESTS = 2000
+_PRODUCE, _VERSION = 0, 7
+
+
+def request(topic: str, value: bytes) -> bytes:
+    """A Produce v7 request with acks=1 and one record."""
+    records = bytes(build_batch(RecordColumns(timestamps=int(time.time() * 1000), values=[value])))
+    name = topic.encode()
+    body = struct.pack(">hhih", _PRODUCE, _VERSION, 1, 3) + b"lat" + struct.pack(">hhi", -1, 1, 30000)
+    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    return struct.pack(">i", len(body)) + body
+
+
+def round_trip(connection: socket.socket, message: bytes) -> bytes:
+    """Send a request, wait for its answer."""
+    connection.sendall(message)
+    (size,) = struct.unpack(">i", _exactly(connection, 4))
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        data += part
+    return data
+
+
+def measure(address: str, topic: str, seconds: float, pace_s: float) -> dict[str, float]:
+    """Percentiles in microseconds over `seconds` of requests, each `pace_s` after the answer before."""
+    host, port = address.rsplit(":", 1)
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    message = request(topic, b"x" * 100)
+    for _ in range(WARM_UP_REQUESTS):
+        answer = round_trip(connection, message)
+    (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
+    if error:
+        raise RuntimeError(f"the broker answers with error {error}")
+    took: list[int] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        started = time.perf_counter_ns()
+        round_trip(connection, message)
+        took.append(time.perf_counter_ns() - started)
+        if pace_s:
+            time.sleep(pace_s)  # the pace is what is measured
+    took.sort()
+    return {
+        "requests": len(took),
+        "p50_us": took[len(took) // 2] / 1000,
+        "p99_us": took[int(len(took) * 0.99)] / 1000,
+        "p999_us": took[int(len(took) * 0.999)] / 1000,
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 5:
+        os.sched_setaffinity(0, {int(sys.argv[5])})
+    print(json.dumps(measure(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))))

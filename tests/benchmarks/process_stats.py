@@ -1,0 +1,62 @@
+"""What processes cost: CPU seconds and memory of process trees, read from the kernel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident and proportional (PSS) memory, MB of 10^6 bytes."""
+
+    rss_mb: float
+    pss_mb: float
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    root = psutil.Process(pid)
+    return [pid, *(child.pid for child in root.children(recursive=True))]
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """User and system time of living processes, their reaped children included."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += sum(int(field) for field in fields[11:15])
+    return total / _TICKS_PER_S
+
+
+def memory(pids: Iterable[int]) -> Memory:
+    """Memory of all these processes together; shared pages count once in PSS."""
+    rss = pss = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Rss:"):
+                rss += int(line.split()[1])
+            elif line.startswith("Pss:"):
+                pss += int(line.split()[1])
+    return Memory(rss * 1024 / 1e6, pss * 1024 / 1e6)
+
+
+def machine() -> dict[str, str]:
+    """What this machine is, for the results' heading."""
+    model = next(
+        (x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
+    )
+    import platform
+
+    return {
+        "processor": f"{os.cpu_count()} x {model}",
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }

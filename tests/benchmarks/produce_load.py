@@ -1,0 +1,113 @@
+"""Producing and consuming through librdkafka: its `rdkafka_performance` where it is at hand, confluent-kafka elsewhere.
+
+`rdkafka_performance` is one of librdkafka's examples; name it in RDKAFKA_PERFORMANCE, or put it on the path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Messages of one size in batches of at most `batch_bytes`."""
+
+    message_bytes: int
+    batch_bytes: int
+    count: int
+    acks: str = "1"
+
+    @property
+    def megabytes(self) -> float:
+        return self.message_bytes * self.count / 1e6
+
+    def __str__(self) -> str:
+        return f"{self.message_bytes} B, {self.batch_bytes // 1000} KB batches"
+
+
+def client_name() -> str:
+    """The load client that is used here."""
+    return "rdkafka_performance" if _program() else "confluent-kafka"
+
+
+def _program() -> str | None:
+    return os.environ.get("RDKAFKA_PERFORMANCE") or shutil.which("rdkafka_performance")
+
+
+def produce(address: str, topic: str, load: Load) -> float:
+    """Produce the load; seconds from the first message to the last acknowledgement."""
+    settings = {
+        "batch.size": load.batch_bytes,
+        "linger.ms": 5,
+        "queue.buffering.max.messages": 1_000_000,
+        "queue.buffering.max.kbytes": 1_000_000,
+        "batch.num.messages": 1_000_000,
+        "message.max.bytes": 2_000_000,
+    }
+    program = _program()
+    if program is None:
+        return _produce_confluent(address, topic, load, settings)
+    options = [option for name, value in settings.items() for option in ("-X", f"{name}={value}")]
+    command = [program, "-P", "-t", topic, "-b", address, "-s", str(load.message_bytes), "-c", str(load.count)]
+    output = _run([*command, "-a", load.acks, *options])
+    delivered, milliseconds = map(int, re.findall(r"(\d+) delivered .*? in (\d+)ms", output)[-1])
+    if delivered != load.count:
+        raise RuntimeError(f"{delivered} of {load.count} messages were delivered: {output[-500:]}")
+    return milliseconds / 1000
+
+
+def _produce_confluent(address: str, topic: str, load: Load, settings: dict[str, int]) -> float:
+    producer = Producer({"bootstrap.servers": address, "acks": load.acks, **settings})
+    value = b"x" * load.message_bytes
+    started = time.perf_counter()
+    for _ in range(load.count):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(TIMEOUT_S):
+        raise RuntimeError("not every message was delivered")
+    return time.perf_counter() - started
+
+
+def consume(address: str, topic: str, count: int) -> float:
+    """Consume `count` messages of partition 0 from the beginning; seconds."""
+    program = _program()
+    if program is None:
+        return _consume_confluent(address, topic, count)
+    settings = {
+        "fetch.message.max.bytes": "1048576",
+        "queued.max.messages.kbytes": "500000",
+        "queued.min.messages": "1000000",
+        "check.crcs": "false",
+    }
+    options = [option for name, value in settings.items() for option in ("-X", f"{name}={value}")]
+    command = [program, "-C", "-t", topic, "-p", "0", "-b", address, "-o", "beginning", "-c", str(count), "-q"]
+    output = _run([*command, *options])
+    return int(re.findall(r"in (\d+)ms", output)[-1]) / 1000
+
+
+def _consume_confluent(address: str, topic: str, count: int) -> float:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "queued.max.messages.kbytes": 500_000})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    started, seen = time.perf_counter(), 0
+    while seen < count:
+        seen += len(consumer.consume(10_000, timeout=1))
+    consumer.close()
+    return time.perf_counter() - started
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    return done.stdout + done.stderr

@@ -1,0 +1,47 @@
+"""`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/latest.md and .json.
+
+`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, connect, jdbc, lakehouse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from results import Row, markdown, save  # noqa: E402
+
+AREAS = ("startup", "broker", "connect", "jdbc", "lakehouse")
+
+
+def main() -> int:
+    """Run the areas that are asked for, all by default."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"one of {', '.join(AREAS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the loads: 0.1 for a quick look")
+    parser.add_argument("--no-save", action="store_true", help="print the table only")
+    arguments = parser.parse_args()
+    areas = arguments.areas or list(AREAS)
+    if unknown := set(areas) - set(AREAS):
+        parser.error(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}")
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
+
+    rows: list[Row] = []
+    for area in areas:
+        rows += importlib.import_module(f"{area}_bench").run(arguments.rounds, arguments.scale, say)
+    print("\n" + markdown(rows))
+    if not arguments.no_save:
+        print(f"written to {save(rows, 'python ' + ' '.join(sys.argv))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
