@@ -113,7 +113,9 @@ def _offset(offset: Mapping[str, Any] | None) -> int | None:
     try:
         number = int(offset["kafka_offset"])
     except (KeyError, TypeError, ValueError):
-        raise BadRequestError(f'The offset {dict(offset)} of a sink connector must be given as {{"kafka_offset": …}}') from None
+        raise BadRequestError(
+            f'The offset {dict(offset)} of a sink connector must be given as {{"kafka_offset": …}}'
+        ) from None
     if number < 0:
         raise BadRequestError(f"The offset {number} is negative")
     return number

@@ -190,7 +190,7 @@ class StandaloneHerder:
                 await self._start_instance(connector)
             if connector.target is not TargetState.STOPPED:
                 await asyncio.gather(*(self._start_task(connector, number) for number in plan.tasks))
-            if plan.connector and not include_tasks:
+            if plan.connector:
                 await self._update_tasks(connector)
         return status
 
@@ -386,9 +386,7 @@ class StandaloneHerder:
             nulls = [key for key, value in config.items() if value is None]
             raise BadRequestError(f"Null value supplied for config keys: {', '.join(nulls)}")
         result = await self.validate(config)
-        errors = [
-            f"\n{message}" for item in result["configs"] for message in item["value"]["errors"]
-        ]
+        errors = [f"\n{message}" for item in result["configs"] for message in item["value"]["errors"]]
         if errors:
             raise BadRequestError(
                 f"Connector configuration is invalid and contains the following {len(errors)} error(s):{''.join(errors)}\n"
@@ -405,6 +403,19 @@ class StandaloneHerder:
             raise BadRequestError("Connector config contains no connector type")
         result: dict[str, Any] = await self._translated(self.worker.validate(config))
         return result
+
+    async def validate_for(self, plugin: str, config: Mapping[str, str]) -> dict[str, Any]:
+        """Validate for a plug-in named in the URL, in REST's exact shape. Raises HerderError."""
+        result: dict[str, Any] = await self._translated(self.worker.validate(config, plugin))
+        return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
+
+    async def list_plugins(self, connectors_only: bool) -> Any:
+        """`GET /connector-plugins`."""
+        return await self._translated(self.worker.describe_plugins("list_plugins", connectors_only))
+
+    async def plugin_config(self, plugin: str) -> Any:
+        """`GET /connector-plugins/P/config`. Raises NotFoundError."""
+        return await self._translated(self.worker.describe_plugins("plugin_config", plugin))
 
     async def _write_offsets(self, name: str, offsets: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
         async with self._store_lock:

@@ -136,14 +136,12 @@ class Board:
             tasks=sorted(number for number, task in tasks if _restarts(task, only_failed)),
         )
 
-    def failed(self) -> Iterable[tuple[str, int | None]]:
-        """Every instance that has failed."""
-        for connector, status in self._statuses.items():
-            if status.connector.state is State.FAILED:
-                yield connector, None
-            for number, task in status.tasks.items():
-                if task.state is State.FAILED:
-                    yield connector, number
+    def states(self, connector: str) -> Iterable[tuple[int | None, str]]:
+        """The state of a connector (task None) and of each of its tasks."""
+        if (status := self._statuses.get(connector)) is not None:
+            yield None, status.connector.state.value
+            for number, task in sorted(status.tasks.items()):
+                yield number, task.state.value
 
     def _status(self, connector: str, task: int | None) -> Status:
         status = self.of(connector)

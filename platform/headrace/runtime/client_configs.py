@@ -9,15 +9,13 @@ from collections.abc import Mapping
 
 Properties = dict[str, str]
 
-# Ordered and free of duplicates by producer id, so more than one request may be under way; and requests as large as
-# the batches that tasks hand over. `producer.*` changes either.
+# Ordered and free of duplicates by producer id, so that more than one request may be under way.
 _PRODUCER = {
     "acks": "all",
     "enable.idempotence": "true",
     "max.in.flight.requests.per.connection": "5",
     "delivery.timeout.ms": "2147483647",
     "max.block.ms": "9223372036854775807",
-    "batch.size": "524288",
 }
 
 

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class ConnectorUnit:
-    """One instance: `task_configs`, `alter_offsets`, `stop`."""
+    """One instance: `task_configs`, `stop`."""
 
     def __init__(self, channel: Channel, unit_id: str, spec: ConnectorSpec) -> None:
         self.spec = spec
@@ -45,8 +45,6 @@ class ConnectorUnit:
         match method, arguments:
             case "task_configs", [max_tasks]:
                 return await self._call(lambda: self._task_configs(max_tasks))
-            case "alter_offsets", [offsets]:
-                return await self._call(lambda: self._alter_offsets(offsets))
         raise ValueError(f"unknown call {method}")
 
     async def stop(self) -> None:
@@ -57,10 +55,7 @@ class ConnectorUnit:
     # the connector's thread
 
     def _start(self) -> None:
-        with ConfigResolver.from_worker(self.spec.worker) as resolver:
-            self._resolved = resolver.resolve(self.spec.config)
-            logs.secrets.add(resolver.resolved_values)
-        logs.hide_secrets_of(self._resolved)
+        self._resolved = resolved(self.spec.config, self.spec.worker)
         self._connector = registry.find("connector", self._resolved["connector.class"])()
         self._connector.context = _Context(self)
         self._connector.start(self._connector.config_model.parse(self._resolved))
@@ -82,14 +77,6 @@ class ConnectorUnit:
     def _unresolved(self, key: str, value: str) -> str:
         raw = self.spec.config.get(key)
         return raw if raw is not None and raw != value and self._resolved.get(key) == value else value
-
-    def _alter_offsets(self, offsets: list[list[Any]]) -> bool:
-        config = self._connector.config_model.parse(self._resolved)
-        if isinstance(self._connector, SourceConnector):
-            keyed = {tuple(sorted(partition.items())): offset for partition, offset in offsets}
-        else:
-            keyed = {(p["kafka_topic"], int(p["kafka_partition"])): offset for p, offset in offsets}
-        return bool(self._connector.alter_offsets(config, keyed))
 
     async def _call(self, function: Callable[[], _T]) -> _T:
         def in_context() -> _T:
@@ -118,3 +105,48 @@ class _Context:
         import traceback
 
         self._unit.notify("state", "FAILED", logs.secrets.mask("".join(traceback.format_exception(error))))
+
+
+def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """A configuration without variables; what is secret in it is masked in this process's log from now on."""
+    registry.use_plugin_path(worker.get("plugin.path"))
+    with ConfigResolver.from_worker(worker) as resolver:
+        values = resolver.resolve(config)
+        logs.secrets.add(resolver.resolved_values)
+    logs.hide_secrets_of(values)
+    return values
+
+
+async def validate(config: dict[str, str], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
+    """Check a connector configuration in a thread of its own: REST's shape, with `type` and `warnings` beside."""
+    return await asyncio.to_thread(_validate, config, worker, plugin)
+
+
+async def alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
+    """Have a connector that is not running check offsets. Raises what it raises."""
+    return await asyncio.to_thread(_alter_offsets, spec, offsets)
+
+
+def _alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
+    values = resolved(spec.config, spec.worker)
+    connector: Connector = registry.find("connector", values["connector.class"])()
+    config = connector.config_model.parse(values)
+    keyed: dict[Any, Any]
+    if isinstance(connector, SourceConnector):
+        keyed = {tuple(sorted(partition.items())): offset for partition, offset in offsets}
+    else:
+        keyed = {(str(p.get("kafka_topic")), int(p.get("kafka_partition", -1))): offset for p, offset in offsets}
+    return bool(connector.alter_offsets(config, keyed))
+
+
+async def list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[str, str]]:
+    """`GET /connector-plugins`."""
+    return await asyncio.to_thread(_list_plugins, worker, connectors_only)
+
+
+def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[str, str]]:
+    registry.use_plugin_path(worker.get("plugin.path"))
+    shown = [kind for kind in registry.Kind if kind is not registry.Kind.CONFIG_PROVIDER]
+    kinds = [registry.Kind.CONNECTOR] if connectors_only else shown
+    infos = registry.default().describe(kinds)
+    return [{"class": info.class_name, "type": info.type, "version": info.version} for info in infos]

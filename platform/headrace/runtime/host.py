@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.metrics import logs
+from headrace.runtime import connector_unit, task_unit
 from headrace.runtime.channel import Channel
 from headrace.runtime.spec import ConnectorSpec, TaskSpec
 
@@ -35,7 +36,8 @@ class Host:
     """The units of this process, by id. What the worker asks:
 
     `start_task(id, spec)`, `start_connector(id, spec)`, `tell(id, method, arguments)`, `stop(id)`,
-    `validate(spec)`, `log_level(logger, level, now_ms)`, `exit()`.
+    `log_level(logger, level, now_ms)`, `exit()`; and, without a unit, `validate`, `alter_offsets`, `list_plugins`,
+    `plugin_config`.
     """
 
     def __init__(self) -> None:
@@ -66,10 +68,14 @@ class Host:
                 if unit is not None:
                     await unit.stop()
                     self._units.pop(unit_id, None)
-            case "validate", [properties, worker]:
-                from headrace.runtime import connector_unit
-
-                return await connector_unit.validate(properties, worker)
+            case "validate", [config, worker, plugin]:
+                return await connector_unit.validate(config, worker, plugin)
+            case "alter_offsets", [spec, offsets]:
+                return await connector_unit.alter_offsets(msgspec.convert(spec, ConnectorSpec), offsets)
+            case "list_plugins", [worker, connectors_only]:
+                return await connector_unit.list_plugins(worker, connectors_only)
+            case "plugin_config", [worker, plugin]:
+                return await connector_unit.plugin_config(worker, plugin)
             case "log_level", [logger, level, now_ms]:
                 return logs.set_level(logger, level, now_ms)
             case "exit", []:
@@ -79,15 +85,11 @@ class Host:
         return None
 
     async def _start_task(self, unit_id: str, spec: TaskSpec) -> None:
-        from headrace.runtime import task_unit
-
         logs.set_process_context(spec.connector, f"task-{spec.number}")
         self._units[unit_id] = task_unit.start(self.channel, unit_id, spec)
 
     async def _start_connector(self, unit_id: str, spec: ConnectorSpec) -> None:
-        from headrace.runtime.connector_unit import ConnectorUnit
-
-        unit = ConnectorUnit(self.channel, unit_id, spec)
+        unit = connector_unit.ConnectorUnit(self.channel, unit_id, spec)
         self._units[unit_id] = unit
         await unit.start()
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import regex
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import ClientError
 from headrace_broker.client.reader import FetchedBatch, OffsetAndMetadata, Reader
 
 from headrace.api.errors import RetriableError
@@ -36,6 +37,7 @@ from headrace.runtime.tolerance import ErrorPolicy, Stages
 log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS = 1000
+DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
 READ_AHEAD = 2  # polls whose records may wait for the task
 RETRY_BACKOFF_MS = 100
 
@@ -274,7 +276,6 @@ class SinkTaskUnit(TaskUnit):
         config = ClientConfig.from_properties(properties, kind="consumer")
         for warning in config.warnings:
             log.warning("%s", warning)
-        self._max_records = int(properties["max.poll.records"]) if "max.poll.records" in properties else None
         self._credit = asyncio.Semaphore(READ_AHEAD)
         self.reader = await Reader.open(config)
         self._pump = self.loop.create_task(self._read_forever(self.reader))
@@ -295,16 +296,27 @@ class SinkTaskUnit(TaskUnit):
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 on_lost=self._on_lost,
+                discovery_interval_ms=DISCOVERY_INTERVAL_MS,
             )
             while True:
                 epoch = self._epoch
-                batches = await reader.poll(POLL_TIMEOUT_MS, self._max_records)
+                batches = await self._poll(reader)
                 await self._credit.acquire()
                 self._inbox.put(lambda epoch=epoch, batches=batches: self._take_fetched(epoch, batches))  # type: ignore[misc]
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the thread raises it: the task fails
             self._inbox.put(lambda error=error: _raise(error))  # type: ignore[misc]
+
+    async def _poll(self, reader: Reader) -> list[FetchedBatch]:
+        try:
+            return await reader.poll(POLL_TIMEOUT_MS)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            log.warning("Reading failed and is tried again: %s", error)
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            return []
 
     async def _commit_forever(self) -> None:
         interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
@@ -345,13 +357,16 @@ class SinkTaskUnit(TaskUnit):
     async def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
         assert self.reader is not None
         self._epoch += 1
+        assigned = set(self.reader.assignment)
         for partition, offset in positions.items():
-            self.reader.seek(partition, offset)
+            if partition in assigned:
+                self.reader.seek(partition, offset)
 
     async def _pause(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
         assert self.reader is not None
-        self.reader.pause(pause)
-        self.reader.resume(resume)
+        assigned = set(self.reader.assignment)
+        self.reader.pause(pause & assigned)
+        self.reader.resume(resume & assigned)
 
     async def _stop_reading(self) -> None:
         self._closing = True

@@ -146,9 +146,9 @@ class Worker:
 
     # validation, in a process that nothing else depends on
 
-    async def validate(self, properties: Mapping[str, str]) -> dict[str, Any]:
+    async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
         """The outcome of validating a connector configuration, in REST's shape. Raises RemoteError, Hung."""
-        result: dict[str, Any] = await self._ask_validator("validate", dict(properties), self.config.properties)
+        result: dict[str, Any] = await self._ask_validator("validate", dict(config), self.config.properties, plugin)
         return result
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
@@ -158,7 +158,7 @@ class Worker:
 
     async def describe_plugins(self, method: str, *arguments: Any) -> Any:
         """Ask about plug-ins: `list_plugins(connectors_only)`, `plugin_config(name)`."""
-        return await self._ask_validator(method, *arguments)
+        return await self._ask_validator(method, self.config.properties, *arguments)
 
     async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
         """Pass a log level on to every child."""

@@ -7,10 +7,10 @@ offsets topic work on these bytes, and Java writes maps in `HashMap` order, so t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from headrace.stores.java_hashmap import table_capacity
+from headrace.data.java import hash_map_order
 
 Partition = Mapping[str, Any]
 Offset = Mapping[str, Any]
@@ -52,25 +52,7 @@ def canonical(partition: Partition) -> str:
 
 def in_hashmap_order(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """The entries in the order in which a Java `HashMap` that took them one by one walks them."""
-    capacity = table_capacity(len(mapping))
-    return dict(sorted(mapping.items(), key=lambda entry: _spread(java_string_hash(entry[0])) & (capacity - 1)))
-
-
-def java_string_hash(text: str) -> int:
-    """`String.hashCode()` as an unsigned 32-bit integer, over UTF-16 code units."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    return _fold(int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
-
-
-def _fold(units: Iterable[int]) -> int:
-    value = 0
-    for unit in units:
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value
-
-
-def _spread(value: int) -> int:
-    return value ^ (value >> 16)
+    return {key: mapping[key] for key in hash_map_order(mapping)}
 
 
 def _compact(value: Any) -> bytes:

@@ -1,0 +1,1 @@
+"""FileStream source and sink: lines of a text file to and from topics."""

@@ -1,0 +1,28 @@
+"""Configuration of the file connectors: Kafka's keys and defaults."""
+
+from __future__ import annotations
+
+from headrace.api.config import Config, Importance, key
+
+
+class FileStreamSourceConfig(Config):
+    """Keys of the source and of its task."""
+
+    file: str | None = key(
+        "file", default=None, doc="Source filename. If not specified, the standard input will be used.",
+        importance=Importance.HIGH,
+    )  # fmt: skip
+    topic: str = key("topic", doc="The topic to publish data to.", importance=Importance.HIGH, non_empty=True)
+    batch_size: int = key(
+        "batch.size", default=2000, at_least=1, doc="The maximum number of records the source task can read from the "
+        "file each time it is polled.", importance=Importance.LOW,
+    )  # fmt: skip
+
+
+class FileStreamSinkConfig(Config):
+    """Keys of the sink and of its tasks."""
+
+    file: str | None = key(
+        "file", default=None, doc="Destination filename. If not specified, the standard output will be used.",
+        importance=Importance.HIGH,
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""FileStreamSinkConnector: each record becomes a line, Java's text of its value, at the end of a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from headrace.api.connector import SinkConnector
+from headrace.api.errors import ConnectError
+from headrace.api.task import SinkTask, TopicPartition
+from headrace.data.batch import SinkBatch
+from headrace.data.text import java_strings
+from headrace_connectors.file.config import FileStreamSinkConfig
+
+_STDOUT = 1
+
+
+class FileStreamSinkTask(SinkTask):
+    """Appends to one file, or writes to standard output; several tasks may append to the same file."""
+
+    config_model = FileStreamSinkConfig
+
+    def start(self, config: FileStreamSinkConfig) -> None:
+        """Open the file."""
+        self._descriptor = _STDOUT
+        self._file = config.file
+        if config.file:
+            try:
+                self._descriptor = os.open(config.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            except OSError as error:
+                raise ConnectError(f"Couldn't find or create file '{config.file}': {error.strerror}") from error
+
+    def put_batch(self, batch: SinkBatch) -> None:
+        """Write a batch by one system call, so that tasks do not mix within lines."""
+        lines = java_strings(batch.value_schema, batch.values)
+        data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+        try:
+            written = os.write(self._descriptor, data)
+            while written < len(data):  # a full pipe, or a disk that has only just room
+                written += os.write(self._descriptor, data[written:])
+        except OSError as error:
+            raise ConnectError(f"Cannot write to {self._file or 'standard output'}: {error.strerror}") from error
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Everything has been handed to the operating system by `put_batch`."""
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions leave nothing behind."""
+
+    def close_resources(self) -> None:
+        """Close the file."""
+        if getattr(self, "_descriptor", _STDOUT) != _STDOUT:
+            os.close(self._descriptor)
+            self._descriptor = _STDOUT
+
+
+class FileStreamSinkConnector(SinkConnector):
+    """Runs as many tasks as allowed, all appending."""
+
+    config_model = FileStreamSinkConfig
+    task_class = FileStreamSinkTask
+    java_names = ("org.apache.kafka.connect.file.FileStreamSinkConnector",)
+
+    def start(self, config: FileStreamSinkConfig) -> None:
+        """Keep the configuration for the tasks."""
+        self._config = config
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """The same for each."""
+        return [self._config.originals] * max_tasks

@@ -1,0 +1,161 @@
+"""FileStreamSourceConnector: one task that turns the lines of a file, as it grows, into records.
+
+The offset is the number of bytes read, in Apache's shape (`{"filename": …}` to `{"position": …}`); Apache counts
+characters, which resumes too early in files that are not ASCII.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.api.connector import ExactlyOnceSupport, SourceConnector
+from headrace.api.errors import ConnectError
+from headrace.api.task import SourceTask
+from headrace.data.batch import SourceBatch
+from headrace.data.schema import STRING_SCHEMA
+from headrace_connectors.file.config import FileStreamSourceConfig
+from headrace_connectors.file.lines import LineCutter
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 512 * 1024
+WAIT_S = 0.1
+MISSING_FILE_WAIT_S = 0.5
+_STDIN = 0
+
+
+class FileStreamSourceTask(SourceTask):
+    """Reads one file, or standard input."""
+
+    config_model = FileStreamSourceConfig
+
+    def start(self, config: FileStreamSourceConfig) -> None:
+        """Find out where to go on; the file is opened by the first poll."""
+        self._config = config
+        self._stopping = threading.Event()
+        self._descriptor: int | None = None
+        self._partition = {"filename": config.file}
+        self._said_missing = False
+        offset = self.context.offsets.read(self._partition) if config.file else None
+        self._cutter = LineCutter(_position_of(config.file, offset))
+
+    def poll(self) -> SourceBatch | None:
+        """Lines that are there; None after a short wait when there are none."""
+        cutter = self._cutter
+        if not cutter.waiting and not self._read_more():
+            return None
+        lines = cutter.take(self._config.batch_size)
+        return SourceBatch(
+            self._config.topic,
+            lines,
+            value_schema=STRING_SCHEMA,
+            timestamps=time.time_ns() // 1_000_000,
+            source_partition=self._partition,
+            source_offset={"position": cutter.position},
+        )
+
+    def stop(self) -> None:
+        """End a wait."""
+        self._stopping.set()
+
+    def close_resources(self) -> None:
+        """Close the file."""
+        if self._descriptor not in (None, _STDIN):
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def _read_more(self) -> bool:
+        if self._descriptor is None and not self._open():
+            return False
+        block = self._read_block()
+        if block:
+            self._cutter.feed(block)
+        elif self._config.file:
+            self._stopping.wait(WAIT_S)
+        return self._cutter.waiting > 0
+
+    def _read_block(self) -> bytes:
+        assert self._descriptor is not None
+        if self._descriptor == _STDIN and not select.select([_STDIN], [], [], WAIT_S)[0]:
+            return b""
+        block = os.read(self._descriptor, BLOCK_BYTES)
+        if not block and self._descriptor == _STDIN:
+            self._stopping.wait(WAIT_S)
+        return block
+
+    def _open(self) -> bool:
+        file = self._config.file
+        if not file:
+            self._descriptor = _STDIN
+            return True
+        try:
+            self._descriptor = os.open(file, os.O_RDONLY)
+        except FileNotFoundError:
+            if not self._said_missing:
+                self._said_missing = True
+                log.warning("Couldn't find file %s: waiting for it to be created", file)
+            self._stopping.wait(MISSING_FILE_WAIT_S)
+            return False
+        except OSError as error:
+            raise ConnectError(f"Cannot read file {file}: {error.strerror}") from error
+        size = os.fstat(self._descriptor).st_size
+        if self._cutter.position > size:
+            log.warning(
+                "File %s has %d bytes, but %d were read before: waiting for more", file, size, self._cutter.position
+            )
+        os.lseek(self._descriptor, self._cutter.position, os.SEEK_SET)
+        log.info("Reading file %s from byte %d", file, self._cutter.position)
+        return True
+
+
+class FileStreamSourceConnector(SourceConnector):
+    """Runs one task, whatever tasks.max says."""
+
+    config_model = FileStreamSourceConfig
+    task_class = FileStreamSourceTask
+    java_names = ("org.apache.kafka.connect.file.FileStreamSourceConnector",)
+
+    def start(self, config: FileStreamSourceConfig) -> None:
+        """Keep the configuration for the task."""
+        self._config = config
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """One: the order of lines allows no more."""
+        return [self._config.originals]
+
+    def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:
+        """Files can be read again from an offset, standard input cannot."""
+        return ExactlyOnceSupport.SUPPORTED if config.file else ExactlyOnceSupport.UNSUPPORTED
+
+    def alter_offsets(self, config: FileStreamSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Check what a user wants to write."""
+        if not config.file:
+            raise ConnectError("Offsets cannot be modified if the 'file' configuration is unspecified (standard input)")
+        for partition, offset in offsets.items():
+            if [name for name, _ in partition] != ["filename"]:
+                raise ConnectError(f"Partition objects should contain the key 'filename' alone, not {dict(partition)}")
+            if offset is not None:
+                _checked_position(offset)
+        return True
+
+
+def _position_of(file: str | None, offset: Mapping[str, Any] | None) -> int:
+    if offset is None:
+        return 0
+    try:
+        return _checked_position(offset)
+    except ConnectError as error:
+        raise ConnectError(f"The stored offset of file {file} cannot be used: {error}") from None
+
+
+def _checked_position(offset: Mapping[str, Any]) -> int:
+    position = offset.get("position")
+    if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+        raise ConnectError(f"An offset must be {{'position': n}} with a whole number of bytes, not {dict(offset)}")
+    return position

@@ -1,0 +1,64 @@
+"""`connect-standalone worker.properties [connector1.properties connector2.json …]`.
+
+Exit codes are Connect's: 1 usage, 2 failure while preparing the worker, 3 failure of a connector file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+USAGE, PREPARING, STARTING = 1, 2, 3
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a standalone worker until it is told to stop."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    if options.daemon:
+        return _start_in_background(options)
+    from headrace.cli import standalone_worker
+
+    return standalone_worker.run(options.worker, options.connectors)
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="connect-standalone", description="Run a standalone Connect worker.", allow_abbrev=False)
+    parser.add_argument("-daemon", action="store_true", help="run in the background, output to logs/NAME.out")
+    parser.add_argument("-name", default="connectStandalone", help="name of the background process")
+    parser.add_argument("-loggc", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("worker", type=Path, metavar="worker.properties")
+    parser.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties|json")
+    return parser.parse_args(arguments)
+
+
+def _start_in_background(options: argparse.Namespace) -> int:
+    directory = Path(os.environ.get("LOG_DIR", "logs"))
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "headrace.cli.connect_standalone", str(options.worker)]
+    with open(directory / f"{options.name}.out", "ab") as output:
+        subprocess.Popen(
+            [*command, *map(str, options.connectors)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    entry()

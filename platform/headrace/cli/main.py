@@ -1,0 +1,100 @@
+"""`headrace`: one command for brokers, workers and files.
+
+    headrace broker start FILE | broker format FILE | connect standalone WORKER CONNECTOR… | validate FILE… | version
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+
+import click
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def headrace() -> None:
+    """Kafka-compatible brokers, Kafka Connect workers and lakehouse loading."""
+
+
+@headrace.group()
+def broker() -> None:
+    """Run and prepare brokers."""
+
+
+_PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@broker.command("start", context_settings=_PASS_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def broker_start(arguments: tuple[str, ...]) -> None:
+    """Run one broker: `headrace broker start configs/broker.properties [--property KEY=VALUE …]`."""
+    from headrace_broker.server.main import main
+
+    sys.exit(main(list(arguments)))
+
+
+@broker.command("format")
+@click.argument("file", type=_PATH)
+@click.option("--cluster-id", help="the cluster to format for (default: a fresh id)")
+def broker_format(file: Path, cluster_id: str | None) -> None:
+    """Prepare the empty data directories of a node."""
+    from headrace_broker.server.config import ConfigError
+    from headrace_broker.server.data_dirs import StartError
+    from headrace_broker.server.main import format_storage, load_properties
+
+    try:
+        lines = format_storage(load_properties(str(file)), cluster_id)
+    except ConfigError as error:
+        _fail([f"headrace broker: {line}" for line in error.errors])
+    except (StartError, OSError) as error:
+        _fail([f"headrace broker: {error}"])
+    for line in lines:
+        click.echo(line)
+
+
+@headrace.group()
+def connect() -> None:
+    """Run Connect workers."""
+
+
+@connect.command("standalone", context_settings=_PASS_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def connect_standalone(arguments: tuple[str, ...]) -> None:
+    """Run a standalone worker: `headrace connect standalone worker.properties connector.properties …`."""
+    from headrace.cli.connect_standalone import main
+
+    sys.exit(main(list(arguments)))
+
+
+@headrace.command()
+@click.argument("files", nargs=-1, required=True, type=_PATH)
+@click.option("--worker", type=_PATH, help="a worker file, for its config providers, plugin.path and converters")
+def validate(files: tuple[Path, ...], worker: Path | None) -> None:
+    """Check connector files without running anything; every error is shown. Exits with 1 when there is one."""
+    from headrace.cli.validate import validate_files
+
+    sys.exit(0 if validate_files(files, worker) else 1)
+
+
+@headrace.command()
+def version() -> None:
+    """Show the version."""
+    click.echo(f"headrace {distribution_version('headrace')}")
+
+
+def _fail(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+    sys.exit(1)
+
+
+def entry() -> None:
+    """The console script."""
+    headrace(prog_name="headrace")
+
+
+if __name__ == "__main__":
+    entry()

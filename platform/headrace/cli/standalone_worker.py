@@ -1,0 +1,238 @@
+"""The worker process: configuration, embedded broker, herder, REST, signals; from start to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+
+from headrace.api.errors import ConfigErrors, ConnectError
+from headrace.cli.connect_standalone import PREPARING, STARTING
+from headrace.cli.embedded_broker import BrokerFailed, EmbeddedBroker
+from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
+from headrace.metrics import logs
+from headrace.runtime.worker_config import WorkerConfig
+
+log = logging.getLogger("headrace.worker")
+
+
+class CannotStart(Exception):
+    """The worker or a connector file cannot be used; `lines` say why, `code` is the exit code."""
+
+    def __init__(self, code: int, lines: Iterable[str]) -> None:
+        self.code = code
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+def run(worker_file: Path, connector_files: Sequence[Path]) -> int:
+    """Run until a signal ends it; the exit code."""
+    started = time.monotonic()
+    logs.set_up()
+    log.info("Kafka Connect worker initializing ...")
+    broker: EmbeddedBroker | None = None
+    try:
+        config = _worker_config(worker_file)
+        connectors = _connector_files(connector_files)
+        if config.embedded_broker:
+            broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
+            broker.launch()  # it starts while the worker imports the rest
+        return _run_loop(_Standalone(config, connectors, broker, started))
+    except CannotStart as error:
+        for line in error.lines:
+            log.error("%s", line)
+        return error.code
+    finally:
+        if broker is not None:
+            broker.stop()
+
+
+def _run_loop(worker: _Standalone) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(worker.run())
+
+
+class _Standalone:
+    """One run of a worker."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        connectors: Sequence[ConnectorFile],
+        broker: EmbeddedBroker | None,
+        started: float,
+    ) -> None:
+        self._config = config
+        self._connectors = connectors
+        self._broker = broker
+        self._started = started
+        self._signalled = asyncio.Event()
+
+    async def run(self) -> int:
+        """Start, serve until a signal comes, stop."""
+        from headrace.herder.standalone import StandaloneHerder
+        from headrace.rest.server import ListenerError, RestServer
+
+        self._listen_to_signals()
+        rest = RestServer(self._config["listeners"])
+        try:
+            host, port = rest.bind()
+        except ListenerError as error:
+            raise CannotStart(PREPARING, [str(error)]) from None
+        config = await self._with_broker()
+        spared = set() if self._broker is None else {self._broker.pid}
+        herder = StandaloneHerder(config, _offset_store(config), _worker_id(config, host, port), spared)
+        herder.start()
+        await rest.start(herder, distribution_version("headrace"))
+        log.info("REST server listening at http://%s:%d/, %.0f ms after the start", host, port, self._elapsed_ms())
+        try:
+            await self._create_connectors(herder)
+            herder.ready = True
+            log.info("Kafka Connect started")
+            await self._wait_for_end()
+            log.info("Kafka Connect stopping")
+        finally:
+            await herder.stop()
+            await rest.stop()
+        log.info("Kafka Connect stopped")
+        return 0
+
+    async def _with_broker(self) -> WorkerConfig:
+        """The configuration with the embedded broker's address in it, once it serves."""
+        if self._broker is None:
+            return self._config
+        try:
+            address = await self._broker.address()
+        except BrokerFailed as error:
+            raise CannotStart(PREPARING, [str(error)]) from None
+        data = Path(self._config["headrace.data.dir"])
+        log.info(
+            "No bootstrap.servers given: an embedded broker serves at %s, its data in %s "
+            "(set bootstrap.servers to use another cluster)",
+            address,
+            data,
+        )
+        properties = {**self._config.properties, "bootstrap.servers": address}
+        properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
+        return WorkerConfig.standalone(properties)
+
+    async def _create_connectors(self, herder: object) -> None:
+        from headrace.herder.errors import HerderError
+        from headrace.herder.standalone import StandaloneHerder
+
+        assert isinstance(herder, StandaloneHerder)
+        complaints: list[str] = []
+
+        async def create(file: ConnectorFile) -> None:
+            try:
+                await herder.put(file.name, file.config, target=file.initial_state, replace=False)
+            except HerderError as error:
+                complaints.append(f"Failed to create connector for {file.path}: {error}")
+            else:
+                log.info("Created connector %s", file.name)
+
+        for file in self._connectors:
+            await create(file)
+        if complaints:
+            raise CannotStart(STARTING, complaints)
+
+    async def _wait_for_end(self) -> None:
+        signalled = asyncio.ensure_future(self._signalled.wait())
+        if self._broker is None:
+            await signalled
+            return
+        broker_ended = asyncio.ensure_future(self._broker.wait())
+        await asyncio.wait({signalled, broker_ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.done():
+            signalled.cancel()
+            raise CannotStart(PREPARING, [f"The embedded broker ended by itself (status {broker_ended.result()})"])
+        broker_ended.cancel()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if not self._signalled.is_set():
+            self._signalled.set()
+            return
+        from headrace.runtime import process_tree
+
+        log.warning("Second signal: ending at once")
+        process_tree.kill_descendants(os.getpid())
+        os._exit(128 + number)
+
+    def _elapsed_ms(self) -> float:
+        return (time.monotonic() - self._started) * 1000
+
+
+def _worker_config(path: Path) -> WorkerConfig:
+    from headrace.plugins.config_providers import resolve_worker
+
+    try:
+        raw = read_properties(path)
+        properties = resolve_worker(raw) if raw.get("config.providers", "").strip() else raw
+        config = WorkerConfig.standalone(properties)
+    except FileError as error:
+        raise CannotStart(PREPARING, [str(error)]) from None
+    except ConfigErrors as error:
+        raise CannotStart(PREPARING, [f"{path}: {each}" for each in error.errors]) from None
+    except ConnectError as error:
+        raise CannotStart(PREPARING, [f"{path}: {error}"]) from None
+    logs.hide_secrets_of(config.properties)
+    for warning in config.warnings:
+        log.warning("%s: %s", path, warning)
+    return config
+
+
+def _connector_files(paths: Sequence[Path]) -> list[ConnectorFile]:
+    found: list[ConnectorFile] = []
+    complaints: list[str] = []
+    for path in paths:
+        try:
+            found.append(read_connector(path))
+        except FileError as error:
+            complaints.append(str(error))
+    for number, file in enumerate(found):
+        if (first := next((other for other in found[:number] if other.name == file.name), None)) is not None:
+            complaints.append(f"{file.path}: the name {file.name} is already that of {first.path}")
+    if complaints:
+        raise CannotStart(STARTING, complaints)
+    return found
+
+
+def _offset_store(config: WorkerConfig) -> object:
+    from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
+
+    store = FileOffsetStore(Path(config["offset.storage.file.filename"]))
+    try:
+        store.load()
+    except OffsetFileError as error:
+        raise CannotStart(PREPARING, [str(error)]) from None
+    return store
+
+
+def _worker_id(config: WorkerConfig, host: str, port: int) -> str:
+    name = config["rest.advertised.host.name"] or (host if host not in ("0.0.0.0", "::") else _own_address())
+    return f"{name}:{config['rest.advertised.port'] or port}"
+
+
+def _own_address() -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+if __name__ == "__main__":
+    sys.exit("use connect-standalone")

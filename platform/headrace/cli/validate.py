@@ -1,0 +1,44 @@
+"""`headrace validate FILE…`: every error and warning of connector files, without a worker or a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from headrace.api.errors import ConnectError
+from headrace.cli.files import FileError, read_connector, read_properties
+from headrace.metrics import logs
+
+
+def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
+    """Print what is wrong with each file; whether all are valid."""
+    try:
+        worker = {} if worker_file is None else read_properties(worker_file)
+    except FileError as error:
+        click.echo(str(error), err=True)
+        return False
+    return all([_validate_file(path, worker) for path in paths])
+
+
+def _validate_file(path: Path, worker: dict[str, str]) -> bool:
+    from headrace.runtime.connector_unit import validate_now
+
+    try:
+        connector = read_connector(path)
+        result = validate_now(connector.config, worker, None)
+    except FileError as error:
+        click.echo(str(error), err=True)
+        return False
+    except ConnectError as error:
+        click.echo(f"{path}: {error}", err=True)
+        return False
+    errors = [message for item in result["configs"] for message in item["value"]["errors"]]
+    for warning in result["warnings"]:
+        click.echo(f"{path}: warning: {warning}", err=True)
+    for message in errors:
+        click.echo(f"{path}: {logs.secrets.mask(message)}", err=True)
+    if not errors:
+        click.echo(f"{path}: {connector.name} is valid")
+    return not errors
