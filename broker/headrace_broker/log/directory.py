@@ -1,0 +1,160 @@
+"""One log directory: whose it is, that no other process uses it, and the checkpoints over all its partitions.
+
+The lock is held from `open` to `close`. The clean shutdown marker is read and removed on opening, and written last of
+all on closing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+
+from headrace_broker.log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    META_PROPERTIES_FILE,
+    MalformedFileError,
+    TopicPartition,
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_offset_checkpoint,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_offset_checkpoint,
+)
+from headrace_broker.log.storage import Storage, StorageLock
+
+_log = logging.getLogger(__name__)
+DELETE_SUFFIX = "-delete"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
+
+
+class LogDirectoryError(Exception):
+    """A log directory that this broker cannot use; the message is one line for whoever starts it."""
+
+
+class LogDirectory:
+    """A directory of `log.dirs`."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self.path = path.rstrip("/") or "/"
+        self.offline_reason: str | None = None
+        self.was_closed_cleanly = False
+        self.clean_broker_epoch = -1
+        self.meta: dict[str, str] = {}
+        self._storage = storage
+        self._lock: StorageLock | None = None
+        self._written: dict[str, bytes] = {}
+
+    def open(self) -> None:
+        """Take the lock, read `meta.properties`, and note whether the last stop was clean. Raises LogDirectoryError."""
+        try:
+            self._storage.makedirs(self.path)
+            self._lock = self._storage.lock(self._file(LOCK_FILE))
+        except BlockingIOError:
+            raise LogDirectoryError(
+                f"log directory {self.path} is in use by another process, which holds the lock {self._file(LOCK_FILE)}"
+            ) from None
+        except OSError as error:
+            raise LogDirectoryError(f"cannot use log directory {self.path}: {error.strerror or error}") from error
+        try:
+            self.meta = self._read_meta()
+            if self._storage.exists(self._file(CLEAN_SHUTDOWN_FILE)):
+                self.clean_broker_epoch = decode_clean_shutdown(self._storage.read(self._file(CLEAN_SHUTDOWN_FILE)))
+                self.was_closed_cleanly = True
+                self._storage.remove(self._file(CLEAN_SHUTDOWN_FILE))
+                self._storage.sync_directory(self.path)
+        except (OSError, LogDirectoryError):
+            self.release()
+            raise
+
+    def _read_meta(self) -> dict[str, str]:
+        if not self._storage.exists(self._file(META_PROPERTIES_FILE)):
+            return {}
+        try:
+            return decode_meta_properties(self._storage.read(self._file(META_PROPERTIES_FILE)))
+        except MalformedFileError as error:
+            raise LogDirectoryError(f"{self._file(META_PROPERTIES_FILE)}: {error}") from error
+
+    @property
+    def is_formatted(self) -> bool:
+        return bool(self.meta)
+
+    def format(self, cluster_id: str, node_id: int, directory_id: str) -> None:
+        """Write `meta.properties`, once. Raises OSError."""
+        data = encode_meta_properties(cluster_id, node_id, directory_id)
+        self._storage.write_atomic(self._file(META_PROPERTIES_FILE), data)
+        self.meta = decode_meta_properties(data)
+
+    def check_owner(self, cluster_id: str, node_id: int) -> None:
+        """Raise LogDirectoryError when the directory belongs to another cluster or node."""
+        for key, expected in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+            if self.meta.get(key) != expected:
+                raise LogDirectoryError(
+                    f"log directory {self.path} belongs to {key}={self.meta.get(key)}, this broker has {expected} "
+                    f"(see {self._file(META_PROPERTIES_FILE)})"
+                )
+
+    def _file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    # Partitions
+
+    def partition_path(self, topic: str, partition: int) -> str:
+        return self._file(f"{topic}-{partition}")
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the (topic, partition) of every partition's directory that is not marked for deletion."""
+        found = []
+        for name in self._storage.list_directories(self.path):
+            match = (
+                None if name.endswith((DELETE_SUFFIX, "-future", "-stray")) else _PARTITION_DIRECTORY.fullmatch(name)
+            )
+            if match is None:
+                if not name.endswith((DELETE_SUFFIX, "-future", "-stray")):
+                    _log.warning("Ignoring the directory %s/%s: its name is not topic-partition", self.path, name)
+                continue
+            if match["topic"] != CLUSTER_METADATA_TOPIC:
+                found.append((match["topic"], int(match["partition"])))
+        return sorted(found)
+
+    def left_over_deletions(self) -> list[str]:
+        """Return the paths of partitions whose deletion a stop interrupted."""
+        names = self._storage.list_directories(self.path)
+        return [self._file(name) for name in names if name.endswith(DELETE_SUFFIX)]
+
+    # Checkpoints
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """Return (topic, partition) -> offset; empty when the file is missing or cannot be read."""
+        path = self._file(name)
+        if not self._storage.exists(path):
+            return {}
+        try:
+            return decode_offset_checkpoint(self._storage.read(path))
+        except MalformedFileError as error:
+            _log.warning("Ignoring %s: %s", path, error)
+            return {}
+
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True) -> None:
+        """Write the file unless it holds just that already. Raises OSError."""
+        data = encode_offset_checkpoint(offsets)
+        if self._written.get(name) != data:
+            self._storage.write_atomic(self._file(name), data, durable=durable)
+            self._written[name] = data
+
+    def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
+        """Write the clean shutdown marker if everything is safe on disk, and give back the lock. Raises OSError."""
+        try:
+            if clean and self.offline_reason is None:
+                self._storage.write_atomic(self._file(CLEAN_SHUTDOWN_FILE), encode_clean_shutdown(broker_epoch))
+                self._storage.sync_directory(self.path)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

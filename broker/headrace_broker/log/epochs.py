@@ -1,0 +1,81 @@
+"""Which leader epoch began at which offset, and the answers followers get from it (KIP-101, KIP-279). Pure.
+
+The owner persists `entries` whenever a method returns True.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """(epoch, start offset) entries, strictly increasing in epoch and not decreasing in offset."""
+
+    __slots__ = ("_epochs", "_start_offsets")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._start_offsets: list[int] = []
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._start_offsets, strict=True))
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` begins at `start_offset`; entries that contradict it go. Return whether any changed."""
+        if self._epochs and epoch == self._epochs[-1] and start_offset >= self._start_offsets[-1]:
+            return False
+        if epoch < 0:
+            return False
+        keep = min(bisect_left(self._epochs, epoch), bisect_left(self._start_offsets, start_offset))
+        del self._epochs[keep:], self._start_offsets[keep:]
+        self._epochs.append(epoch)
+        self._start_offsets.append(start_offset)
+        return True
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """Return the epoch that wrote the record at `offset`, -1 if unknown."""
+        index = bisect_right(self._start_offsets, offset) - 1
+        return self._epochs[index] if index >= 0 else UNDEFINED_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return (largest known epoch <= `epoch`, the offset where the epoch after it begins), (-1, -1) if unknown.
+
+        The latest epoch ends at the end of the log; an epoch before the first known one answers with that one's start.
+        """
+        if epoch < 0 or not self._epochs:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self._epochs[-1]:
+            return epoch, log_end_offset
+        index = bisect_right(self._epochs, epoch)
+        if index == len(self._epochs):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET  # an epoch from the future
+        if index == 0:
+            return epoch, self._start_offsets[0]
+        return self._epochs[index - 1], self._start_offsets[index]
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Drop epochs that begin at or after `end_offset`. Return whether anything changed."""
+        keep = bisect_left(self._start_offsets, end_offset)
+        changed = keep < len(self._epochs)
+        del self._epochs[keep:], self._start_offsets[keep:]
+        return changed
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Drop epochs that ended before `start_offset`; the one that holds it begins there now."""
+        index = bisect_right(self._start_offsets, start_offset) - 1
+        if index < 0 or (index == 0 and self._start_offsets[0] == start_offset):
+            return False
+        del self._epochs[:index], self._start_offsets[:index]
+        self._start_offsets[0] = start_offset
+        return True

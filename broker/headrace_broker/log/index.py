@@ -1,0 +1,127 @@
+"""The offset and time indexes of a segment: sparse, sorted, arrays in memory, Kafka's format on disk. Pure.
+
+Offset entries are (last offset of a batch, file position where that batch begins), both relative and 32 bits wide. Time
+entries are (largest timestamp so far, last offset of the batch that has it). The active segment's files are written
+when it is rolled, flushed or closed: after a crash they are rebuilt from the records anyway.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+
+OFFSET_ENTRY_SIZE = 8
+TIME_ENTRY_SIZE = 12
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class OffsetIndex:
+    """relative offset -> file position."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("i")
+        self.positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def lookup(self, relative_offset: int) -> int:
+        """Return the position of the last entry at or before `relative_offset`, 0 without one."""
+        index = bisect_right(self.offsets, relative_offset) - 1
+        return self.positions[index] if index >= 0 else 0
+
+    def floor_position(self, position: int) -> int:
+        """Return the largest indexed batch start at or before `position`, 0 without one."""
+        index = bisect_right(self.positions, position) - 1
+        return self.positions[index] if index >= 0 else 0
+
+    def truncate(self, size_bytes: int) -> None:
+        """Drop entries for batches that begin at or after `size_bytes` of the log file."""
+        keep = bisect_right(self.positions, size_bytes - 1)
+        del self.offsets[keep:], self.positions[keep:]
+
+    def encode(self) -> bytes:
+        flat = array("i", bytes(OFFSET_ENTRY_SIZE * len(self.offsets)))
+        flat[0::2] = self.offsets
+        flat[1::2] = self.positions
+        if sys.byteorder == "little":
+            flat.byteswap()
+        return flat.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> OffsetIndex:
+        """Return the index. Raises ValueError for a length or an order that no index has."""
+        if len(data) % OFFSET_ENTRY_SIZE:
+            raise ValueError(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_SIZE}")
+        flat = array("i")
+        flat.frombytes(data)
+        if sys.byteorder == "little":
+            flat.byteswap()
+        index = cls()
+        index.offsets = flat[0::2]
+        index.positions = flat[1::2]
+        # A file that its writer had no time to trim ends in zeros.
+        while len(index) and index.positions[-1] == 0 and index.offsets[-1] == 0:
+            index.offsets.pop()
+            index.positions.pop()
+        if len(index) > 1 and (index.positions[-1] <= index.positions[0] or index.offsets[-1] <= index.offsets[0]):
+            raise ValueError("the entries are not in order")
+        return index
+
+
+class TimeIndex:
+    """largest timestamp so far -> relative offset."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def maybe_append(self, timestamp: int, relative_offset: int) -> None:
+        """Add an entry if its timestamp is larger than the last one's."""
+        if timestamp > (self.timestamps[-1] if self.timestamps else -1):
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    def lookup(self, timestamp: int) -> int:
+        """Return the relative offset from which on a record with a timestamp >= `timestamp` may be found."""
+        index = bisect_right(self.timestamps, timestamp) - 1
+        return self.offsets[index] if index >= 0 else 0
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drop entries at or after `relative_offset`."""
+        keep = bisect_right(self.offsets, relative_offset - 1)
+        del self.timestamps[keep:], self.offsets[keep:]
+
+    def encode(self) -> bytes:
+        pairs = zip(self.timestamps, self.offsets, strict=True)
+        return b"".join([_TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs])
+
+    @classmethod
+    def decode(cls, data: bytes) -> TimeIndex:
+        """Return the index. Raises ValueError for a length or an order that no index has."""
+        if len(data) % TIME_ENTRY_SIZE:
+            raise ValueError(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
+        index = cls()
+        previous = -1
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
+            if timestamp <= previous:
+                if timestamp == 0 and offset == 0:
+                    break  # zeros of a file that its writer had no time to trim
+                raise ValueError("the entries are not in order")
+            index.timestamps.append(timestamp)
+            index.offsets.append(offset)
+            previous = timestamp
+        return index

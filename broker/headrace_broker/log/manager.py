@@ -1,0 +1,367 @@
+"""All the logs of a broker: start-up, creation, deletion, checkpoints, and the housekeeping of every few seconds.
+
+The manager belongs to the event loop. What would block it for long (fsync of a rolled segment, removal of large files)
+is handed to `background(work, done)`: `work` runs elsewhere and touches files only, `done` is called back on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from headrace_broker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, TopicPartition
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.directory import DELETE_SUFFIX, LogDirectory, LogDirectoryError
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.segment import OpenSegments
+from headrace_broker.log.storage import Storage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+Done = Callable[[OSError | None], None]
+Background = Callable[[Work, Done], None]
+
+HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = 5_000
+OFFSET_CHECKPOINT_INTERVAL_MS = 60_000
+RETENTION_CHECK_INTERVAL_MS = 300_000
+PRODUCER_CHECK_INTERVAL_MS = 600_000
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
+DIRECTORY_NAME_SIZE_MAX = 255
+
+
+def run_at_once(work: Work, done: Done) -> None:
+    """Run `work` here and now: the background of tests and simulations."""
+    try:
+        work()
+    except OSError as error:
+        done(error)
+    else:
+        done(None)
+
+
+class LogManager:
+    """(topic, partition) -> PartitionLog, over all log directories."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        log_dirs: Sequence[str],
+        *,
+        background: Background = run_at_once,
+        next_random: Callable[[int], int] = lambda bound: 0,
+        retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        open_segments_max: int = 256,
+    ) -> None:
+        """`next_random(bound)` draws from [0, bound): for roll jitter and for the names of deleted directories."""
+        self.directories = [LogDirectory(storage, path) for path in log_dirs]
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self._storage = storage
+        self._background = background
+        self._next_random = next_random
+        self._open_segments = OpenSegments(open_segments_max)
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._deleted_directories: list[tuple[int, str]] = []
+        self._due_ms: dict[str, int] = {}
+        self._round: Iterator[PartitionLog] = iter(())
+        self._flushing: set[TopicPartition] = set()
+
+    # Start
+
+    def open_directories(self) -> None:
+        """Lock every directory and read whose it is. Raises LogDirectoryError; then none stays locked."""
+        opened: list[LogDirectory] = []
+        try:
+            for directory in self.directories:
+                directory.open()
+                opened.append(directory)
+        except (OSError, LogDirectoryError):
+            for directory in opened:
+                directory.release()
+            raise
+
+    @property
+    def was_closed_cleanly(self) -> bool:
+        return all(directory.was_closed_cleanly for directory in self.directories)
+
+    def load(self, config_of: Callable[[str], LogConfig], now_ms: int) -> int:
+        """Open the log of every partition found, and return how many there are. Raises LogDirectoryError."""
+        for directory in self.directories:
+            for path in directory.left_over_deletions():
+                self._background(partial(self._storage.remove_tree, path), _warn("remove a deleted partition"))
+            recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
+            high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
+            log_starts = directory.read_checkpoint(LOG_START_FILE)
+            for key in directory.partitions():
+                if key in self._directory_of:
+                    both = f"{self._directory_of[key].path} and {directory.path}"
+                    raise LogDirectoryError(f"partition {key[0]}-{key[1]} lies in both {both}: remove one of them")
+                try:
+                    self.logs[key] = self._open(
+                        directory,
+                        key,
+                        config_of(key[0]),
+                        now_ms,
+                        recovery_point=recovery_points.get(key, 0),
+                        high_watermark=high_watermarks.get(key, 0),
+                        log_start_offset=log_starts.get(key, 0),
+                    )
+                except OSError as error:
+                    reason = f"cannot open {directory.partition_path(*key)}: {error.strerror or error}"
+                    raise LogDirectoryError(reason) from error
+                self._directory_of[key] = directory
+        return len(self.logs)
+
+    def _open(
+        self,
+        directory: LogDirectory,
+        key: TopicPartition,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        topic_id: bytes | None = None,
+        recovery_point: int = 0,
+        high_watermark: int = 0,
+        log_start_offset: int = 0,
+    ) -> PartitionLog:
+        return PartitionLog.open(
+            self._storage,
+            directory.partition_path(*key),
+            key[0],
+            key[1],
+            config,
+            now_ms,
+            topic_id=topic_id,
+            was_closed_cleanly=directory.was_closed_cleanly,
+            recovery_point=recovery_point,
+            high_watermark=high_watermark,
+            log_start_offset=log_start_offset,
+            open_segments=self._open_segments,
+            next_jitter_ms=self._next_random,
+        )
+
+    # Partitions
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        return self.logs.get((topic, partition))
+
+    def get_or_create(
+        self, topic: str, partition: int, config: LogConfig, now_ms: int, *, topic_id: bytes | None = None
+    ) -> PartitionLog:
+        """Return the partition's log, made in the directory that has the fewest. Raises ApiError."""
+        key = (topic, partition)
+        log = self.logs.get(key)
+        if log is not None:
+            return log
+        directory = self._emptiest_directory()
+        try:
+            log = self._open(directory, key, config, now_ms, topic_id=topic_id)
+        except OSError as error:
+            reason = f"cannot make {directory.partition_path(topic, partition)}: {error.strerror or error}"
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
+        self.logs[key] = log
+        self._directory_of[key] = directory
+        return log
+
+    def _emptiest_directory(self) -> LogDirectory:
+        usable = [directory for directory in self.directories if directory.offline_reason is None]
+        if not usable:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+        counts = dict.fromkeys((directory.path for directory in usable), 0)
+        for directory in self._directory_of.values():
+            if directory.path in counts:
+                counts[directory.path] += 1
+        return min(usable, key=lambda directory: counts[directory.path])
+
+    def directory_of(self, topic: str, partition: int) -> LogDirectory | None:
+        return self._directory_of.get((topic, partition))
+
+    def delete(self, topic: str, partition: int, now_ms: int) -> None:
+        """Take the partition away: its directory is renamed at once and removed after file.delete.delay.ms.
+
+        An unknown partition is no error. Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        key = (topic, partition)
+        log = self.logs.pop(key, None)
+        if log is None:
+            return
+        directory = self._directory_of.pop(key)
+        for task in ("retention", "producers"):
+            self._due_ms.pop(f"{task} {log.directory}", None)
+        log.release()
+        unique = f"{self._next_random(1 << 128):032x}"
+        tail = f"-{partition}.{unique}{DELETE_SUFFIX}"
+        target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
+        try:
+            self._storage.rename(log.directory, target)
+        except OSError as error:
+            reason = f"cannot delete {log.directory}: {error.strerror or error}"
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
+        log.move(target)
+        self._deleted_directories.append((now_ms + log.config.file_delete_delay_ms, target))
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Stop serving a partition that the cluster does not know; its directory is kept under a `-stray` name.
+
+        Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        key = (topic, partition)
+        log = self.logs.pop(key)
+        directory = self._directory_of.pop(key)
+        log.release()
+        tail = f"-{partition}.{self._next_random(1 << 128):032x}-stray"
+        target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
+        try:
+            self._storage.rename(log.directory, target)
+        except OSError as error:
+            reason = f"cannot set {log.directory} aside: {error.strerror or error}"
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
+
+    # Checkpoints
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermark of every log. Raises OSError."""
+        self._checkpoint(HIGH_WATERMARK_FILE, lambda log: log.high_watermark, durable=False)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write up to where every log is known to be on disk. Raises OSError."""
+        self._checkpoint(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+
+    def checkpoint_log_starts(self) -> None:
+        """Write the log start offsets that DeleteRecords has moved beyond a segment's start. Raises OSError."""
+        self._checkpoint(
+            LOG_START_FILE,
+            lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
+        )
+
+    def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int | None], *, durable: bool = True) -> None:
+        for directory in self.directories:
+            if directory.offline_reason is not None:
+                continue
+            offsets = {
+                key: offset
+                for key, log in self.logs.items()
+                if self._directory_of[key] is directory and (offset := offset_of(log)) is not None
+            }
+            directory.write_checkpoint(name, offsets, durable=durable)
+
+    # Housekeeping
+
+    def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
+        """Do what is due for at most `logs_max` logs; call it about once a second, more often with many partitions."""
+        self._note_offline_directories()
+        self._run_due("high watermarks", HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_high_watermarks)
+        self._run_due("recovery points", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_recovery_points)
+        self._run_due("log starts", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_log_starts)
+        for _ in range(logs_max):
+            log = next(self._round, None)
+            if log is None:
+                self._round = iter(list(self.logs.values()))
+                break
+            if log.offline_reason is None:
+                self._maintain_log(log, now_ms)
+        self._remove_deleted(now_ms)
+
+    def _run_due(self, name: str, interval_ms: int, now_ms: int, action: Callable[[], None]) -> None:
+        if now_ms >= self._due_ms.setdefault(name, now_ms + interval_ms):
+            self._due_ms[name] = now_ms + interval_ms
+            try:
+                action()
+            except OSError as error:
+                _log.error("Cannot write the checkpoint of the %s: %s", name, error.strerror or error)
+
+    def _maintain_log(self, log: PartitionLog, now_ms: int) -> None:
+        try:
+            if self._is_due(f"retention {log.directory}", self._retention_check_interval_ms, now_ms):
+                log.apply_retention(now_ms)
+            if self._is_due(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
+                log.producers.expire(now_ms, self._producer_id_expiration_ms)
+            if log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms:
+                log.flush(now_ms)
+        except ApiError as error:
+            _log.error("%s", error.message)
+            return
+        self._flush_rolled(log)
+        deleted = log.take_deleted_files(now_ms)
+        if deleted:
+            self._background(partial(self._remove_files, deleted), _warn(f"remove old segments of {log.name}"))
+
+    def _is_due(self, name: str, interval_ms: int, now_ms: int) -> bool:
+        if now_ms < self._due_ms.setdefault(name, now_ms + interval_ms):
+            return False
+        self._due_ms[name] = now_ms + interval_ms
+        return True
+
+    def _flush_rolled(self, log: PartitionLog) -> None:
+        """fsync rolled segments in the background, so that recovery after a crash need not read them."""
+        key = (log.topic, log.partition)
+        paths, end_offset = log.unflushed_files()
+        if not paths or key in self._flushing:
+            return
+        self._flushing.add(key)
+
+        def flushed(error: OSError | None) -> None:
+            self._flushing.discard(key)
+            log.rolled_flushed(end_offset, error)
+
+        self._background(partial(self._sync_files, paths), flushed)
+
+    def _sync_files(self, paths: list[str]) -> None:
+        for path in paths:
+            self._storage.sync(path)
+
+    def _remove_files(self, paths: list[str]) -> None:
+        for path in paths:
+            self._storage.remove(path)
+
+    def _remove_deleted(self, now_ms: int) -> None:
+        due = [path for due_ms, path in self._deleted_directories if due_ms <= now_ms]
+        self._deleted_directories = [entry for entry in self._deleted_directories if entry[0] > now_ms]
+        for path in due:
+            self._background(partial(self._storage.remove_tree, path), _warn(f"remove {path}"))
+
+    def _note_offline_directories(self) -> None:
+        for key, log in self.logs.items():
+            directory = self._directory_of[key]
+            if log.offline_reason is not None and directory.offline_reason is None:
+                directory.offline_reason = log.offline_reason
+                _log.error("Log directory %s is offline: %s", directory.path, log.offline_reason)
+
+    # End
+
+    def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
+        """Close every log and give back the directories; clean: with everything on disk and the marker that says so."""
+        for log in self.logs.values():
+            try:
+                log.close(clean=clean, now_ms=now_ms)
+            except ApiError as error:
+                _log.error("%s", error.message)
+        self._note_offline_directories()
+        if clean:
+            try:
+                self.checkpoint_recovery_points()
+                self.checkpoint_high_watermarks()
+                self.checkpoint_log_starts()
+            except OSError as error:
+                _log.error("Cannot write the checkpoints, the next start will check the logs: %s", error)
+                clean = False
+        for directory in self.directories:
+            try:
+                directory.close(clean=clean, broker_epoch=broker_epoch)
+            except OSError as error:
+                _log.error("Cannot mark %s as closed cleanly: %s", directory.path, error)
+        self.logs.clear()
+        self._directory_of.clear()
+
+
+def _warn(action: str) -> Done:
+    def done(error: OSError | None) -> None:
+        if error is not None:
+            _log.warning("Cannot %s: %s", action, error.strerror or error)
+
+    return done

@@ -1,0 +1,207 @@
+"""What a partition remembers of idempotent producers: sequence checks, duplicates, snapshots (KIP-98, KIP-360). Pure.
+
+A producer's last five batches are known, so a retry of any of them is answered with the offset it has. A snapshot keeps
+only the last batch. The owner calls `check`, writes the batch, then `update`; followers and recovery only `update`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.batch import SEQUENCE_MAX, BatchHeader, crc32c
+
+NO_EPOCH = -1
+BATCHES_KEPT = 5
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_CRC_START = 6
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class CorruptSnapshotError(Exception):
+    """A producer snapshot that is cut off, of an unknown version, or has a wrong checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """One remembered batch."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer: its epoch, its last batches, and where its open transaction began (-1 = none is open)."""
+
+    epoch: int = NO_EPOCH
+    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    coordinator_epoch: int = -1
+    timestamp: int = -1
+    transaction_first_offset: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerState:
+    """producer id -> entry, for one partition, up to `end_offset`."""
+
+    __slots__ = ("end_offset", "producers")
+
+    def __init__(self) -> None:
+        self.producers: dict[int, ProducerEntry] = {}
+        self.end_offset = 0
+
+    def check(self, header: BatchHeader) -> ProducerBatch | None:
+        """Return the batch this one repeats, or None when it is the next one.
+
+        Raises ApiError: INVALID_PRODUCER_EPOCH from a producer that has been fenced, OUT_OF_ORDER_SEQUENCE_NUMBER for a
+        gap or a repeat that is older than the last five batches.
+        """
+        entry = self.producers.get(header.producer_id)
+        if entry is None or entry.epoch == NO_EPOCH:
+            return None
+        if header.producer_epoch < entry.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, the last seen one is {entry.epoch}",
+            )
+        first_sequence = header.base_sequence
+        if header.producer_epoch > entry.epoch:
+            if first_sequence != 0:
+                raise _out_of_order(header, f"a new epoch begins with sequence 0, not {first_sequence}")
+            return None
+        last_sequence = header.last_sequence
+        for batch in entry.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        if entry.batches:
+            expected = (entry.last_sequence + 1) & SEQUENCE_MAX
+            if first_sequence != expected:
+                raise _out_of_order(header, f"sequence {first_sequence} where {expected} is next")
+        return None
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Raise ApiError INVALID_PRODUCER_EPOCH for a fenced producer; for batches that carry no sequence."""
+        entry = self.producers.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, the last seen one is {entry.epoch}",
+            )
+
+    def update(self, header: BatchHeader) -> None:
+        """Take in a data batch that is in the log now."""
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry()
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        if header.base_sequence >= 0:
+            entry.batches.append(
+                ProducerBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.last_offset,
+                    header.last_offset_delta,
+                    header.max_timestamp,
+                )
+            )
+        entry.timestamp = header.max_timestamp
+        if header.is_transactional and entry.transaction_first_offset < 0:
+            entry.transaction_first_offset = header.base_offset
+
+    def update_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
+        """Take in a commit or abort marker: the producer's transaction is over."""
+        entry = self.producers.setdefault(header.producer_id, ProducerEntry())
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        entry.coordinator_epoch = coordinator_epoch
+        entry.timestamp = header.max_timestamp
+        entry.transaction_first_offset = -1
+
+    def first_unstable_offset(self) -> int | None:
+        """Return where the oldest open transaction begins, None without one."""
+        offsets = [entry.transaction_first_offset for entry in self.producers.values()]
+        return min((offset for offset in offsets if offset >= 0), default=None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have been idle for `expiration_ms` and have no transaction open."""
+        for producer_id, entry in list(self.producers.items()):
+            if entry.transaction_first_offset < 0 and now_ms - entry.timestamp >= expiration_ms:
+                del self.producers[producer_id]
+
+    def clear(self, end_offset: int) -> None:
+        self.producers.clear()
+        self.end_offset = end_offset
+
+    def encode_snapshot(self) -> bytes:
+        """Return the snapshot file's contents (version 1)."""
+        data = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self.producers)))
+        for producer_id, entry in self.producers.items():
+            last = entry.batches[-1] if entry.batches else ProducerBatch(-1, -1, -1, 0, -1)
+            data += _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_first_offset,
+            )
+        data[2:6] = crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]).to_bytes(4, "big")
+        return bytes(data)
+
+    def load_snapshot(self, data: bytes, end_offset: int) -> None:
+        """Replace everything by a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
+        self.producers = decode_snapshot(data)
+        self.end_offset = end_offset
+
+
+def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
+    """Return producer id -> entry, each with its last batch. Raises CorruptSnapshotError."""
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise CorruptSnapshotError(f"{len(data)} bytes are too few for a producer snapshot")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptSnapshotError(f"version {version} is not {_SNAPSHOT_VERSION}")
+    if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptSnapshotError(f"{len(data)} bytes do not hold {count} producers")
+    if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]):
+        raise CorruptSnapshotError("the checksum is wrong")
+    producers: dict[int, ProducerEntry] = {}
+    for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = (
+            fields
+        )
+        entry = producers[producer_id] = ProducerEntry(epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.timestamp = timestamp
+        entry.transaction_first_offset = first_offset
+        if last_offset >= 0:
+            first_sequence = (last_sequence - offset_delta) & SEQUENCE_MAX
+            entry.batches.append(ProducerBatch(first_sequence, last_sequence, last_offset, offset_delta, timestamp))
+    return producers
+
+
+def _out_of_order(header: BatchHeader, reason: str) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} epoch {header.producer_epoch}: {reason}",
+    )

@@ -1,0 +1,71 @@
+"""Find records in a list of segments by offset or by timestamp. Reads, decides nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+
+from headrace_broker.log.segment import LogSegment
+from headrace_broker.records.batch import BatchHeader
+from headrace_broker.records.reader import read_batch
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+
+_base_offset = attrgetter("base_offset")
+
+
+def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
+    """Return the index of the segment that holds `offset`, 0 for an offset before the first."""
+    last = len(segments) - 1
+    if offset >= segments[last].base_offset:  # nearly always
+        return last
+    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+
+
+def offset_for_timestamp(
+    segments: Sequence[LogSegment], target: int, *, start_offset: int, end_offset: int
+) -> tuple[int, int, int] | None:
+    """Return (timestamp, offset, leader epoch) of the first record in [start, end) with timestamp >= `target`."""
+    for segment in segments[segment_index(segments, start_offset) :]:
+        if segment.max_timestamp < target:
+            continue
+        relative = max(segment.time_index.lookup(target), start_offset - segment.base_offset)
+        for position, header in segment.iter_headers(segment.index.lookup(relative)):
+            if header.base_offset >= end_offset:
+                return None
+            if header.max_timestamp < target or header.last_offset < start_offset:
+                continue
+            found = _first_record(segment, position, header, target, start_offset)
+            if found is not None:
+                return found if found[1] < end_offset else None
+    return None
+
+
+def max_timestamp_offset(segments: Sequence[LogSegment]) -> tuple[int, int, int] | None:
+    """Return (timestamp, offset, leader epoch) of the first record that has the largest timestamp of all."""
+    newest = max(segments, key=lambda segment: segment.max_timestamp)
+    timestamp = newest.max_timestamp
+    if timestamp < 0:
+        return None
+    position = newest.locate(newest.max_timestamp_offset)
+    for at, header in newest.iter_headers(position):
+        if header.max_timestamp >= timestamp:
+            return _first_record(newest, at, header, timestamp, header.base_offset)
+    return None
+
+
+def _first_record(
+    segment: LogSegment, position: int, header: BatchHeader, target: int, start_offset: int
+) -> tuple[int, int, int] | None:
+    epoch = header.partition_leader_epoch
+    if header.timestamp_type == 1:  # the append stamped them all alike
+        return header.max_timestamp, max(header.base_offset, start_offset), epoch
+    columns = read_batch(memoryview(segment.read_whole_batch(position, header)), 0, header)
+    for timestamp, offset in zip(columns.timestamp_list(), columns.offsets or (), strict=True):
+        if timestamp >= target and offset >= start_offset:
+            return timestamp, offset, epoch
+    return None

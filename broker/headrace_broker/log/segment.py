@@ -1,0 +1,375 @@
+"""One segment of a partition's log: a file of record batches, its two indexes, and what is known of its timestamps.
+
+A segment opens its file when it is first used and gives it back when the `OpenSegments` it belongs to holds too many,
+so that a broker of many partitions needs few descriptors. Only the active segment is appended to.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from headrace_broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace_broker.log.storage import Storage, StorageFile
+from headrace_broker.records.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    NO_TIMESTAMP,
+    OVERHEAD_SIZE,
+    BatchHeader,
+    Buffer,
+    CorruptBatchError,
+    read_header,
+)
+
+_log = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+RELATIVE_OFFSET_MAX = 2**31 - 1
+_SCAN_SIZE = 8192
+_LOCATOR = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+_CURSORS_MAX = 8
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Return the name of a segment's file: the offset in 20 digits."""
+    return f"{offset:020d}{suffix}"
+
+
+class OpenSegments:
+    """The segments that have their file open, least recently opened first; shared by all logs of a broker."""
+
+    def __init__(self, count_max: int = 256) -> None:
+        self._count_max = count_max
+        self._segments: OrderedDict[int, LogSegment] = OrderedDict()
+
+    def add(self, segment: LogSegment) -> None:
+        self._segments[id(segment)] = segment
+        if len(self._segments) > self._count_max:
+            _, oldest = self._segments.popitem(last=False)
+            oldest.release()
+
+    def discard(self, segment: LogSegment) -> None:
+        self._segments.pop(id(segment), None)
+
+
+class LogSegment:
+    """A segment; `size_bytes` is the truth about how much of its file counts."""
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_cursors",
+        "_directory",
+        "_file",
+        "_index",
+        "_indexes_dirty",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_open_segments",
+        "_storage",
+        "_time_index",
+        "base_offset",
+        "first_timestamp",
+        "is_active",
+        "roll_jitter_ms",
+        "size_bytes",
+        "started_ms",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        *,
+        open_segments: OpenSegments,
+        size_bytes: int,
+        started_ms: int,
+        is_new: bool = False,
+        roll_jitter_ms: int = 0,
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._open_segments = open_segments
+        self._file: StorageFile | None = None
+        self._index: OffsetIndex | None = OffsetIndex() if is_new else None
+        self._time_index: TimeIndex | None = TimeIndex() if is_new else None
+        self._indexes_dirty = is_new
+        self._bytes_since_index_entry = 0
+        self._cursors: dict[int, int] = {}
+        self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
+        self._max_timestamp_offset = base_offset
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.started_ms = started_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self.first_timestamp: int | None = None
+        self.is_active = is_new
+
+    # Files
+
+    def path(self, suffix: str) -> str:
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}"
+
+    def move(self, directory: str) -> None:
+        """Take note that the partition's directory was renamed."""
+        self._directory = directory
+
+    @property
+    def file(self) -> StorageFile:
+        file = self._file
+        if file is None:
+            file = self._file = self._storage.open(self.path(LOG_SUFFIX))
+            self._open_segments.add(self)
+        return file
+
+    def release(self) -> None:
+        """Close the file; forget indexes that are safe on disk."""
+        self._open_segments.discard(self)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if not self._indexes_dirty and not self.is_active:
+            self._index = None
+            self._time_index = None
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            self._load_indexes()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _load_indexes(self) -> None:
+        """Read both index files; what is missing or senseless is built anew from the records."""
+        try:
+            self._index = OffsetIndex.decode(self._storage.read(self.path(INDEX_SUFFIX)))
+            self._time_index = TimeIndex.decode(self._storage.read(self.path(TIME_INDEX_SUFFIX)))
+            if len(self._index) and self._index.positions[-1] >= self.size_bytes:
+                raise ValueError("the last entry points behind the end of the log")
+        except (ValueError, FileNotFoundError) as error:
+            _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG_SUFFIX), error)
+            self.rebuild_indexes()
+
+    def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
+        """Make both indexes and the largest timestamp anew from the batch headers."""
+        self.reset_indexes()
+        for position, header in self.iter_headers(0):
+            self.note(header, position, index_interval_bytes)
+        self.finish()
+
+    def reset_indexes(self) -> None:
+        """Forget everything that `note` gathers, before the records are walked again."""
+        self._index, self._time_index = OffsetIndex(), TimeIndex()
+        self._indexes_dirty = True
+        self._bytes_since_index_entry = 0
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        self.first_timestamp = None
+
+    def write_indexes(self) -> None:
+        """Write the index files if memory is ahead of them."""
+        if self._indexes_dirty:
+            self._storage.write(self.path(INDEX_SUFFIX), self.index.encode())
+            self._storage.write(self.path(TIME_INDEX_SUFFIX), self.time_index.encode())
+            self._indexes_dirty = False
+
+    def finish(self) -> None:
+        """Close the time index with the largest timestamp of all and write both index files, as on a roll."""
+        if self.max_timestamp > NO_TIMESTAMP:
+            entries = len(self.time_index)
+            self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self._indexes_dirty = self._indexes_dirty or len(self.time_index) > entries
+        self.write_indexes()
+
+    def mark_deleted(self) -> list[str]:
+        """Rename the files to their `.deleted` names and return these."""
+        self.release()
+        deleted = []
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            path = self.path(suffix)
+            if self._storage.exists(path):
+                self._storage.rename(path, path + DELETED_SUFFIX)
+                deleted.append(path + DELETED_SUFFIX)
+        return deleted
+
+    # Timestamps
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of the segment, -1 when it has none; read from the time index of a closed segment."""
+        if self._max_timestamp is None:
+            times = self.time_index
+            self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
+            self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the first batch that has the largest timestamp."""
+        return self._max_timestamp_offset if self.max_timestamp > NO_TIMESTAMP else self.base_offset
+
+    def age_ms(self, now_ms: int, timestamp: int) -> int:
+        """Return how long the segment has waited to be rolled, by its records' clock where they have one."""
+        if self.first_timestamp is None and self.size_bytes:
+            self.first_timestamp = self.read_header(0).max_timestamp
+        if self.first_timestamp is not None and self.first_timestamp >= 0:
+            return timestamp - self.first_timestamp
+        return now_ms - self.started_ms
+
+    # Writing
+
+    def append(self, data: Buffer, batches: Iterable[BatchHeader], index_interval_bytes: int) -> None:
+        """Write whole batches at the end and index them. Raises OSError with the segment as it was before."""
+        position = self.size_bytes
+        try:
+            (self._file or self.file).append(data)
+        except OSError:
+            self._cut_torn_tail(position)
+            raise
+        self.size_bytes = position + len(data)
+        for header in batches:
+            self.note(header, position, index_interval_bytes)
+            position += header.batch_length + OVERHEAD_SIZE
+
+    def _cut_torn_tail(self, size_bytes: int) -> None:
+        try:
+            self.file.truncate(size_bytes)
+        except OSError:
+            pass  # the log goes offline for the first failure; recovery cuts the tail when it is opened again
+
+    def note(self, header: BatchHeader, position: int, index_interval_bytes: int) -> None:
+        """Take in a batch that lies at `position`: timestamps, and an index entry when one is due."""
+        timestamp = header.max_timestamp
+        if self.first_timestamp is None and position == 0:
+            self.first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self._max_timestamp = timestamp
+            self._max_timestamp_offset = header.base_offset + header.last_offset_delta
+        if self._bytes_since_index_entry > index_interval_bytes:
+            self.index.append(header.base_offset + header.last_offset_delta - self.base_offset, position)
+            self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self._indexes_dirty = True
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += header.batch_length + OVERHEAD_SIZE
+
+    def has_room(self, size_bytes: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
+        """Return whether a batch fits: by bytes, by 32-bit relative offsets, and by what the indexes may hold."""
+        return (
+            self.size_bytes + size_bytes <= segment_bytes
+            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and len(self.index) < segment_index_bytes // OFFSET_ENTRY_SIZE
+            and len(self.time_index) < segment_index_bytes // TIME_ENTRY_SIZE
+        )
+
+    def truncate_to_position(self, size_bytes: int, next_offset: int) -> None:
+        """Cut the file behind `size_bytes`; no record at or after `next_offset` is left."""
+        self.file.truncate(size_bytes)
+        self.size_bytes = size_bytes
+        self._cursors.clear()
+        self.index.truncate(size_bytes)
+        times = self.time_index
+        times.truncate(next_offset - self.base_offset)
+        self._indexes_dirty = True
+        self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
+        for _, header in self.iter_headers(self.index.lookup(self._max_timestamp_offset - self.base_offset)):
+            if header.max_timestamp > self._max_timestamp:
+                self._max_timestamp = header.max_timestamp
+                self._max_timestamp_offset = header.last_offset
+        if size_bytes == 0:
+            self.first_timestamp = None
+
+    def flush(self) -> None:
+        """Return once records and indexes would survive a power failure."""
+        self.file.sync()
+        self.write_indexes()
+
+    # Reading
+
+    def locate(self, offset: int) -> int:
+        """Return the position of the batch that holds `offset`, or of the next one; the size when there is none."""
+        known = self._cursors.get(offset)
+        if known is not None:
+            return known
+        position = self.index.lookup(offset - self.base_offset)
+        size_bytes = self.size_bytes
+        chunk, chunk_start = b"", position
+        while position + HEADER_SIZE <= size_bytes:
+            if position + HEADER_SIZE > chunk_start + len(chunk):
+                chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
+            base_offset, length, last_offset_delta = _LOCATOR.unpack_from(chunk, position - chunk_start)
+            if base_offset + last_offset_delta >= offset:
+                return position
+            position += max(length, HEADER_SIZE - OVERHEAD_SIZE) + OVERHEAD_SIZE
+        return size_bytes
+
+    def read(self, position: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
+        """Return records from the batch at `position` on: whole batches as far as the index knows their borders.
+
+        The last batch may be cut where the index has no entry near. A first batch larger than `max_bytes` is returned
+        whole if `min_one_batch`, else nothing is.
+        """
+        available = end - position
+        if max_bytes >= available:
+            return self.file.pread(available, position)
+        border = self.index.floor_position(position + max_bytes)
+        size = border - position if border > position else max_bytes
+        data = self.file.pread(max(size, OVERHEAD_SIZE), position)
+        first_size = int.from_bytes(data[8:12], "big") + OVERHEAD_SIZE
+        if first_size <= size:
+            return data
+        return self.file.pread(first_size, position) if min_one_batch else b""
+
+    def remember(self, offset: int, position: int) -> None:
+        """Keep where a reader will go on, so that its next read needs no search."""
+        cursors = self._cursors
+        if len(cursors) >= _CURSORS_MAX:
+            cursors.pop(next(iter(cursors)))
+        cursors[offset] = position
+
+    def read_header(self, position: int) -> BatchHeader:
+        return read_header(self.file.pread(HEADER_SIZE, position))
+
+    def read_whole_batch(self, position: int, header: BatchHeader) -> bytes:
+        return self.file.pread(header.size_bytes, position)
+
+    def iter_headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each batch from `position` on. Raises CorruptBatchError."""
+        size_bytes = self.size_bytes
+        chunk, chunk_start = b"", position
+        while position < size_bytes:
+            if position + HEADER_SIZE > chunk_start + len(chunk):
+                chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
+            if position + HEADER_SIZE > chunk_start + len(chunk):
+                raise CorruptBatchError(position, f"{size_bytes - position} bytes left of a {HEADER_SIZE}-byte header")
+            header = read_header(chunk, position - chunk_start)
+            problem = _implausible(header, position, size_bytes)
+            if problem:
+                raise CorruptBatchError(position, problem)
+            yield position, header
+            position += header.size_bytes
+
+
+def _implausible(header: BatchHeader, position: int, size_bytes: int) -> str | None:
+    if header.size_bytes < HEADER_SIZE:
+        return f"length {header.batch_length} is smaller than a batch header"
+    if header.magic != MAGIC:
+        return f"magic {header.magic} is not {MAGIC}"
+    if position + header.size_bytes > size_bytes:
+        return f"{header.size_bytes} bytes long where {size_bytes - position} are left"
+    return None

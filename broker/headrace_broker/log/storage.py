@@ -1,0 +1,350 @@
+"""The storage port of the log: every byte the log keeps goes through it.
+
+`DiskStorage` is the file system, `MemoryStorage` a dictionary with the same semantics: an open file outlives its rename
+and its removal. Paths are strings with "/" between the parts. Every failure is an `OSError`; the caller decides what it
+means.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class StorageFile(Protocol):
+    """An open file that is read at any position and written at its end."""
+
+    def append(self, data: Buffer) -> None:
+        """Write all of `data` at the end; after an OSError any part of it may be there."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes at `position`, fewer only where the file ends."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def allocate(self, size: int) -> None:
+        """Reserve room for `size` bytes without changing the file's size."""
+
+    def sync(self) -> None:
+        """Return once the contents would survive a power failure (fdatasync)."""
+
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """What the log needs of a file system."""
+
+    def open(self, path: str) -> StorageFile:
+        """Open a file for reading and appending, made if missing."""
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file. Raises FileNotFoundError."""
+
+    def write(self, path: str, data: Buffer) -> None:
+        """Replace a file's contents, with no promise about a crash meanwhile."""
+
+    def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
+        """Replace a file by a rename: a crash leaves the old or the new one. durable = synced before the rename."""
+
+    def sync(self, path: str) -> None:
+        """fdatasync a file by name; a missing one is no error. Safe from another thread."""
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def list_directories(self, path: str) -> list[str]: ...
+
+    def makedirs(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; a missing one is no error. Safe from another thread."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with everything in it; a missing one is no error. Safe from another thread."""
+
+    def lock(self, path: str) -> StorageLock:
+        """Take the exclusive lock on a file. Raises BlockingIOError when another process holds it."""
+
+
+class StorageLock(Protocol):
+    def release(self) -> None: ...
+
+
+class DiskFile:
+    """A file descriptor in append mode: what is written lands at the end, whatever was truncated before."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def append(self, data: Buffer) -> None:
+        written = os.write(self._fd, data)
+        while written != len(data):  # a nearly full disk takes a part, then says ENOSPC
+            written += os.write(self._fd, memoryview(data)[written:])
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def allocate(self, size: int) -> None:
+        # posix_fallocate would grow the file, and a grown log ends in zeros that recovery has to tell from records.
+        # Linux's KEEP_SIZE is not in the os module; without room the first failing write says so all the same.
+        return None
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class DiskLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class DiskStorage:
+    """The file system."""
+
+    def open(self, path: str) -> DiskFile:
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write(self, path: str, data: Buffer) -> None:
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
+        directory, name = os.path.split(path)
+        fd, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=".tmp", dir=directory or ".")
+        try:
+            with open(fd, "wb") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fdatasync(file.fileno())
+            os.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def sync(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def list_directories(self, path: str) -> list[str]:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def lock(self, path: str) -> DiskLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return DiskLock(fd)
+
+
+class MemoryFile:
+    """A file of MemoryStorage; `data` is shared by everyone who has it open."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytearray) -> None:
+        self._data = data
+
+    def append(self, data: Buffer) -> None:
+        self._data += data
+
+    def pread(self, size: int, position: int) -> bytes:
+        return bytes(memoryview(self._data)[position : position + size])
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def truncate(self, size: int) -> None:
+        if size < len(self._data):
+            del self._data[size:]
+        else:
+            self._data.extend(bytes(size - len(self._data)))
+
+    def allocate(self, size: int) -> None:
+        return None
+
+    def sync(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class MemoryLock:
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+class MemoryStorage:
+    """A file system in memory, for fixtures and for brokers whose data need not outlive them."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytearray] = {}
+        self._directories: set[str] = set()
+        self._locks: set[str] = set()
+
+    def open(self, path: str) -> MemoryFile:
+        self._require_directory(path)
+        return MemoryFile(self._files.setdefault(path, bytearray()))
+
+    def read(self, path: str) -> bytes:
+        return bytes(self._file(path))
+
+    def write(self, path: str, data: Buffer) -> None:
+        self._require_directory(path)
+        self._files[path] = bytearray(data)
+
+    def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
+        self.write(path, data)
+
+    def sync(self, path: str) -> None:
+        return None
+
+    def sync_directory(self, path: str) -> None:
+        return None
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or path in self._directories
+
+    def size(self, path: str) -> int:
+        return len(self._file(path))
+
+    def listdir(self, path: str) -> list[str]:
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        prefix = path + "/"
+        names = (name[len(prefix) :] for name in [*self._files, *self._directories] if name.startswith(prefix))
+        return [name for name in names if "/" not in name]
+
+    def list_directories(self, path: str) -> list[str]:
+        return [name for name in self.listdir(path) if f"{path}/{name}" in self._directories]
+
+    def makedirs(self, path: str) -> None:
+        parts = path.split("/")
+        self._directories.update("/".join(parts[: count + 1]) for count in range(len(parts)))
+
+    def rename(self, source: str, target: str) -> None:
+        self._require_directory(target)
+        if source in self._files:
+            self._files[target] = self._files.pop(source)
+            return
+        if source not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        inside = source + "/"
+        for path in [path for path in self._files if path.startswith(inside)]:
+            self._files[target + path[len(source) :]] = self._files.pop(path)
+        for path in [path for path in self._directories if path == source or path.startswith(inside)]:
+            self._directories.discard(path)
+            self._directories.add(target + path[len(source) :])
+
+    def remove(self, path: str) -> None:
+        self._files.pop(path, None)
+
+    def remove_tree(self, path: str) -> None:
+        inside = path + "/"
+        for name in [name for name in self._files if name.startswith(inside)]:
+            del self._files[name]
+        self._directories = {name for name in self._directories if name != path and not name.startswith(inside)}
+
+    def lock(self, path: str) -> MemoryLock:
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        self.write(path, b"")
+        self._locks.add(path)
+        return MemoryLock(self._locks, path)
+
+    def _file(self, path: str) -> bytearray:
+        try:
+            return self._files[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+    def _require_directory(self, path: str) -> None:
+        directory = path.rpartition("/")[0]
+        if directory and directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

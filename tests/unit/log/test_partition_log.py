@@ -1,0 +1,455 @@
+"""PartitionLog on memory storage: append, read, roll, epochs, producers, timestamps, truncation, retention."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+from headrace_broker.log.admission import AppendOrigin, RecordsRejectedError
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import MemoryFile, MemoryStorage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.batch import iter_batches
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.compression import Compression
+from headrace_broker.records.reader import read_columns
+
+NOW = 1_700_000_000_000
+DIRECTORY = "/data/t-0"
+
+
+def open_log(storage: MemoryStorage | None = None, config: LogConfig | None = None, **options) -> PartitionLog:
+    storage = storage or MemoryStorage()
+    return PartitionLog.open(storage, DIRECTORY, "t", 0, config or LogConfig(), NOW, **options)
+
+
+def batch(*values: bytes, timestamp: int = NOW, **options) -> bytearray:
+    return build_batch(RecordColumns(values=list(values), timestamps=timestamp), **options)
+
+
+def append(log: PartitionLog, *values: bytes, timestamp: int = NOW, epoch: int = 0, now_ms: int = NOW, **options):
+    info = log.append_as_leader(batch(*values, timestamp=timestamp, **options), leader_epoch=epoch, now_ms=now_ms)
+    log.high_watermark = log.log_end_offset
+    return info
+
+
+def values_from(log: PartitionLog, offset: int = 0) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20, upper_bound_offset=log.log_end_offset)
+        columns = read_columns(b"".join(read.buffers), offset)
+        assert len(columns), offset
+        values += columns.values
+        offset = columns.next_offset or 0
+    return values
+
+
+def error_of(call) -> ErrorCode:
+    with pytest.raises(ApiError) as raised:
+        call()
+    return raised.value.code
+
+
+def test_offsets_and_epoch_are_written_into_the_batch() -> None:
+    log = open_log()
+    first = append(log, b"a", b"b")
+    second = append(log, b"c", epoch=4)
+    assert (first.base_offset, first.last_offset) == (0, 1)
+    assert (second.base_offset, second.last_offset, second.log_append_time_ms) == (2, 2, -1)
+    data = b"".join(log.read(0, 1 << 20).buffers)
+    assert [(h.base_offset, h.partition_leader_epoch) for _, h in iter_batches(data)] == [(0, 0), (2, 4)]
+    assert values_from(log) == [b"a", b"b", b"c"]
+
+
+def test_reading_begins_with_the_batch_that_holds_the_offset_and_ends_at_the_bound() -> None:
+    log = open_log()
+    for number in range(10):
+        append(log, b"x%d" % number, b"y%d" % number)
+    data = b"".join(log.read(5, 1 << 20, upper_bound_offset=8).buffers)
+    assert [header.base_offset for _, header in iter_batches(data)] == [4, 6]
+    assert log.read(20, 100).size_bytes == 0
+    assert error_of(lambda: log.read(21, 100)) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_nothing_above_the_high_watermark_is_read_by_default() -> None:
+    log = open_log()
+    log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
+    assert log.read(0, 100).size_bytes == 0
+    assert log.read(0, 100, upper_bound_offset=log.log_end_offset).size_bytes > 0
+
+
+def test_one_batch_is_returned_even_if_it_is_larger_than_asked() -> None:
+    log = open_log()
+    append(log, b"x" * 5000)
+    append(log, b"y" * 5000)
+    assert log.read(0, 100, min_one_batch=False).size_bytes == 0
+    assert values_of(log.read(0, 100)) == [b"x" * 5000]
+
+
+def values_of(read) -> list[bytes | None]:
+    return read_columns(b"".join(read.buffers)).values
+
+
+def test_a_read_ends_at_an_indexed_batch_border() -> None:
+    log = open_log()
+    for number in range(50):
+        append(log, b"%04d" % number * 500)
+    read = log.read(3, 9000)
+    data = b"".join(read.buffers)
+    batches = list(iter_batches(data))
+    assert sum(header.size_bytes for _, header in batches) == len(data) <= 9000
+    assert batches[0][1].base_offset == 3
+
+
+def test_segments_roll_by_size_and_reads_cross_them() -> None:
+    log = open_log(config=LogConfig(segment_bytes=400))
+    for number in range(30):
+        append(log, b"value %d" % number)
+    assert len(log.segments) > 5
+    assert all(segment.size_bytes <= 400 for segment in log.segments)
+    assert values_from(log) == [b"value %d" % number for number in range(30)]
+    assert values_from(log, 17) == [b"value %d" % number for number in range(17, 30)]
+
+
+def test_segments_roll_by_age_of_their_records() -> None:
+    log = open_log(config=LogConfig(segment_ms=1000, message_timestamp_after_max_ms=10**9))
+    append(log, b"a", timestamp=NOW)
+    append(log, b"b", timestamp=NOW + 1000)
+    assert len(log.segments) == 1
+    append(log, b"c", timestamp=NOW + 1001)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda b: b[:40], ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b[:16] + b"\x01" + b[17:], ErrorCode.INVALID_RECORD),
+        (lambda b: b[:-1] + b"\x01", ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b + b, ErrorCode.INVALID_RECORD),
+        (lambda b: b"\0\0\0\0\0\0\0\1" + b[8:], ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_broken_batches_are_refused_and_nothing_is_written(change, code: ErrorCode) -> None:
+    log = open_log()
+    append(log, b"before")
+    size = log.size_bytes
+    records = bytearray(change(batch(b"a", b"b")))
+    assert error_of(lambda: log.append_as_leader(records, leader_epoch=0, now_ms=NOW)) == code
+    assert (log.size_bytes, log.log_end_offset) == (size, 1)
+
+
+def test_an_oversize_batch_is_refused_naming_the_limit() -> None:
+    log = open_log(config=LogConfig(max_message_bytes=200))
+    with pytest.raises(ApiError, match=r"max\.message\.bytes=200") as raised:
+        append(log, b"x" * 200)
+    assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_timestamps_too_far_ahead_or_behind_are_refused() -> None:
+    log = open_log(config=LogConfig(message_timestamp_before_max_ms=1000))
+    assert error_of(lambda: append(log, b"a", timestamp=NOW + 3_600_001)) == ErrorCode.INVALID_TIMESTAMP
+    assert error_of(lambda: append(log, b"a", timestamp=NOW - 1001)) == ErrorCode.INVALID_TIMESTAMP
+    append(log, b"a", timestamp=NOW - 1000)
+    append(log, b"a", timestamp=-1)
+
+
+def test_log_append_time_stamps_every_record() -> None:
+    log = open_log(config=LogConfig(is_log_append_time=True))
+    assert append(log, b"a", b"b", timestamp=5, now_ms=NOW + 7).log_append_time_ms == NOW + 7
+    columns = read_columns(b"".join(log.read(0, 1000).buffers))
+    assert (columns.timestamps, columns.timestamp_type) == (NOW + 7, 1)
+
+
+def test_a_compacted_topic_names_the_records_without_a_key() -> None:
+    log = open_log(config=LogConfig(cleanup_compact=True, cleanup_delete=False))
+    columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, b"k"], timestamps=NOW)
+    with pytest.raises(RecordsRejectedError) as raised:
+        log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=NOW)
+    assert raised.value.code == ErrorCode.INVALID_RECORD
+    assert [index for index, _ in raised.value.record_errors] == [1]
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_topic_with_a_codec_of_its_own_repacks_batches(codec: Compression) -> None:
+    log = open_log(config=LogConfig(compression_type="zstd", compression_level=3))
+    append(log, b"a" * 100, b"b" * 100, compression=codec)
+    data = b"".join(log.read(0, 1000).buffers)
+    assert [header.compression for _, header in iter_batches(data)] == [Compression.ZSTD]
+    assert values_from(log) == [b"a" * 100, b"b" * 100]
+
+
+# Producers
+
+
+def producer(log: PartitionLog, sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7):
+    options = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    return append(log, *[b"v"] * count, **options)
+
+
+def test_any_of_the_last_five_batches_is_recognised() -> None:
+    log = open_log()
+    for sequence in range(0, 14, 2):
+        producer(log, sequence, 2)
+    for sequence in range(4, 14, 2):
+        info = producer(log, sequence, 2)
+        assert info.is_duplicate
+        assert (info.base_offset, info.last_offset) == (sequence, sequence + 1)
+    assert log.log_end_offset == 14
+    assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_gaps_and_old_epochs_are_refused_and_sequences_wrap() -> None:
+    log = open_log()
+    producer(log, 2**31 - 2, 2)
+    producer(log, 0, 1)
+    assert error_of(lambda: producer(log, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producer(log, 1)
+    assert error_of(lambda: producer(log, 5, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producer(log, 0, epoch=1)
+    assert error_of(lambda: producer(log, 2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.log_end_offset == 5
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_are_known_after_a_restart(clean: bool) -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=300))
+    for sequence in range(12):
+        producer(log, sequence)
+    if clean:
+        log.close(clean=True, now_ms=NOW)
+    log = open_log(storage, LogConfig(segment_bytes=300), was_closed_cleanly=clean)
+    assert producer(log, 11).is_duplicate
+    assert producer(log, 12).base_offset == 12
+
+
+def test_truncation_takes_back_sequences() -> None:
+    log = open_log()
+    for sequence in range(6):
+        producer(log, sequence)
+    log.truncate_to(3, NOW)
+    assert producer(log, 3).base_offset == 3
+
+
+# Epochs, truncation, retention
+
+
+def test_epochs_end_where_the_next_begins() -> None:
+    log = open_log()
+    append(log, b"a", b"b", epoch=1)
+    append(log, b"c", epoch=3)
+    assert log.end_offset_for_epoch(1) == (1, 2)
+    assert log.end_offset_for_epoch(2) == (1, 2)
+    assert log.end_offset_for_epoch(3) == (3, 3)
+    assert log.end_offset_for_epoch(4) == (-1, -1)
+    assert log.storage.read(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n1 0\n3 2\n"
+    log.truncate_to(2, NOW)
+    assert log.storage.read(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
+
+
+def test_truncation_drops_whole_segments_and_parts_of_one() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=400))
+    for number in range(30):
+        append(log, b"value %d" % number)
+    log.truncate_to(11, NOW)
+    assert (log.log_end_offset, log.high_watermark) == (11, 11)
+    assert values_from(log) == [b"value %d" % number for number in range(11)]
+    append(log, b"new")
+    log.close(clean=True, now_ms=NOW)
+    log = open_log(storage, LogConfig(segment_bytes=400), was_closed_cleanly=True)
+    assert values_from(log) == [*(b"value %d" % number for number in range(11)), b"new"]
+
+
+def test_follower_appends_keep_the_leaders_offsets_and_leave_a_cut_batch_out() -> None:
+    leader, follower = open_log(), open_log()
+    for number in range(3):
+        append(leader, b"%d" % number, epoch=2)
+    data = b"".join(leader.read(0, 1 << 20).buffers)
+    info = follower.append_as_follower(data[:-1], now_ms=NOW)
+    assert info is not None
+    assert (info.base_offset, info.last_offset) == (0, 1)
+    assert follower.latest_epoch == 2
+    code = error_of(lambda: follower.append_as_follower(data, now_ms=NOW))
+    assert code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert follower.append_as_follower(b"", now_ms=NOW) is None
+
+
+def test_retention_by_size_keeps_the_newest_segments() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=400, retention_bytes=900, file_delete_delay_ms=10))
+    for number in range(40):
+        append(log, b"value %d" % number)
+    assert log.apply_retention(NOW) > 0
+    assert 900 <= log.size_bytes <= 900 + 400
+    assert log.log_start_offset == log.segments[0].base_offset
+    assert values_from(log, log.log_start_offset)[-1] == b"value 39"
+    assert error_of(lambda: log.read(0, 10)) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.take_deleted_files(NOW + 9) == []
+    deleted = log.take_deleted_files(NOW + 10)
+    assert any(path.endswith(f"{0:020d}.log.deleted") for path in deleted)
+
+
+def test_retention_by_time_rolls_an_expired_active_segment() -> None:
+    log = open_log(config=LogConfig(retention_ms=1000))
+    append(log, b"a")
+    assert log.apply_retention(NOW + 1000) == 0
+    assert log.apply_retention(NOW + 1001) == 1
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (1, 1, 0)
+    assert append(log, b"b", now_ms=NOW + 2000).base_offset == 1
+
+
+def test_retention_never_passes_the_high_watermark() -> None:
+    log = open_log(config=LogConfig(segment_bytes=200, retention_bytes=0))
+    for number in range(5):
+        log.append_as_leader(batch(b"value %d" % number), leader_epoch=0, now_ms=NOW)
+    assert log.apply_retention(NOW) == 0
+    log.high_watermark = 3
+    log.apply_retention(NOW)
+    assert log.log_start_offset <= 3
+
+
+def test_delete_records_moves_the_start_and_segments_follow() -> None:
+    config = LogConfig(segment_bytes=200, cleanup_delete=False, cleanup_compact=False)
+    log = open_log(config=config)
+    for number in range(8):
+        append(log, b"value %d" % number)
+    assert log.delete_records_before(5) == 5
+    assert error_of(lambda: log.read(4, 100)) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error_of(lambda: log.delete_records_before(9)) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.apply_retention(NOW) > 0
+    assert log.segments[0].base_offset <= 5
+    assert log.log_start_offset == 5
+    assert values_from(log, 5) == [b"value 5", b"value 6", b"value 7"]
+    assert log.delete_records_before(-1) == 8
+
+
+# Timestamps
+
+
+def test_offsets_are_found_by_timestamp_to_the_record() -> None:
+    log = open_log(config=LogConfig(segment_bytes=600, index_interval_bytes=50))
+    for number in range(20):
+        columns = RecordColumns(values=[b"a", b"b"], timestamps=[NOW + 20 * number, NOW + 20 * number + 10])
+        log.append_as_leader(build_batch(columns), leader_epoch=number // 10, now_ms=NOW)
+    assert log.offset_for_timestamp(0) is None
+    log.high_watermark = 40
+    for target in range(NOW - 5, NOW + 391):
+        offset = max(0, -(-(target - NOW) // 10))
+        assert log.offset_for_timestamp(target) == (NOW + 10 * offset, offset, offset // 20)
+    assert log.offset_for_timestamp(NOW + 391) is None
+    assert log.max_timestamp_offset() == (NOW + 390, 39, 1)
+    log.delete_records_before(7)
+    assert log.offset_for_timestamp(0) == (NOW + 70, 7, 0)
+
+
+def test_special_targets_of_list_offsets() -> None:
+    log = open_log()
+    assert log.list_offset(-3) is None
+    for number in (5, 9, 7):
+        append(log, b"a", timestamp=NOW + number, epoch=2)
+    log.delete_records_before(1)
+    assert log.list_offset(-1) == (-1, 3, 2)
+    assert log.list_offset(-2) == (-1, 1, 2)
+    assert log.list_offset(-3) == (NOW + 9, 1, 2)
+    assert log.list_offset(-4) == (-1, 1, 2)
+    assert log.list_offset(-5) is None
+    assert log.list_offset(NOW + 6) == (NOW + 9, 1, 2)
+
+
+# Failure
+
+
+class FailingFile(MemoryFile):
+    """Writes a part of what it is given, then fails."""
+
+    __slots__ = ("error",)
+
+    def append(self, data) -> None:
+        if self.error:
+            super().append(memoryview(data)[: len(data) // 2])
+            raise OSError(self.error, os.strerror(self.error))
+        super().append(data)
+
+
+class FailingStorage(MemoryStorage):
+    error = 0
+
+    def open(self, path: str) -> MemoryFile:
+        plain = super().open(path)
+        file = FailingFile(plain._data)
+        file.error = self.error
+        return file
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_failing_write_takes_the_log_offline_and_leaves_what_was_acknowledged(error: int) -> None:
+    storage = FailingStorage()
+    log = open_log(storage)
+    append(log, b"acknowledged")
+    size = log.size_bytes
+    log.release()
+    storage.error = error
+    with pytest.raises(ApiError, match=os.strerror(error)) as raised:
+        append(log, b"lost")
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert storage.size(f"{DIRECTORY}/{0:020d}.log") == size
+    storage.error = 0
+    log.release()
+    assert error_of(lambda: append(log, b"refused")) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert values_from(log) == [b"acknowledged"]
+    assert values_from(open_log(storage)) == [b"acknowledged"]
+
+
+def test_a_broken_segment_ends_the_log_and_takes_those_behind_it_away(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=400))
+    for number in range(20):
+        append(log, b"value %d" % number)
+    broken = log.segments[1]
+    position = broken.locate(broken.base_offset + 2)
+    storage._files[broken.path(".log")][position + 70] ^= 1
+    log = open_log(storage, LogConfig(segment_bytes=400), recovery_point=0)
+    assert log.log_end_offset == broken.base_offset + 2
+    assert len(log.segments) == 2
+    assert f"{broken.base_offset:020d}.log at byte {position}" in caplog.text
+    assert values_from(log) == [b"value %d" % number for number in range(log.log_end_offset)]
+    assert append(log, b"next").base_offset == broken.base_offset + 2
+
+
+def test_a_clean_start_rebuilds_indexes_that_are_gone() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=2000, index_interval_bytes=100))
+    for number in range(60):
+        append(log, b"value %d" % number, timestamp=NOW + number)
+    log.close(clean=True, now_ms=NOW)
+    before = {name: storage.read(f"{DIRECTORY}/{name}") for name in storage.listdir(DIRECTORY) if "index" in name}
+    for name in before:
+        storage.write(f"{DIRECTORY}/{name}", b"\0\1\2" if name.endswith("timeindex") else b"")
+    log = open_log(storage, LogConfig(segment_bytes=2000, index_interval_bytes=100), was_closed_cleanly=True)
+    log.high_watermark = log.log_end_offset
+    assert values_from(log, 7) == [b"value %d" % number for number in range(7, 60)]
+    assert log.offset_for_timestamp(NOW + 33) == (NOW + 33, 33, 0)
+
+
+def test_trusted_origins_skip_the_checks_of_clients() -> None:
+    log = open_log()
+    late = batch(b"a", timestamp=NOW + 10**9)
+    log.append_as_leader(late, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
+    assert log.log_end_offset == 1
+
+
+def test_flush_messages_moves_the_recovery_point() -> None:
+    log = open_log(config=replace(LogConfig(), flush_messages=3))
+    append(log, b"a", b"b")
+    assert log.recovery_point == 0
+    append(log, b"c")
+    assert log.recovery_point == 3
