@@ -1,0 +1,106 @@
+"""How single configuration values are read: kinds, bounds, units, and the keys of Kafka that mean nothing here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import Field
+from typing import Any
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; `.errors` holds one line per fault."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def key_metadata(name: str, minimum: int | None, maximum: int | None) -> dict[str, Any]:
+    """The metadata of a dataclass field that is read from the property `name`."""
+    return {"key": name, "minimum": minimum, "maximum": maximum}
+
+
+def parse_value(name: str, text: str, item: Field[Any]) -> Any:
+    """The typed value of one property; raises ValueError that names the key and what is allowed."""
+    kind = str(item.type)
+    if kind == "bool":
+        return _parse_bool(name, text)
+    if kind == "int":
+        return _parse_int(name, text, item.metadata["minimum"], item.metadata["maximum"])
+    if kind.startswith("tuple"):
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not parts:
+            raise ValueError(f"{name} must not be empty")
+        return parts
+    return text or None
+
+
+def _parse_bool(name: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError(f"{name}={text}: expected true or false")
+    return lowered == "true"
+
+
+def _parse_int(name: str, text: str, minimum: int | None, maximum: int | None) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text}: expected a whole number{_unit(name)}") from None
+    low = minimum if minimum is not None else -(_INT64_MAX if name.endswith(".ms") else _INT32_MAX) - 1
+    high = maximum if maximum is not None else (_INT64_MAX if name.endswith(".ms") else _INT32_MAX)
+    if not low <= value <= high:
+        raise ValueError(f"{name}={text}: expected {low}..{high}{_unit(name)}")
+    return value
+
+
+def _unit(name: str) -> str:
+    for suffix, unit in ((".ms", " of milliseconds"), (".bytes", " of bytes"), (".minutes", " of minutes")):
+        if name.endswith(suffix):
+            return unit
+    return ""
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
+    """The known key most like `key`, or None when nothing is close."""
+    matches = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
+    return matches[0] if matches else None
+
+
+# Keys of Kafka's broker that steer threads, ZooKeeper, replication between nodes or features that are not here:
+# accepted in silence would be a lie, an unknown-key warning would be wrong.
+_NO_MEANING_HERE = """
+advertised.host.name advertised.port auto.leader.rebalance.enable background.threads broker.heartbeat.interval.ms
+broker.id.generation.enable broker.session.timeout.ms client.quota.callback.class compression.gzip.level
+compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms connections.max.reauth.ms
+control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
+controlled.shutdown.retry.backoff.ms controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
+controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
+controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
+delegation.token.expiry.time.ms fetch.purgatory.purge.interval.requests group.consumer.assignors
+group.consumer.heartbeat.interval.ms group.consumer.session.timeout.ms group.coordinator.append.linger.ms
+group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads host.name
+initial.broker.registration.timeout.ms inter.broker.protocol.version kafka.metrics.polling.interval.secs
+kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+log.message.format.version metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
+metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
+metadata.max.retention.ms metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+num.io.threads num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
+num.replica.fetchers offsets.commit.required.acks offsets.commit.timeout.ms password.encoder.secret
+producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests replica.fetch.backoff.ms
+replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+request.timeout.ms reserved.broker.max.id sasl.enabled.mechanisms server.max.startup.time.ms
+share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms telemetry.max.bytes
+transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
+transaction.state.log.min.isr transaction.state.log.num.partitions transaction.state.log.replication.factor
+transaction.state.log.segment.bytes transactional.id.expiration.ms unstable.api.versions.enable
+unstable.feature.versions.enable zookeeper.connect zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
+"""
+NO_MEANING_HERE = frozenset(_NO_MEANING_HERE.split())

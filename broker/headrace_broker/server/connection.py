@@ -1,0 +1,340 @@
+"""One client connection: frames in, responses out in request order, memory bounded both ways.
+
+The transport writes straight into one receive buffer per connection, which starts small, grows to the frame that is
+coming in and shrinks again when idle.  A frame is handed to the router as a memoryview of that buffer; the router is
+done with the view when it returns, so the buffer can be used again at once.
+
+Order: responses leave in the order of their requests.  Produce and Fetch may park (`Slot`) without holding up the
+requests behind them; any other request that must wait holds the connection, as the protocol promises clients.  A
+connection takes no further request (it is *muted*) while such a request runs, while the peer does not read its
+responses, or while too much waits behind a parked one: then the receive buffer fills, reading stops, and TCP tells
+the peer.  Nothing here can grow past the limits in `ConnectionLimits` plus one response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Protocol, cast
+
+from headrace_broker.protocol.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+Buffers = Sequence[bytes | bytearray | memoryview]
+
+_SIZE = Struct(">i")
+_BUFFER_BYTES_IDLE = 16 * 1024
+_BUFFER_BYTES_STEP_MAX = 2 * 1024 * 1024
+_FRAME_BYTES_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection."""
+
+    request_bytes_max: int = 104_857_600
+    parked_requests_max: int = 1000
+    held_bytes_max: int = 4 * 1024 * 1024
+
+
+class Router(Protocol):
+    """Whoever answers requests; `handle` may call the connection's `reply`, `park`, `hold` or `close`."""
+
+    def handle(self, connection: Connection, frame: memoryview) -> None:
+        """Take one request; raises ProtocolError when the frame breaks the protocol."""
+
+    def connected(self, connection: Connection) -> bool:
+        """A peer connected; False refuses it."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection is gone; whatever is parked for it may be dropped."""
+
+
+class Slot:
+    """The place of one response in the connection's queue, filled when the parked request is answered."""
+
+    __slots__ = ("_connection", "buffers", "filled", "holds")
+
+    def __init__(self, connection: Connection, *, holds: bool = False) -> None:
+        self._connection: Connection | None = connection
+        self.buffers: Buffers | None = None
+        self.filled = False
+        self.holds = holds
+
+    def fill(self, buffers: Buffers) -> None:
+        """Answer the request; a slot whose connection is gone ignores it."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not self.filled:
+            self.buffers = buffers
+            self.filled = True
+            connection.slot_filled(self)
+
+    def fail(self, reason: str) -> None:
+        """The request cannot be answered: close its connection."""
+        if self._connection is not None:
+            self._connection.close(reason)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The asyncio side of a connection; see the module's text for what it guarantees."""
+
+    __slots__ = (
+        "_buffer",
+        "_closing",
+        "_end",
+        "_held_bytes",
+        "_holding",
+        "_limits",
+        "_queue",
+        "_reading",
+        "_router",
+        "_start",
+        "_transport",
+        "_view",
+        "_write_paused",
+        "active",
+        "client_host",
+        "listener",
+        "parked",
+        "peer",
+    )
+
+    def __init__(self, router: Router, listener: str, limits: ConnectionLimits) -> None:
+        self._router = router
+        self._limits = limits
+        self.listener = listener
+        self._buffer = bytearray(_BUFFER_BYTES_IDLE)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._queue: deque[Slot] = deque()
+        self._held_bytes = 0
+        self._holding = False
+        self._write_paused = False
+        self._reading = True
+        self._closing = False
+        self._transport: asyncio.Transport | None = None
+        self.active = True
+        self.peer = "?"
+        self.client_host = ""
+        self.parked: set[object] = set()
+
+    # -- what the transport calls ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        if address:
+            self.client_host = str(address[0])
+            self.peer = f"{address[0]}:{address[1]}"
+        if not self._router.connected(self):
+            self._closing = True
+            transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self.active = True
+        self._take_requests()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._transport = None
+        self._queue.clear()
+        self._held_bytes = 0
+        self._router.disconnected(self)
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._resume()
+
+    # -- what the router calls while it handles a request -----------------------------------------------------
+
+    def reply(self, buffers: Buffers) -> None:
+        """Answer the request that is being handled."""
+        if self._queue:
+            slot = Slot(self)
+            self._queue.append(slot)
+            slot.fill(buffers)
+        elif self._transport is not None:
+            self._transport.writelines(buffers)
+
+    def park(self) -> Slot:
+        """Keep a place for an answer that comes later; requests behind it go on."""
+        slot = Slot(self)
+        self._queue.append(slot)
+        return slot
+
+    def hold(self) -> Slot:
+        """Keep a place for an answer that comes later, and take no request until it has come."""
+        self._holding = True
+        slot = Slot(self, holds=True)
+        self._queue.append(slot)
+        return slot
+
+    def close(self, reason: str = "") -> None:
+        """Close; what was already answered in order is still sent.  A reason makes one line in the log."""
+        if self._closing:
+            return
+        self._closing = True
+        if reason:
+            logger.warning("closing connection from %s: %s", self.peer, reason)
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- slots -------------------------------------------------------------------------------------------------
+
+    def slot_filled(self, slot: Slot) -> None:
+        """A parked or held request has its answer: send every answer whose turn it is."""
+        queue = self._queue
+        if not queue:
+            return
+        if slot.holds:
+            self._holding = False
+        self._held_bytes += _length(slot.buffers)
+        while queue and queue[0].filled:
+            buffers = queue.popleft().buffers
+            self._held_bytes -= _length(buffers)
+            if self._transport is not None and buffers:
+                self._transport.writelines(buffers)
+        self._resume()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    @property
+    def muted(self) -> bool:
+        """True while no further request is taken."""
+        return (
+            self._holding
+            or self._write_paused
+            or self._closing
+            or self._held_bytes > self._limits.held_bytes_max
+            or len(self._queue) >= self._limits.parked_requests_max
+        )
+
+    def _take_requests(self) -> None:
+        start, end, view = self._start, self._end, self._view
+        try:
+            while end - start >= 4 and not (self._write_paused or self._closing or (self._queue and self.muted)):
+                (size,) = _SIZE.unpack_from(view, start)
+                if not _FRAME_BYTES_MIN <= size <= self._limits.request_bytes_max:
+                    self.close(
+                        f"frame of {size} bytes, allowed are {_FRAME_BYTES_MIN}..{self._limits.request_bytes_max}"
+                    )
+                    return
+                stop = start + 4 + size
+                if stop > end:
+                    break
+                self._start = stop
+                self._router.handle(self, view[start + 4 : stop])
+                start = stop
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        self._start = start
+        self._make_room(start, end)
+
+    def _make_room(self, start: int, end: int) -> None:
+        if start == end:
+            self._start = self._end = 0
+            return
+        pending = end - start
+        needed = 4 + _SIZE.unpack_from(self._view, start)[0] if pending >= 4 else _BUFFER_BYTES_IDLE
+        capacity = len(self._buffer)
+        if pending >= needed or self._closing:
+            if end == capacity:
+                self._stop_reading_when_full(start, pending)
+            return
+        if start + needed <= capacity:
+            return
+        if needed > capacity:
+            self._grow(start, end, needed)
+        else:
+            self._view[:pending] = self._view[start:end]
+            self._start, self._end = 0, pending
+
+    def _grow(self, start: int, end: int, needed: int) -> None:
+        """A larger buffer for a frame of `needed` bytes; big ones only as fast as their bytes really come in."""
+        pending = end - start
+        capacity = max(len(self._buffer), pending)
+        if capacity == pending or needed <= _BUFFER_BYTES_STEP_MAX:
+            capacity = min(_round_up(needed), max(_BUFFER_BYTES_STEP_MAX, 2 * capacity))
+            buffer = bytearray(capacity)
+            buffer[:pending] = self._view[start:end]
+            self._buffer = buffer
+            self._view = memoryview(buffer)
+        elif start:
+            self._view[:pending] = self._view[start:end]
+        self._start, self._end = 0, pending
+
+    def _stop_reading_when_full(self, start: int, pending: int) -> None:
+        """Muted with complete frames waiting: make what room there is, else let TCP hold the peer."""
+        if start:
+            self._view[:pending] = self._view[start : start + pending]
+            self._start, self._end = 0, pending
+        elif self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._closing or self.muted:
+            return
+        if self._start != self._end:
+            # Not from here: the caller may be in the middle of answering several parked requests.
+            asyncio.get_running_loop().call_soon(self._take_up_again)
+        elif not self._reading:
+            self._take_up_again()
+
+    def _take_up_again(self) -> None:
+        if self._closing or self._transport is None:
+            return
+        self._take_requests()
+        if not self._reading and self._end < len(self._buffer) and not self._closing:
+            self._reading = True
+            self._transport.resume_reading()
+
+    # -- housekeeping ------------------------------------------------------------------------------------------
+
+    def sweep(self) -> bool:
+        """Called now and then: give back a large idle buffer.  Returns whether anything went on since the last call."""
+        if self._closing and self._transport is not None:
+            self._transport.abort()  # a peer that does not read would keep its last responses alive
+            return True
+        if self._start == self._end and len(self._buffer) > _BUFFER_BYTES_IDLE and not self.active:
+            self._buffer = bytearray(_BUFFER_BYTES_IDLE)
+            self._view = memoryview(self._buffer)
+            self._start = self._end = 0
+        was_active = self.active or bool(self._queue)
+        self.active = False
+        return was_active
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Memory this connection holds: its receive buffer, responses in the queue and in the transport."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return len(self._buffer) + self._held_bytes + waiting
+
+
+def _round_up(needed: int) -> int:
+    """The next power of two, so that a stream of equal frames fits twice or nearly so."""
+    return 1 << (needed - 1).bit_length()
+
+
+def _length(buffers: Buffers | None) -> int:
+    return sum(map(len, buffers)) if buffers else 0

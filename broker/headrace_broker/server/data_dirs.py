@@ -1,0 +1,121 @@
+"""The data directories of a node: one process each, of one cluster, told apart by `meta.properties` (version 1).
+
+An empty directory of a single node is formatted on the way; a directory of another cluster or node, or one that
+another process uses, is refused with a line that says how to mend it.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+
+from headrace_broker.log.checkpoints import META_PROPERTIES_FILE
+from headrace_broker.log.directory import LogDirectory, LogDirectoryError
+from headrace_broker.log.storage import Storage
+
+
+class StartError(Exception):
+    """The broker cannot start; one line that says what is wrong and how to mend it."""
+
+
+def encode_uuid(value: bytes) -> str:
+    """16 bytes as Kafka writes ids: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> bytes:
+    """The 16 bytes of such an id; raises ValueError."""
+    value = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(value) != 16:
+        raise ValueError(f"'{text}' is not an id of 16 bytes")
+    return value
+
+
+def random_uuid() -> bytes:
+    """A fresh id; its text never begins with a dash, which tools would take for an option."""
+    while True:
+        value = uuid.uuid4().bytes
+        if not encode_uuid(value).startswith("-"):
+            return value
+
+
+def open_directories(
+    storage: Storage, directories: Sequence[LogDirectory], node_id: int, cluster_id: str | None = None
+) -> str:
+    """Lock every directory, format those that are empty, and return the cluster they belong to.
+
+    Raises StartError; then none stays locked.
+    """
+    opened: list[LogDirectory] = []
+    try:
+        for directory in directories:
+            directory.open()
+            opened.append(directory)
+        return _identify(storage, directories, node_id, cluster_id)
+    except (LogDirectoryError, OSError, StartError) as error:
+        for directory in opened:
+            directory.release()
+        raise StartError(_in_words(error)) from None
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, LogDirectoryError) and "in use" in str(error):
+        return f"{error}: stop that broker, or name another directory in log.dirs"
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a data directory'} cannot be used: {error.strerror or error}"
+    return str(error)
+
+
+def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: int, wanted: str | None) -> str:
+    known = sorted({item.meta["cluster.id"] for item in directories if "cluster.id" in item.meta})
+    if len(known) > 1:
+        paths = ", ".join(item.path for item in directories)
+        raise StartError(f"{paths} belong to different clusters ({', '.join(known)}): correct log.dirs")
+    ours = known[0] if known else None
+    if ours is not None and wanted is not None and ours != wanted:
+        raise StartError(
+            f"{directories[0].path} belongs to cluster {ours}, not {wanted}: "
+            "name another directory in log.dirs, or empty this one"
+        )
+    cluster_id = ours or wanted or encode_uuid(random_uuid())
+    for directory in directories:
+        if not directory.is_formatted:
+            _check_empty(storage, directory)
+            directory.format(cluster_id, node_id, encode_uuid(random_uuid()))
+        elif directory.meta.get("node.id") != str(node_id):
+            raise StartError(
+                f"{directory.path} belongs to node {directory.meta.get('node.id')}, not {node_id}: "
+                "correct node.id, or name another directory in log.dirs"
+            )
+    return cluster_id
+
+
+def _check_empty(storage: Storage, directory: LogDirectory) -> None:
+    names = storage.listdir(directory.path)
+    strangers = sorted(name for name in names if not name.startswith(".") and name != "lost+found")
+    if strangers:
+        raise StartError(
+            f"{directory.path} holds files ({strangers[0]}, ...) but no {META_PROPERTIES_FILE}: "
+            "name an empty directory in log.dirs, or put that file back"
+        )
+
+
+def directory_id(meta: Mapping[str, str]) -> bytes:
+    """The directory's id from its meta.properties; zeros when an old format has none."""
+    try:
+        return decode_uuid(meta["directory.id"])
+    except (KeyError, ValueError):
+        return bytes(16)
+
+
+def format_directories(
+    storage: Storage, paths: Sequence[str], node_id: int, cluster_id: str | None = None
+) -> list[tuple[str, bool]]:
+    """Format what is not formatted yet: (path, whether it was formatted now); raises StartError."""
+    directories = [LogDirectory(storage, path) for path in paths]
+    before = [storage.exists(f"{item.path}/{META_PROPERTIES_FILE}") for item in directories]
+    open_directories(storage, directories, node_id, cluster_id)
+    for item in directories:
+        item.release()
+    return [(item.path, not formatted) for item, formatted in zip(directories, before, strict=True)]

@@ -1,0 +1,110 @@
+"""Listeners as text and as values: `PLAINTEXT://host:port`, lists of them, and what is advertised to clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One named endpoint; an empty host means every interface, port 0 any free port."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]:
+    """Listener name → security protocol; Kafka's default maps each protocol's name to itself."""
+    mapping = {name: name for name in _SECURITY_PROTOCOLS} | {"CONTROLLER": "PLAINTEXT"}
+    for part in (text or "").split(","):
+        name, colon, protocol = part.strip().partition(":")
+        if not name:
+            continue
+        if not colon or protocol.upper() not in _SECURITY_PROTOCOLS:
+            errors.append(f"listener.security.protocol.map: '{part}' is not NAME:PROTOCOL")
+            continue
+        mapping[name.upper()] = protocol.upper()
+    return mapping
+
+
+def parse_listeners(
+    key: str, text: str, protocols: Mapping[str, str], controllers: Sequence[str], errors: list[str]
+) -> tuple[Listener, ...]:
+    """The listeners of a comma-separated list; faults are appended to `errors` by name."""
+    found: list[Listener] = []
+    for part in (item.strip() for item in text.split(",")):
+        if not part:
+            continue
+        listener = _parse_listener(key, part, errors)
+        if listener is None:
+            continue
+        protocol = protocols.get(listener.name)
+        if protocol is None:
+            errors.append(
+                f"{key}: no security protocol for listener {listener.name}: add listener.security.protocol.map"
+            )
+        elif protocol != "PLAINTEXT" and listener.name not in controllers:
+            errors.append(f"{key}: {part} asks for {protocol}, which this broker does not speak yet; use PLAINTEXT")
+        elif any(listener.name == other.name for other in found):
+            errors.append(f"{key}: listener {listener.name} is named twice")
+        else:
+            found.append(listener)
+    return tuple(found)
+
+
+def _parse_listener(key: str, text: str, errors: list[str]) -> Listener | None:
+    name, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon or not port.isdigit() or int(port) > 65535:
+        errors.append(f"{key}: '{text}' is not NAME://host:port")
+        return None
+    return Listener(name.strip().upper(), host.strip("[]"), int(port))
+
+
+def parse_voters(text: str, errors: list[str]) -> dict[int, str]:
+    """controller.quorum.voters as {node id: host:port}."""
+    voters: dict[int, str] = {}
+    for part in (item.strip() for item in text.split(",")):
+        node, at, address = part.partition("@")
+        if not at or not node.isdigit() or ":" not in address:
+            errors.append(f"controller.quorum.voters: '{part}' is not id@host:port")
+        else:
+            voters[int(node)] = address
+    return voters
+
+
+def advertised_from(
+    listeners: Sequence[Listener], advertised: Sequence[Listener], errors: list[str]
+) -> tuple[Listener, ...]:
+    """What clients are told, one entry per serving listener; a port of 0 is filled in when the socket is bound."""
+    given = {item.name: item for item in advertised}
+    errors += [
+        f"advertised.listeners: {name} is not one of listeners"
+        for name in given.keys() - {item.name for item in listeners}
+    ]
+    errors += [
+        f"advertised.listeners: {item} is not an address that a client can connect to; name a host"
+        for item in given.values()
+        if item.host in ("0.0.0.0", "::")
+    ]
+    return tuple(given.get(item.name) or replace(item, host=_advertised_host(item.host)) for item in listeners)
+
+
+def _advertised_host(host: str) -> str:
+    if host not in ("", "0.0.0.0", "::"):
+        return host
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "localhost"
+    return name

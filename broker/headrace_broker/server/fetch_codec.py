@@ -1,0 +1,16 @@
+"""The Fetch request: header and body in one go."""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.codec import decoder
+from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.protocol.framing import parse_request_header
+from headrace_broker.protocol.messages.fetch import FetchRequest
+
+
+def read_fetch_request(frame: memoryview, version: int) -> FetchRequest:
+    """Read a Fetch request; raises ProtocolError when the frame is malformed."""
+    request, end = decoder(FetchRequest, version)(frame, parse_request_header(frame).body_offset)
+    if end != len(frame):
+        raise ProtocolError(f"Fetch request v{version} of {len(frame)} bytes ends at byte {end}")
+    return request

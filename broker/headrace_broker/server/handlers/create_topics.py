@@ -1,0 +1,33 @@
+"""CreateTopics (19): decided by the controller, answered when the records are committed.
+
+Version notes: 4+ takes -1 for default partitions and replication; 5+ tells the configs in force; 7 the topic id.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.metadata.topics import create_topics
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.topic_creation import topic_defaults
+
+API_KEY = ApiKey.CREATE_TOPICS
+VERSIONS = (2, 7)
+
+
+async def handle(context: RequestContext, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
+    """Create what can be created; each topic has its own result."""
+    broker = context.broker
+    response = await context.metadata.submit(
+        lambda image: create_topics(
+            image,
+            request,
+            defaults=topic_defaults(context),
+            broker_properties=broker.config.log_properties,
+            new_id=broker.new_id,
+        )
+    )
+    if version < 5:
+        for result in response.topics:
+            result.configs = []
+    return response

@@ -1,0 +1,115 @@
+"""DescribeConfigs (32): the configs in force on topics and on this broker, and where each comes from.
+
+Version notes: 1+ synonyms; 3+ type and documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace_broker.log.config import TOPIC_CONFIGS, ConfigSource, config_in_force
+from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from headrace_broker.metadata.topic_names import topic_name_fault
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.DESCRIBE_CONFIGS
+VERSIONS = (1, 4)
+
+
+def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
+    """Describe each resource; one that does not exist has its own error."""
+    return DescribeConfigsResponse(
+        results=[_describe(context, resource, request, version) for resource in request.resources]
+    )
+
+
+def _describe(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+    )
+    try:
+        configs = _CONFIGS.get(resource.resource_type, _unknown_type)(context, resource, request)
+    except ApiError as error:
+        result.error_code = error.code
+        result.error_message = error.message
+        return result
+    keys = resource.configuration_keys
+    result.configs = [config for config in configs if keys is None or config.name in keys]
+    return result
+
+
+def _topic_configs(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    topic = resource.resource_name
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if topic not in context.image.topics:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist.")
+    set_on_topic = context.image.topic_configs(topic)
+    found = (config_in_force(name, set_on_topic, context.config.log_properties) for name in TOPIC_CONFIGS)
+    return [
+        DescribeConfigsResourceResult(
+            name=item.key.name,
+            value=item.value,
+            config_source=item.source,
+            synonyms=[
+                DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in item.synonyms
+            ]
+            if request.include_synonyms
+            else [],
+            config_type=item.key.type,
+            documentation=item.key.doc if request.include_documentation else None,
+        )
+        for item in found
+    ]
+
+
+def _broker_configs(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    if resource.resource_name == "":
+        return []  # the cluster-wide dynamic defaults, of which there are none
+    if resource.resource_name != str(context.node_id):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.node_id} or empty string, but received {resource.resource_name}",
+        )
+    return [
+        DescribeConfigsResourceResult(
+            name=name,
+            value=value,
+            read_only=True,
+            config_source=ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT,
+            documentation=None,
+        )
+        for name, value, is_set in context.config.described()
+    ]
+
+
+def _unknown_type(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"Resource type {resource.resource_type} of '{resource.resource_name}' has no configs here.",
+    )
+
+
+_Describe = Callable[
+    [RequestContext, DescribeConfigsResource, DescribeConfigsRequest], list[DescribeConfigsResourceResult]
+]
+_CONFIGS: dict[int, _Describe] = {TOPIC_RESOURCE: _topic_configs, BROKER_RESOURCE: _broker_configs}

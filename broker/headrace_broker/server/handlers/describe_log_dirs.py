@@ -1,0 +1,48 @@
+"""DescribeLogDirs (35): how much each partition takes on disk.  Version notes: 4+ total and usable bytes."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.DESCRIBE_LOG_DIRS
+VERSIONS = (1, 4)
+
+
+def handle(context: RequestContext, request: DescribeLogDirsRequest, version: int) -> DescribeLogDirsResponse:
+    """Describe every log dir, with the wanted partitions that lie in it; null = all."""
+    wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
+    by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
+        path: defaultdict(list) for path in context.config.log_dirs
+    }
+    for partition in context.partitions:
+        if wanted is not None and partition.index not in wanted.get(partition.topic, ()):
+            continue
+        path = os.path.dirname(partition.log.directory)
+        by_dir.setdefault(path, defaultdict(list))[partition.topic].append(
+            DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
+        )
+    return DescribeLogDirsResponse(results=[_result(path, topics) for path, topics in by_dir.items()])
+
+
+def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+    total_bytes = usable_bytes = -1
+    if os.path.isdir(path):
+        disk = os.statvfs(path)
+        total_bytes, usable_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    return DescribeLogDirsResult(
+        log_dir=os.path.abspath(path),
+        topics=[DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )

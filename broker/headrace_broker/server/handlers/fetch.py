@@ -1,0 +1,197 @@
+"""Fetch (1): read record batches, waiting for new ones when there are too few.
+
+A response holds whole batches as they lie in the file: the batch that contains the asked offset comes first and whole,
+even when that is more than max_bytes.  Records are never looked into.
+
+Version notes: 4-17; 7+ sessions (KIP-227), which this broker refuses politely by answering session id 0, so that
+every request is a full one; 12+ divergence by last fetched epoch; 13+ topics by id; 15+ replica state in a tagged
+field; 16+ tells where the leader is (KIP-951).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.framing import encode_response
+from headrace_broker.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from headrace_broker.protocol.notation import Buffer
+from headrace_broker.server.connection import Connection
+from headrace_broker.server.fetch_codec import read_fetch_request
+from headrace_broker.server.partitions import Partition
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+API_KEY = ApiKey.FETCH
+VERSIONS = (4, 17)
+
+_FIRST_VERSION_WITH_IDS = 13
+_FIRST_VERSION_WITH_LEADER_HINTS = 16
+_READ_COMMITTED = 1
+
+
+class _Reading:
+    """What one pass over the wanted partitions found."""
+
+    __slots__ = ("keys", "must_answer", "responses", "size_bytes")
+
+    def __init__(self) -> None:
+        self.responses: list[FetchableTopicResponse] = []
+        self.size_bytes = 0
+        self.must_answer = False
+        self.keys: list[Hashable] = []
+
+
+def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
+    """Answer with what is there, or wait for more up to max_wait_ms."""
+    request = read_fetch_request(frame, version)
+    if request.session_id != 0 and request.session_epoch > 0:
+        refused = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        connection.reply(encode_response(correlation_id, refused, version))
+        return
+    reading = _read(broker, request, version)
+    is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
+    if is_enough or request.max_wait_ms <= 0 or not reading.keys:
+        connection.reply(_encode(broker, connection, reading, version, correlation_id))
+        return
+    slot = connection.park()
+
+    def complete() -> None:
+        connection.parked.discard(operation)
+        slot.fill(_encode(broker, connection, _read(broker, request, version), version, correlation_id))
+
+    operation = broker.waiting.park(
+        complete, reading.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
+    )
+    connection.parked.add(operation)
+
+
+def _read(broker: Broker, request: FetchRequest, version: int) -> _Reading:
+    reading = _Reading()
+    left = min(request.max_bytes, broker.config.fetch_max_bytes)
+    for topic in request.topics:
+        answers: list[PartitionData] = []
+        for wanted in topic.partitions:
+            answer, size_bytes = _read_partition(broker, request, topic, wanted, left, reading, version)
+            left -= size_bytes
+            answers.append(answer)
+        if version >= _FIRST_VERSION_WITH_IDS:
+            reading.responses.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=answers))
+        else:
+            reading.responses.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
+    return reading
+
+
+def _read_partition(
+    broker: Broker,
+    request: FetchRequest,
+    topic: FetchTopic,
+    wanted: FetchPartition,
+    left: int,
+    reading: _Reading,
+    version: int,
+) -> tuple[PartitionData, int]:
+    partition = None
+    try:
+        partition = _find(broker, topic, wanted.partition, version)
+        if partition.leader != broker.node_id:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        log = partition.log
+        high_watermark = log.high_watermark
+        answer = PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if request.isolation_level == _READ_COMMITTED else None,
+            records=b"",
+        )
+        diverging = _diverging(partition, wanted)
+        if diverging is not None:
+            answer.diverging_epoch = diverging
+            reading.must_answer = True
+            return answer, 0
+        found = log.read(
+            wanted.fetch_offset,
+            min(wanted.partition_max_bytes, left),
+            upper_bound_offset=high_watermark,
+            min_one_batch=reading.size_bytes == 0,
+        )
+    except ApiError as error:
+        reading.must_answer = True
+        return _failed(wanted, partition, error, version), 0
+    reading.keys.append(partition)
+    reading.size_bytes += found.size_bytes
+    if found.size_bytes:
+        answer.records = [*found.buffers]
+    return answer, found.size_bytes
+
+
+def _find(broker: Broker, topic: FetchTopic, index: int, version: int) -> Partition:
+    if version >= _FIRST_VERSION_WITH_IDS:
+        held = broker.partitions.by_id.get(topic.topic_id)
+        if held is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    else:
+        held = broker.partitions.by_name.get(topic.topic)
+    partition = held.get(index) if held is not None else None
+    if partition is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return partition
+
+
+def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
+    """Where the client's log and ours part, when the epoch it read last tells that they do (KIP-595)."""
+    if wanted.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def _failed(wanted: FetchPartition, partition: Partition | None, error: ApiError, version: int) -> PartitionData:
+    answer = PartitionData(
+        partition_index=wanted.partition,
+        error_code=error.code,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
+    if partition is not None:
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            answer.high_watermark = partition.log.high_watermark
+            answer.last_stable_offset = partition.log.high_watermark
+            answer.log_start_offset = partition.log.log_start_offset
+        elif error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and version >= 12:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    return answer
+
+
+def _encode(
+    broker: Broker, connection: Connection, reading: _Reading, version: int, correlation_id: int
+) -> list[Buffer]:
+    response = FetchResponse(responses=reading.responses)
+    if reading.must_answer and version >= _FIRST_VERSION_WITH_LEADER_HINTS:
+        leaders = {answer.current_leader.leader_id for topic in reading.responses for answer in topic.partitions} - {-1}
+        for leader in leaders:
+            endpoint = broker.endpoint_of(leader, connection.listener)
+            if endpoint is not None:
+                response.node_endpoints.append(NodeEndpoint(node_id=leader, host=endpoint.host, port=endpoint.port))
+    return encode_response(correlation_id, response, version)

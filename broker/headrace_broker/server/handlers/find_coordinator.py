@@ -1,0 +1,80 @@
+"""FindCoordinator (10): which broker coordinates a group.
+
+Version notes: 1 adds the key type (0 group, 1 transaction, 2 share); 4+ asks for many keys at once.  The coordinator
+is the leader of the `__consumer_offsets` partition that the group's name hashes to; the topic is made on the first
+question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headrace_broker.coordinator.placement import coordinator_partition
+from headrace_broker.metadata.image import BrokerImage
+from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.topic_creation import ensure_internal_topic
+
+API_KEY = ApiKey.FIND_COORDINATOR
+VERSIONS = (0, 6)
+
+GROUP = 0
+_NO_TRANSACTIONS = "Transactions are not supported by this broker yet: remove transactional.id from the producer."
+
+
+def handle(
+    context: RequestContext, request: FindCoordinatorRequest, version: int
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    """Answer at once when the offsets topic is there."""
+    keys = list(request.coordinator_keys) if version >= 4 else [request.key]
+    if request.key_type != GROUP or GROUP_METADATA_TOPIC in context.image.topics:
+        return _respond(context, keys, request.key_type, version)
+    return _create_and_respond(context, keys, version)
+
+
+async def _create_and_respond(context: RequestContext, keys: list[str], version: int) -> FindCoordinatorResponse:
+    await ensure_internal_topic(context, GROUP_METADATA_TOPIC)
+    return _respond(context, keys, GROUP, version)
+
+
+def _respond(context: RequestContext, keys: list[str], key_type: int, version: int) -> FindCoordinatorResponse:
+    found = [_coordinator(context, key, key_type) for key in keys]
+    if version >= 4:
+        return FindCoordinatorResponse(coordinators=found)
+    only = found[0]
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message if version >= 1 else None,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _coordinator(context: RequestContext, key: str, key_type: int) -> Coordinator:
+    if key_type != GROUP:
+        return _failed(key, ErrorCode.INVALID_REQUEST, _NO_TRANSACTIONS)
+    broker = _leader(context, key)
+    endpoint = broker.endpoint(context.listener) if broker is not None else None
+    if broker is None or endpoint is None:
+        return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
+    return Coordinator(key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, error_message=None)
+
+
+def _leader(context: RequestContext, key: str) -> BrokerImage | None:
+    topic = context.image.topics.get(GROUP_METADATA_TOPIC)
+    if topic is None:
+        return None
+    partition = topic.partitions[coordinator_partition(key, len(topic.partitions))]
+    return context.image.brokers.get(partition.leader)
+
+
+def _failed(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)

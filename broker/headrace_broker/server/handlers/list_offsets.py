@@ -1,0 +1,79 @@
+"""ListOffsets (2): offsets by time and by name.
+
+Timestamps: -1 latest (the high watermark), -2 earliest, -3 the newest timestamp (v7+), -4 earliest local (v8+),
+-5 last tiered (v9+), -6 earliest pending upload (v11+); from 0 on: the first record at or after it.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.partitions import Partition
+
+API_KEY = ApiKey.LIST_OFFSETS
+VERSIONS = (1, 11)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_UNKNOWN = (-1, -1, -1)
+
+
+def handle(context: RequestContext, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+    """Answer each partition; one that fails has its own error."""
+    topics: list[ListOffsetsTopicResponse] = []
+    for topic in request.topics:
+        results = [_answer(context, topic.name, wanted, version) for wanted in topic.partitions]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _answer(
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition, version: int
+) -> ListOffsetsPartitionResponse:
+    try:
+        partition = context.partitions.require(topic, wanted.partition_index)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        timestamp, offset, epoch = _find(partition, wanted.timestamp, version)
+    except ApiError as error:
+        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error.code)
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=epoch if version >= 4 else -1,
+    )
+
+
+def _find(partition: Partition, target: int, version: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch); -1 each when there is no such record."""
+    if version < _FIRST_VERSION.get(target, 0):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    log = partition.log
+    if target == LATEST:
+        return -1, log.high_watermark, partition.leader_epoch
+    if target in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset, partition.leader_epoch
+    if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _UNKNOWN
+    if target == MAX_TIMESTAMP:
+        found = log.max_timestamp_offset()
+    elif target >= 0:
+        found = log.offset_for_timestamp(target)
+    else:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if found is None or found[1] >= log.high_watermark:
+        return _UNKNOWN
+    return found

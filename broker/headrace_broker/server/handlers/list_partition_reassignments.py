@@ -1,0 +1,40 @@
+"""ListPartitionReassignments (46): partitions that are moving between brokers, read from the image."""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
+VERSIONS = (0, 0)
+
+
+def handle(
+    context: RequestContext, request: ListPartitionReassignmentsRequest, version: int
+) -> ListPartitionReassignmentsResponse:
+    """Answer the wanted partitions that have replicas to add or to remove; null = all topics."""
+    image = context.image
+    wanted = None if request.topics is None else {item.name: set(item.partition_indexes) for item in request.topics}
+    topics: list[OngoingTopicReassignment] = []
+    for name, topic in image.topics.items():
+        if wanted is not None and name not in wanted:
+            continue
+        moving = [
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding_replicas),
+                removing_replicas=list(partition.removing_replicas),
+            )
+            for index, partition in enumerate(topic.partitions)
+            if (partition.adding_replicas or partition.removing_replicas) and (wanted is None or index in wanted[name])
+        ]
+        if moving:
+            topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=topics)

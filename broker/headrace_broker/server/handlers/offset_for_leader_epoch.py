@@ -1,0 +1,39 @@
+"""OffsetForLeaderEpoch (23): where a leader epoch ended, by which clients and followers find truncation (KIP-101)."""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
+VERSIONS = (2, 4)
+
+
+def handle(context: RequestContext, request: OffsetForLeaderEpochRequest, version: int) -> OffsetForLeaderEpochResponse:
+    """Answer the largest epoch up to the asked one, and its end."""
+    topics: list[OffsetForLeaderTopicResult] = []
+    for topic in request.topics:
+        results = [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = context.partitions.require(topic, wanted.partition)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        if wanted.leader_epoch == partition.leader_epoch:
+            epoch, end_offset = wanted.leader_epoch, partition.log.log_end_offset
+        else:
+            epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    except ApiError as error:
+        return EpochEndOffset(partition=wanted.partition, error_code=error.code)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -1,0 +1,220 @@
+"""Produce (0): append one record batch per partition.
+
+Hot: the request is read by `server.produce_codec`, the records stay a view of the receive buffer, get their offset and
+epoch written in place and go to the log's file before the buffer is used again.
+
+Version notes: 3-13; from 10 on a wrong leader is answered with the right one (KIP-951); 13+ topics by id.  0 is
+advertised as the minimum, because old librdkafka looks for it before it compresses (KAFKA-18659); 0-2 are not served.
+acks=0 has no answer; a failure closes the connection so that the producer notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from headrace_broker.log.admission import RecordsRejectedError
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.framing import encode_response
+from headrace_broker.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from headrace_broker.server.connection import Connection
+from headrace_broker.server.partitions import Partition
+from headrace_broker.server.produce_codec import (
+    encode_appended,
+    read_produce_request,
+)
+
+if TYPE_CHECKING:
+    from headrace_broker.log.log import AppendInfo
+    from headrace_broker.server.broker import Broker
+
+API_KEY = ApiKey.PRODUCE
+VERSIONS = (3, 13)
+ADVERTISED = (0, 13)
+
+_ALL = -1
+_NONE = 0
+_FIRST_VERSION_WITH_ZSTD = 7
+_FIRST_VERSION_WITH_LEADER_HINTS = 10
+_ATTRIBUTES_LOW_BYTE = 22
+_BATCH_HEADER_SIZE = 61
+_CODEC_MASK = 7
+_ZSTD = 4
+
+if TYPE_CHECKING:
+    _Result = tuple[int, Partition | None, AppendInfo | ApiError]
+    _TopicResult = tuple[str | bytes, list[_Result]]
+
+
+def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
+    """Append every batch and answer; acks=all waits for the high watermark."""
+    transactional_id, acks, timeout_ms, topics = read_produce_request(frame, version)
+    refused = _refused(transactional_id, acks)
+    results: list[_TopicResult] = []
+    failed = False
+    for topic, partitions in topics:
+        of_topic: list[_Result] = []
+        for index, records in partitions:
+            partition = None
+            try:
+                if refused is not None:
+                    raise refused
+                partition = _find(broker, topic, index)
+                of_topic.append((index, partition, _append(broker, partition, records, version)))
+            except ApiError as error:
+                failed = True
+                of_topic.append((index, partition, error))
+        results.append((topic, of_topic))
+    if acks == _NONE:
+        if failed:
+            connection.close(f"acks=0 and {_first_failure(results)}")
+        return
+    if acks == _ALL:
+        missing = _not_replicated(results)
+        if missing:
+            _answer_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
+            return
+    if not failed and len(results) == 1 and len(results[0][1]) == 1:
+        index, _, info = results[0][1][0]
+        connection.reply((_encode_only(correlation_id, version, results[0][0], index, info),))
+    else:
+        connection.reply(encode_response(correlation_id, _response(broker, connection, results, version), version))
+
+
+def _encode_only(
+    correlation_id: int, version: int, topic: str | bytes, index: int, info: AppendInfo | ApiError
+) -> bytes:
+    assert not isinstance(info, ApiError)
+    return encode_appended(
+        correlation_id, version, topic, index, info.base_offset, info.log_append_time_ms, info.log_start_offset
+    )
+
+
+def _refused(transactional_id: str | None, acks: int) -> ApiError | None:
+    if transactional_id is not None:
+        return ApiError(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker yet.")
+    if acks not in (0, 1, -1):
+        return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are 0, 1 and -1 (all).")
+    return None
+
+
+def _find(broker: Broker, topic: str | bytes, index: int) -> Partition:
+    table = broker.partitions
+    found = table.by_name.get(topic) if isinstance(topic, str) else table.by_id.get(topic)
+    partition = found.get(index) if found is not None else None
+    if partition is None:
+        if found is None and not isinstance(topic, str):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return partition
+
+
+def _append(broker: Broker, partition: Partition, records: memoryview | None, version: int) -> AppendInfo:
+    if partition.leader != broker.node_id:
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if records is None or len(records) < _BATCH_HEADER_SIZE:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD if records is None else ErrorCode.CORRUPT_MESSAGE,
+            f"Partition {partition.topic}-{partition.index}: a Produce request must hold one whole record batch.",
+        )
+    if version < _FIRST_VERSION_WITH_ZSTD and records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK == _ZSTD:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce requests before version 7 cannot use zstd compression."
+        )
+    return broker.append(partition, records)
+
+
+def _not_replicated(results: list[_TopicResult]) -> dict[Hashable, int]:
+    """{partition: the high watermark that its batch needs} of what is appended but not committed."""
+    return {
+        partition: info.last_offset + 1
+        for _, of_topic in results
+        for _, partition, info in of_topic
+        if partition is not None and not isinstance(info, ApiError) and partition.log.high_watermark <= info.last_offset
+    }
+
+
+def _answer_when_replicated(
+    broker: Broker,
+    connection: Connection,
+    correlation_id: int,
+    version: int,
+    timeout_ms: int,
+    results: list[_TopicResult],
+    missing: dict[Hashable, int],
+) -> None:
+    slot = connection.park()
+
+    def complete() -> None:
+        connection.parked.discard(operation)
+        still_missing = _not_replicated(results)
+        timed_out = [
+            (
+                topic,
+                [
+                    (index, partition, ApiError(ErrorCode.REQUEST_TIMED_OUT) if partition in still_missing else info)
+                    for index, partition, info in of_topic
+                ],
+            )
+            for topic, of_topic in results
+        ]
+        slot.fill(encode_response(correlation_id, _response(broker, connection, timed_out, version), version))
+
+    operation = broker.waiting.park(complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing))
+    connection.parked.add(operation)
+
+
+def _response(broker: Broker, connection: Connection, results: list[_TopicResult], version: int) -> ProduceResponse:
+    response = ProduceResponse()
+    leaders: set[int] = set()
+    for topic, of_topic in results:
+        answers = [_partition_response(item, version, leaders) for item in of_topic]
+        if isinstance(topic, str):
+            response.responses.append(TopicProduceResponse(name=topic, partition_responses=answers))
+        else:
+            response.responses.append(TopicProduceResponse(topic_id=topic, partition_responses=answers))
+    for leader in leaders:
+        endpoint = broker.endpoint_of(leader, connection.listener)
+        if endpoint is not None:
+            response.node_endpoints.append(NodeEndpoint(node_id=leader, host=endpoint.host, port=endpoint.port))
+    return response
+
+
+def _partition_response(result: _Result, version: int, leaders: set[int]) -> PartitionProduceResponse:
+    index, partition, info = result
+    if not isinstance(info, ApiError):
+        return PartitionProduceResponse(
+            index=index,
+            base_offset=info.base_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=info.log_start_offset,
+        )
+    response = PartitionProduceResponse(
+        index=index, error_code=info.code, base_offset=-1, error_message=info.message if version >= 8 else None
+    )
+    if isinstance(info, RecordsRejectedError):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text) for at, text in info.record_errors
+        ]
+    is_hint_due = info.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _FIRST_VERSION_WITH_LEADER_HINTS
+    if is_hint_due and partition is not None:
+        response.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+        leaders.add(partition.leader)
+    return response
+
+
+def _first_failure(results: list[_TopicResult]) -> str:
+    for topic, of_topic in results:
+        for index, _, info in of_topic:
+            if isinstance(info, ApiError):
+                name = topic if isinstance(topic, str) else topic.hex()
+                return f"{name}-{index} refused its batch: {info}"
+    return "nothing failed"

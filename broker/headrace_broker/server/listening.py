@@ -1,0 +1,128 @@
+"""The sockets of a broker: bound before it registers (so that port 0 becomes a real port), serving when told to.
+
+`localhost` means both loopback addresses where both exist, because clients resolve it to either; an empty host means
+every interface, on both stacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+from headrace_broker.server.connection import Connection
+from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.endpoints import Listener
+
+_BIND_TRIES = 20
+
+
+class Listening:
+    """Bound sockets and, once serving, their servers."""
+
+    def __init__(self, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
+        self._backlog = backlog
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._sockets: list[tuple[Listener, socket.socket]] = []
+        self._servers: list[asyncio.Server] = []
+        self.listeners: list[Listener] = []
+
+    def bind(self, listener: Listener) -> Listener:
+        """Bind one listener; returns it with the port it got.  Raises StartError."""
+        addresses = _addresses(listener)
+        for attempt in range(_BIND_TRIES):
+            try:
+                sockets = self._bind_all(listener, addresses)
+            except OSError as error:
+                # A free port on one stack may be taken on the other: with port 0, ask for another one.
+                if listener.port == 0 and error.errno == errno.EADDRINUSE and attempt + 1 < _BIND_TRIES:
+                    continue
+                raise StartError(_bind_fault(listener, error)) from None
+            break
+        bound = replace(listener, port=sockets[0].getsockname()[1])
+        self._sockets += [(bound, item) for item in sockets]
+        self.listeners.append(bound)
+        return bound
+
+    def _bind_all(self, listener: Listener, addresses: list[tuple[int, str]]) -> list[socket.socket]:
+        sockets: list[socket.socket] = []
+        port = listener.port
+        try:
+            for family, host in addresses:
+                item = self._socket(family)
+                sockets.append(item)
+                item.bind((host, port))
+                port = item.getsockname()[1]
+        except OSError:
+            for item in sockets:
+                item.close()
+            raise
+        return sockets
+
+    def _socket(self, family: int) -> socket.socket:
+        item = socket.socket(family, socket.SOCK_STREAM)
+        item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if self._receive_buffer_bytes > 0:
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        if self._send_buffer_bytes > 0:
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        item.setblocking(False)
+        return item
+
+    async def serve(self, new_connection: Callable[[str], Connection]) -> None:
+        """Accept connections from now on."""
+        loop = asyncio.get_running_loop()
+        for listener, item in self._sockets:
+            name = listener.name
+            self._servers.append(
+                await loop.create_server(lambda name=name: new_connection(name), sock=item, backlog=self._backlog)  # type: ignore[misc]
+            )
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        for server in self._servers:
+            server.close()
+        for _, item in self._sockets:
+            item.close()
+
+
+def _addresses(listener: Listener) -> list[tuple[int, str]]:
+    """(family, address) pairs to bind, IPv4 first."""
+    if listener.host in ("", "0.0.0.0", "::"):
+        both: list[tuple[int, str]] = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
+        wanted = both if not listener.host else [pair for pair in both if pair[1] == listener.host]
+        return [pair for pair in wanted if pair[0] == socket.AF_INET or _has_ipv6()]
+    if listener.host == "localhost":
+        loopback: list[tuple[int, str]] = [(socket.AF_INET, "127.0.0.1")]
+        return [*loopback, (socket.AF_INET6, "::1")] if _has_ipv6() else loopback
+    try:
+        found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+    except OSError:
+        raise StartError(f"listener {listener}: host {listener.host} cannot be resolved") from None
+    return list(dict.fromkeys((int(item[0]), str(item[4][0])) for item in found))
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _bind_fault(listener: Listener, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {listener.port} of {listener} is in use: stop whoever has it, or name another port in listeners"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"listener {listener}: {listener.host} is no address of this machine; correct listeners"
+    if error.errno == errno.EACCES:
+        return (
+            f"listener {listener}: port {listener.port} may not be bound by this user; name one above 1023 in listeners"
+        )
+    return f"listener {listener} cannot be bound: {error.strerror or error}"

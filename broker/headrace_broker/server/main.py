@@ -1,0 +1,224 @@
+"""The broker's process: `python -m headrace_broker.server [FILE] [options]`.
+
+    FILE                  Kafka's properties file; without one, node.id is 1 and everything else a default
+    --property KEY=VALUE  set or override one key, may be repeated (`--override`, as Kafka's script calls it, too)
+    --cluster-id ID       the cluster an empty data directory is formatted for (default: a fresh id)
+    --watch-fd N          end cleanly when this inherited descriptor reaches its end: give the child the read end of a
+                          pipe, keep the write end open, and the broker goes however its parent dies
+    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); ends at once if PID is gone
+    --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
+
+An empty data directory is formatted on the way.  When the broker serves it prints one line on standard output,
+flushed, `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`; log lines go to standard error.  SIGTERM and
+SIGINT end it cleanly with status 0; whatever keeps it from starting is one line on standard error and status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from headrace_broker.server.config import BrokerConfig, ConfigError
+from headrace_broker.server.data_dirs import StartError, decode_uuid, encode_uuid, format_directories
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_GC_THRESHOLDS = (50_000, 20, 50)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a broker from the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        properties = _properties(options)
+    except OSError as error:
+        print(f"headrace broker: {options.file}: {error.strerror}", file=sys.stderr)
+        return 1
+    return run(
+        properties,
+        cluster_id=options.cluster_id,
+        watch_fd=options.watch_fd,
+        parent_pid=options.parent_pid,
+        ready_fd=options.ready_fd,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace broker start", description="Run a Kafka-compatible broker.")
+    parser.add_argument("file", nargs="?", help="Kafka's properties file")
+    parser.add_argument("--property", "--override", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--cluster-id")
+    parser.add_argument("--watch-fd", type=int)
+    parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--ready-fd", type=int)
+    return parser
+
+
+def _properties(options: argparse.Namespace) -> dict[str, str]:
+    properties = {"node.id": "1"} if options.file is None else load_properties(options.file)
+    for override in options.overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise SystemExit(f"headrace broker: --property {override}: expected KEY=VALUE")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def load_properties(path: str) -> dict[str, str]:
+    """Read a Java properties file; raises OSError."""
+    import javaproperties
+
+    with open(path, encoding="latin-1") as file:
+        return dict(javaproperties.load(file))
+
+
+def run(
+    properties: Mapping[str, str],
+    *,
+    cluster_id: str | None = None,
+    watch_fd: int | None = None,
+    parent_pid: int | None = None,
+    ready_fd: int | None = None,
+) -> int:
+    """Run one broker until it is told to stop; returns the exit status."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+    )
+    try:
+        config = BrokerConfig.from_properties(properties)
+        for warning in config.warnings:
+            logger.warning("%s", warning)
+        if cluster_id is not None:
+            _check_cluster_id(cluster_id)
+        if parent_pid is not None:
+            _die_with_parent(parent_pid)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(config, cluster_id, watch_fd, ready_fd))
+    except ConfigError as error:
+        for line in error.errors:
+            print(f"headrace broker: {line}", file=sys.stderr)
+        return 1
+    except StartError as error:
+        print(f"headrace broker: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"headrace broker: {_os_fault(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def format_storage(properties: Mapping[str, str], cluster_id: str | None = None) -> list[str]:
+    """Format the data directories of a node (`headrace broker format`); returns lines to show.
+
+    Raises ConfigError and StartError.
+    """
+    from headrace_broker.log.storage import DiskStorage
+
+    config = BrokerConfig.from_properties(properties)
+    if cluster_id is not None:
+        _check_cluster_id(cluster_id)
+    done = format_directories(DiskStorage(), config.all_dirs, config.node_id, cluster_id)
+    return [f"{path} {'was formatted' if is_new else 'is formatted already'}" for path, is_new in done]
+
+
+def _check_cluster_id(cluster_id: str) -> None:
+    try:
+        decode_uuid(cluster_id)
+    except ValueError:
+        raise StartError(
+            f"cluster id '{cluster_id}' is not 16 bytes in URL-safe base64; one that is: {encode_uuid(os.urandom(16))}"
+        ) from None
+
+
+async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | None, ready_fd: int | None) -> None:
+    from headrace_broker.server.broker import Broker
+
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if watch_fd is not None:
+        _stop_at_end(loop, watch_fd, stop)
+    broker = await Broker.start(config, cluster_id=cluster_id)
+    try:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        _announce(broker, ready_fd)
+        await stop.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)  # a second signal ends a stop that hangs
+        await broker.stop()
+
+
+def _announce(broker: Broker, ready_fd: int | None) -> None:
+    addresses = [f"{item.host}:{item.port}" for item in broker.listeners]
+    print(f"headrace broker {broker.node_id} serves {', '.join(addresses)} (started in {_age_ms()} ms)", flush=True)
+    if ready_fd is not None:
+        os.write(ready_fd, f"{addresses[0]}\n".encode())
+        os.close(ready_fd)
+
+
+def _stop_at_end(loop: asyncio.AbstractEventLoop, watch_fd: int, stop: asyncio.Event) -> None:
+    def readable() -> None:
+        try:
+            ended = not os.read(watch_fd, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            ended = True
+        if ended:
+            loop.remove_reader(watch_fd)
+            stop.set()
+
+    os.set_blocking(watch_fd, False)
+    loop.add_reader(watch_fd, readable)
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        raise StartError(f"parent process {parent_pid} is gone")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _os_fault(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full{where}: make room or name another directory in log.dirs"
+    return f"{error.strerror or error}{where}"
+
+
+def _age_ms() -> int:
+    """Milliseconds since this process began."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return int(time.process_time() * 1000)
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000 - ticks * 1000 / os.sysconf("SC_CLK_TCK"))

@@ -1,0 +1,52 @@
+"""The group coordinator's port to the partitions of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.log.admission import AppendOrigin
+from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.batch import Buffer
+from headrace_broker.server.partitions import Partition
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+
+class OffsetsTopic:
+    """`coordinator.runner.InternalTopic` over this broker's logs; nothing here waits."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def partition_count(self) -> int:
+        """How many partitions the topic has; 0 while it does not exist."""
+        topic = self._broker.metadata.image.topics.get(GROUP_METADATA_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        """Append one batch as leader and return its last offset; raises ApiError when nothing was written."""
+        held = self._partition(partition)
+        return self._broker.append(held, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
+
+    def high_watermark(self, partition: int) -> int:
+        """The offset below which everything is committed."""
+        return self._partition(partition).log.high_watermark
+
+    def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
+        """Whole batches from `offset`, or the log's start if that is later; None at the end."""
+        log = self._partition(partition).log
+        start = max(offset, log.log_start_offset)
+        if start >= log.high_watermark:
+            return None
+        found = log.read(start, size_bytes_max, upper_bound_offset=log.high_watermark, min_one_batch=True)
+        if not found.size_bytes:
+            return None
+        return found.buffers[0] if len(found.buffers) == 1 else b"".join(found.buffers)
+
+    def _partition(self, index: int) -> Partition:
+        held = self._broker.partitions.get(GROUP_METADATA_TOPIC, index)
+        if held is None or held.leader != self._broker.node_id:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        return held

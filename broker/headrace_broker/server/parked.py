@@ -1,0 +1,127 @@
+"""Requests that wait: long-polling fetches and acks=all produces, as data.
+
+Pure: the owner says that a partition advanced, that it must be looked at again, or what time it is, and gets back the
+operations that are due; completing them is the owner's affair.  An operation is due at its deadline at the latest, is
+handed out exactly once, and costs nothing after it was handed out or cancelled.
+
+A fetch is due when the bytes it still misses have arrived; a produce when each of its partitions has passed the
+offset it wrote.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+
+class Parked:
+    """One waiting operation.  `payload` is the owner's; the rest belongs to `ParkedOperations`."""
+
+    __slots__ = ("deadline_ms", "done", "keys", "missing_bytes", "payload", "required_offsets")
+
+    def __init__(
+        self,
+        payload: Any,
+        keys: Iterable[Hashable],
+        deadline_ms: int,
+        *,
+        missing_bytes: int | None = None,
+        required_offsets: dict[Hashable, int] | None = None,
+    ) -> None:
+        self.payload = payload
+        self.keys = tuple(keys)
+        self.deadline_ms = deadline_ms
+        self.missing_bytes = missing_bytes
+        self.required_offsets = required_offsets
+        self.done = False
+
+    def _advance(self, key: Hashable, high_watermark: int, size_bytes: int) -> bool:
+        if self.missing_bytes is not None:
+            self.missing_bytes -= size_bytes
+            return self.missing_bytes <= 0
+        required = self.required_offsets
+        if required is not None and high_watermark >= required.get(key, high_watermark + 1):
+            del required[key]
+            return not required
+        return False
+
+
+class ParkedOperations:
+    """Every waiting operation, found by the partitions it waits for and by its deadline."""
+
+    __slots__ = ("_by_key", "_deadlines", "_live", "_sequence")
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, dict[Parked, None]] = {}
+        self._deadlines: list[tuple[int, int, Parked]] = []
+        self._sequence = 0
+        self._live = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def park(self, operation: Parked) -> None:
+        """Wait for `operation`'s partitions or its deadline."""
+        for key in operation.keys:
+            self._by_key.setdefault(key, {})[operation] = None
+        self._sequence += 1
+        self._live += 1
+        heapq.heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
+
+    def waiting_for(self, key: Hashable) -> bool:
+        """Whether anything waits for this partition (the hot path asks before it calls `advanced`)."""
+        return key in self._by_key
+
+    def advanced(self, key: Hashable, high_watermark: int, size_bytes: int) -> list[Parked]:
+        """Committed data grew to `high_watermark` by `size_bytes`: the operations that are due by it."""
+        waiting = self._by_key.get(key)
+        if not waiting:
+            return []
+        due = [operation for operation in waiting if operation._advance(key, high_watermark, size_bytes)]
+        for operation in due:
+            self._remove(operation)
+        return due
+
+    def disturbed(self, key: Hashable) -> list[Parked]:
+        """The partition went away or changed its leader: everything that waits for it is due."""
+        due = list(self._by_key.get(key, ()))
+        for operation in due:
+            self._remove(operation)
+        return due
+
+    def expired(self, now_ms: int) -> list[Parked]:
+        """The operations whose deadline has come."""
+        due: list[Parked] = []
+        heap = self._deadlines
+        while heap and (heap[0][2].done or heap[0][0] <= now_ms):
+            operation = heapq.heappop(heap)[2]
+            if not operation.done:
+                self._remove(operation)
+                due.append(operation)
+        return due
+
+    def cancel(self, operation: Parked) -> None:
+        """Forget an operation whose client is gone."""
+        if not operation.done:
+            self._remove(operation)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expired` has something to give at the latest, or None."""
+        heap = self._deadlines
+        while heap and heap[0][2].done:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def _remove(self, operation: Parked) -> None:
+        operation.done = True
+        self._live -= 1
+        for key in operation.keys:
+            waiting = self._by_key.get(key)
+            if waiting is not None:
+                waiting.pop(operation, None)
+                if not waiting:
+                    del self._by_key[key]
+        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self._live:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapq.heapify(self._deadlines)

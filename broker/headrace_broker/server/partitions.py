@@ -1,0 +1,105 @@
+"""The partitions this broker leads, found by name and by topic id; the hot path's only table.
+
+A `Partition` joins what the image says (leader, epoch) with the log.  `PartitionTable.apply` follows the image: it
+makes and deletes logs.  Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from headrace_broker.metadata.delta import MetadataDelta
+from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from headrace_broker.log.log import PartitionLog
+
+NO_EPOCH = -1
+
+
+class Partition:
+    """One partition on this broker."""
+
+    __slots__ = ("index", "leader", "leader_epoch", "log", "topic", "topic_id")
+
+    def __init__(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+        self.topic = topic.name
+        self.topic_id = topic.topic_id
+        self.index = index
+        self.log = log
+        self.leader = -1
+        self.leader_epoch = 0
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Raise ApiError when the client knows another leader epoch than ours (KIP-320); -1 = it does not say."""
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+            return
+        code = (
+            ErrorCode.FENCED_LEADER_EPOCH
+            if current_leader_epoch < self.leader_epoch
+            else ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
+        raise ApiError(code)
+
+
+class PartitionTable:
+    """Every partition of this broker."""
+
+    def __init__(self, node_id: int, open_log: Callable[[TopicImage, int], PartitionLog]) -> None:
+        self._node_id = node_id
+        self._open_log = open_log
+        self.by_name: dict[str, dict[int, Partition]] = {}
+        self.by_id: dict[bytes, dict[int, Partition]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return (partition for topic in self.by_name.values() for partition in topic.values())
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        """The partition, or None when it is not here."""
+        partitions = self.by_name.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def require(self, topic: str, index: int) -> Partition:
+        """The partition; raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        partition = self.get(topic, index)
+        if partition is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {topic}-{index} does not exist on this broker."
+            )
+        return partition
+
+    def follow(self, topic: TopicImage) -> None:
+        """Hold what the image says of this topic: open missing logs, take over leaders and epochs."""
+        held = self.by_name.get(topic.name)
+        if held is None:
+            held = self.by_name[topic.name] = self.by_id[topic.topic_id] = {}
+        for index, image in enumerate(topic.partitions):
+            if self._node_id in image.replicas:
+                self._follow_partition(held, topic, index, image)
+
+    def _follow_partition(
+        self, held: dict[int, Partition], topic: TopicImage, index: int, image: PartitionImage
+    ) -> None:
+        partition = held.get(index)
+        if partition is None:
+            partition = held[index] = Partition(topic, index, self._open_log(topic, index))
+        log = partition.log
+        if image.leader == self._node_id and image.leader_epoch > log.latest_epoch and log.log_end_offset > 0:
+            log.assign_epoch(image.leader_epoch, log.log_end_offset)
+        partition.leader = image.leader
+        partition.leader_epoch = image.leader_epoch
+
+    def forget(self, topic: TopicImage) -> list[Partition]:
+        """The topic was deleted: its partitions, which are not in the table any more."""
+        self.by_id.pop(topic.topic_id, None)
+        return list(self.by_name.pop(topic.name, {}).values())
+
+
+def changed_topics(delta: MetadataDelta, image: MetadataImage) -> Iterator[TopicImage]:
+    """The topics that a delta made or changed, as they are now."""
+    for name in delta.changed_topics:
+        topic = image.topics.get(name)
+        if topic is not None:
+            yield topic

@@ -1,0 +1,204 @@
+"""From a frame to its handler, and from a handler's answer to the wire.
+
+A handler module declares `API_KEY`, `VERSIONS` and `handle(context, request, version)`, which returns the response or
+an awaitable of it; `ADVERTISED` may widen what ApiVersions tells.  Produce and Fetch are hot: they declare
+`handle_frame(broker, connection, frame, version, correlation_id)` instead and decode for themselves.
+
+Routes are made from the modules in `handlers`, so what is advertised is what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import pkgutil
+from collections.abc import Awaitable, Callable, Iterable
+from struct import Struct
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from headrace_broker.protocol.apis import API, Api
+from headrace_broker.protocol.codec import decoder
+from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.protocol.framing import encode_response, parse_request_header
+from headrace_broker.server import handlers
+from headrace_broker.server.connection import Connection, Slot
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.parked import Parked
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+_HEADER_START = Struct(">hhi")
+_API_VERSIONS_KEY = 18
+
+HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
+
+
+class Route:
+    """One API: its versions and its handler."""
+
+    __slots__ = ("advertised", "api", "handle", "handle_frame", "versions")
+
+    def __init__(self, module: ModuleType) -> None:
+        self.api: Api = API[module.API_KEY]
+        self.versions: tuple[int, int] = module.VERSIONS
+        self.advertised: tuple[int, int] = getattr(module, "ADVERTISED", module.VERSIONS)
+        self.handle: Callable[[RequestContext, Any, int], Any] | None = getattr(module, "handle", None)
+        self.handle_frame: HandleFrame | None = getattr(module, "handle_frame", None)
+
+
+def load_routes() -> dict[int, Route]:
+    """A route for each module of the handlers package."""
+    routes: dict[int, Route] = {}
+    for found in pkgutil.iter_modules(handlers.__path__):
+        module = importlib.import_module(f"{handlers.__name__}.{found.name}")
+        if hasattr(module, "API_KEY"):
+            routes[int(module.API_KEY)] = Route(module)
+    return routes
+
+
+class RequestRouter:
+    """The `Router` of every connection of a broker."""
+
+    def __init__(self, broker: Broker, routes: dict[int, Route]) -> None:
+        self._broker = broker
+        self.routes = routes
+        self.connections: set[Connection] = set()
+        self._per_host: dict[str, int] = {}
+        self._idle_ms: dict[Connection, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> bool:
+        """Count the connection; False when there are too many."""
+        config = self._broker.config
+        host = connection.client_host
+        if len(self.connections) >= config.max_connections:
+            logger.warning("refusing connection from %s: max.connections=%d", connection.peer, config.max_connections)
+            return False
+        if self._per_host.get(host, 0) >= config.max_connections_per_ip:
+            logger.warning(
+                "refusing connection from %s: max.connections.per.ip=%d", connection.peer, config.max_connections_per_ip
+            )
+            return False
+        self.connections.add(connection)
+        self._per_host[host] = self._per_host.get(host, 0) + 1
+        return True
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget the connection and what is parked for it."""
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        left = self._per_host[connection.client_host] - 1
+        if left:
+            self._per_host[connection.client_host] = left
+        else:
+            del self._per_host[connection.client_host]
+        for operation in connection.parked:
+            if isinstance(operation, Parked):
+                self._broker.waiting.cancel(operation)
+        connection.parked.clear()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def handle(self, connection: Connection, frame: memoryview) -> None:
+        """Take one request; raises ProtocolError when the frame breaks the protocol."""
+        api_key, version, correlation_id = _HEADER_START.unpack_from(frame)
+        route = self.routes.get(api_key)
+        if route is None or not route.versions[0] <= version <= route.versions[1]:
+            self._refuse(connection, api_key, version, correlation_id)
+        elif route.handle_frame is not None:
+            route.handle_frame(self._broker, connection, frame, version, correlation_id)
+        else:
+            self._handle_message(connection, route, bytes(frame), version, correlation_id)
+
+    def _handle_message(
+        self, connection: Connection, route: Route, frame: bytes, version: int, correlation_id: int
+    ) -> None:
+        header = parse_request_header(frame)
+        request, end = decoder(route.api.request, version)(frame, header.body_offset)
+        if end != len(frame):
+            raise ProtocolError(f"{route.api.name} request v{version} is followed by {len(frame) - end} stray bytes")
+        context = RequestContext(self._broker, connection.listener, header.client_id, connection.client_host)
+        assert route.handle is not None
+        try:
+            answer = route.handle(context, request, version)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001  one request's failure is its connection's
+            self._failed(connection, route, version, error)
+            return
+        if inspect.isawaitable(answer):
+            task = asyncio.ensure_future(
+                self._answer_later(connection, connection.hold(), route, version, correlation_id, answer)
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            connection.reply(encode_response(correlation_id, answer, version))
+
+    async def _answer_later(
+        self,
+        connection: Connection,
+        slot: Slot,
+        route: Route,
+        version: int,
+        correlation_id: int,
+        answer: Awaitable[Any],
+    ) -> None:
+        try:
+            response = await answer
+            slot.fill(encode_response(correlation_id, response, version))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  one request's failure is its connection's
+            self._failed(connection, route, version, error)
+
+    def _failed(self, connection: Connection, route: Route, version: int, error: Exception) -> None:
+        logger.error("%s v%d from %s failed", route.api.name, version, connection.peer, exc_info=error)
+        connection.close(f"{route.api.name} could not be answered")
+
+    def _refuse(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> None:
+        if api_key == _API_VERSIONS_KEY:
+            from headrace_broker.server.handlers.api_versions import unsupported_version_response
+
+            connection.reply(encode_response(correlation_id, unsupported_version_response(self.routes), 0))
+            return
+        api = API.get(api_key)
+        name = api.name if api is not None else f"api key {api_key}"
+        raise ProtocolError(f"{name} version {version} is not supported")
+
+    # -- end ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection; requests that run are abandoned, their clients see the connection end."""
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self.connections):
+            connection.close()
+
+    def sweep(self, step_ms: int) -> None:
+        """Housekeeping: shrink idle buffers, close connections idle for longer than connections.max.idle.ms."""
+        limit_ms = self._broker.config.connections_max_idle_ms
+        for connection in list(self.connections):
+            if connection.sweep():
+                self._idle_ms.pop(connection, None)
+                continue
+            idle_ms = self._idle_ms.get(connection, 0) + step_ms
+            self._idle_ms[connection] = idle_ms
+            if 0 <= limit_ms < idle_ms:
+                connection.close()
+        for connection in self._idle_ms.keys() - self.connections:
+            del self._idle_ms[connection]
+
+
+def advertised_versions(routes: Iterable[Route]) -> list[tuple[int, int, int]]:
+    """(key, min, max) of every route, by key."""
+    return sorted((int(route.api.key), *route.advertised) for route in routes)

@@ -1,0 +1,74 @@
+"""Topics that are made without CreateTopics: on a Metadata request, and the cluster's internal ones."""
+
+from __future__ import annotations
+
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from headrace_broker.metadata.topics import TopicDefaults, create_topics
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from headrace_broker.server.context import RequestContext
+
+
+def topic_defaults(context: RequestContext) -> TopicDefaults:
+    """num.partitions and default.replication.factor of this cluster."""
+    config = context.config
+    return TopicDefaults(config.num_partitions, config.default_replication_factor)
+
+
+async def create_missing_topics(context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
+    """Create the named topics with defaults; returns the code of each that could not be created."""
+    topics = [_definition(context, name) for name in dict.fromkeys(names)]
+    response = await _submit(context, CreateTopicsRequest(topics=topics))
+    failed: dict[str, ErrorCode] = {}
+    for result in response.topics:
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            code = ErrorCode.of(result.error_code)
+            is_name = code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            failed[result.name] = code if is_name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return failed
+
+
+async def ensure_internal_topic(context: RequestContext, name: str) -> None:
+    """Create an internal topic if it is not there."""
+    if name not in context.image.topics:
+        await _submit(context, CreateTopicsRequest(topics=[_definition(context, name)]))
+
+
+async def _submit(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    broker = context.broker
+
+    def decide(image: MetadataImage) -> Outcome[CreateTopicsResponse]:
+        return create_topics(
+            image,
+            request,
+            defaults=topic_defaults(context),
+            broker_properties=broker.config.log_properties,
+            new_id=broker.new_id,
+        )
+
+    return await context.metadata.submit(decide)
+
+
+def _definition(context: RequestContext, name: str) -> CreatableTopic:
+    if name not in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+        return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+    config = context.config
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(config.offsets_topic_segment_bytes),
+    }
+    live = max(1, len(context.image.live_brokers()))
+    return CreatableTopic(
+        name=name,
+        num_partitions=config.offsets_topic_num_partitions,
+        replication_factor=min(config.offsets_topic_replication_factor, live),
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )

@@ -1,0 +1,223 @@
+"""The connection: frames however they are cut, answers in order, and bounds on what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.server.connection import Connection, ConnectionLimits, Slot
+
+
+class FakeTransport:
+    """Collects what is written; the peer may refuse to read."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.closed = False
+        self.aborted = False
+        self.reading = True
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 5000)
+
+    def writelines(self, buffers: list[bytes]) -> None:
+        for buffer in buffers:
+            self.written += buffer
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class FakeRouter:
+    """Answers each frame with itself unless told otherwise by the frame's first byte."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.slots: list[Slot] = []
+        self.gone = False
+        self.act: Callable[[Connection, bytes], None] | None = None
+
+    def handle(self, connection: Connection, frame: memoryview) -> None:
+        data = bytes(frame)
+        self.frames.append(data)
+        match data[:1]:
+            case b"P":
+                self.slots.append(connection.park())
+            case b"H":
+                self.slots.append(connection.hold())
+            case b"X":
+                raise ProtocolError("broken")
+            case b"0":
+                return
+            case _:
+                connection.reply((data,))
+
+    def connected(self, connection: Connection) -> bool:
+        return True
+
+    def disconnected(self, connection: Connection) -> None:
+        self.gone = True
+
+
+class Peer:
+    """One connection with its fakes; `send` delivers bytes as a transport does."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        self.router = FakeRouter()
+        self.transport = FakeTransport()
+        self.connection = Connection(self.router, "PLAINTEXT", limits or ConnectionLimits())
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def send(self, data: bytes, step: int = 1 << 30) -> int:
+        """Deliver until all is taken or reading stops; returns how many bytes were taken."""
+        taken = 0
+        while taken < len(data) and self.transport.reading and not self.transport.closed:
+            buffer = self.connection.get_buffer(-1)
+            size = min(step, len(buffer), len(data) - taken)
+            assert size > 0, "the transport was given no room"
+            buffer[:size] = data[taken : taken + size]
+            taken += size
+            self.connection.buffer_updated(size)
+        return taken
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def body(tag: bytes, size: int = 8) -> bytes:
+    return tag + bytes(size - len(tag))
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer()
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 100, 1 << 20])
+@pytest.mark.parametrize("sizes", [[8] * 50, [8, 20_000, 8, 16_380, 16_384, 70_000, 8], [3_000_000, 8, 5_000_000]])
+def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], step: int) -> None:
+    if sum(sizes) > 1_000_000 and step < 1000:
+        pytest.skip("byte by byte adds nothing for large frames")
+    peer = Peer()
+    bodies = [bytes([65 + number % 7]) * size for number, size in enumerate(sizes)]
+    peer.send(b"".join(map(frame, bodies)), step)
+    assert peer.router.frames == bodies
+    assert bytes(peer.transport.written) == b"".join(bodies)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 101, 2**31 - 1])
+def test_a_frame_of_an_impossible_size_closes_the_connection(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    peer = Peer(ConnectionLimits(request_bytes_max=100))
+    peer.send(struct.pack(">i", size) + bytes(50))
+    assert peer.transport.closed
+    assert peer.router.frames == []
+    assert [record.getMessage() for record in caplog.records] == [
+        f"closing connection from 127.0.0.1:5000: frame of {size} bytes, allowed are 8..100"
+    ]
+
+
+def test_a_malformed_request_closes_the_connection_after_earlier_answers(peer: Peer) -> None:
+    peer.send(frame(body(b"a")) + frame(body(b"X")) + frame(body(b"b")))
+    assert bytes(peer.transport.written) == body(b"a")
+    assert peer.transport.closed
+    assert len(peer.router.frames) == 2
+
+
+async def test_answers_leave_in_the_order_of_their_requests(peer: Peer) -> None:
+    peer.send(b"".join(frame(body(tag)) for tag in (b"a", b"P1", b"b", b"P2", b"c")))
+    assert bytes(peer.transport.written) == body(b"a")
+    first, second = peer.router.slots
+    second.fill((b"two",))
+    assert bytes(peer.transport.written) == body(b"a")
+    first.fill((b"one",))
+    assert bytes(peer.transport.written) == body(b"a") + b"one" + body(b"b") + b"two" + body(b"c")
+
+
+async def test_a_held_request_keeps_the_next_ones_waiting(peer: Peer) -> None:
+    peer.send(frame(body(b"H")) + frame(body(b"a")))
+    assert len(peer.router.frames) == 1
+    peer.router.slots[0].fill((b"held",))
+    await asyncio.sleep(0)
+    assert bytes(peer.transport.written) == b"held" + body(b"a")
+
+
+async def test_a_peer_that_never_reads_is_not_read_from(peer: Peer) -> None:
+    peer.connection.pause_writing()
+    taken = peer.send(frame(body(b"a", 1000)) * 1000)
+    assert taken < 40_000
+    assert not peer.transport.reading
+    assert peer.router.frames == []
+    assert peer.connection.buffered_bytes < 64 * 1024
+    peer.connection.resume_writing()
+    await asyncio.sleep(0)
+    assert peer.transport.reading
+    assert len(peer.router.frames) == taken // 1004
+
+
+async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
+    peer = Peer(ConnectionLimits(held_bytes_max=10_000))
+    peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
+    assert 10 <= len(peer.router.frames) <= 13
+    assert not peer.transport.reading
+    peer.router.slots[0].fill((b"one",))
+    await asyncio.sleep(0)
+    assert peer.transport.reading
+
+
+async def test_parked_requests_are_bounded() -> None:
+    peer = Peer(ConnectionLimits(parked_requests_max=10))
+    peer.send(frame(body(b"P")) * 5000)
+    assert len(peer.router.slots) == 10
+    assert not peer.transport.reading
+    for slot in list(peer.router.slots):
+        slot.fill((b"x",))
+    await asyncio.sleep(0)
+    assert len(peer.router.slots) == 20
+    assert bytes(peer.transport.written) == b"x" * 10
+
+
+def test_a_frame_that_is_announced_but_does_not_come_costs_no_memory(peer: Peer) -> None:
+    peer.send(struct.pack(">i", 100_000_000) + bytes(100_000))
+    assert peer.connection.buffered_bytes <= 4 * 1024 * 1024
+
+
+def test_a_large_buffer_is_given_back_when_idle(peer: Peer) -> None:
+    peer.send(frame(body(b"a", 1_000_000)))
+    assert peer.connection.buffered_bytes > 1_000_000
+    assert peer.connection.sweep()
+    assert not peer.connection.sweep()
+    assert peer.connection.buffered_bytes == 16 * 1024
+    peer.send(frame(body(b"b")))
+    assert peer.router.frames[-1] == body(b"b")
+
+
+def test_answers_after_the_connection_is_lost_go_nowhere(peer: Peer) -> None:
+    peer.send(frame(body(b"P")))
+    peer.connection.connection_lost(None)
+    peer.router.slots[0].fill((b"late",))
+    peer.connection.reply((b"late",))
+    assert bytes(peer.transport.written) == b""
+    assert peer.router.gone
+
+
+def test_a_closing_connection_whose_peer_does_not_read_is_aborted(peer: Peer) -> None:
+    peer.connection.close("enough")
+    peer.connection.sweep()
+    assert peer.transport.aborted

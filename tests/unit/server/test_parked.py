@@ -1,0 +1,72 @@
+"""Parked operations: due when data or time comes, handed out once."""
+
+from __future__ import annotations
+
+from headrace_broker.server.parked import Parked, ParkedOperations
+
+
+def fetch(name: str, keys: list[str], deadline_ms: int = 500, missing_bytes: int = 1) -> Parked:
+    return Parked(name, keys, deadline_ms, missing_bytes=missing_bytes)
+
+
+def names(operations: list[Parked]) -> list[str]:
+    return [operation.payload for operation in operations]
+
+
+def test_a_fetch_is_due_when_its_missing_bytes_have_come() -> None:
+    parked = ParkedOperations()
+    parked.park(fetch("f", ["a", "b"], missing_bytes=100))
+    assert parked.advanced("a", 1, 60) == []
+    assert names(parked.advanced("b", 1, 40)) == ["f"]
+    assert parked.advanced("a", 2, 1000) == []
+    assert not parked.waiting_for("a")
+
+
+def test_a_produce_is_due_when_every_partition_passed_its_offset() -> None:
+    parked = ParkedOperations()
+    parked.park(Parked("p", ["a", "b"], 500, required_offsets={"a": 10, "b": 5}))
+    assert parked.advanced("a", 10, 1) == []
+    assert parked.advanced("b", 4, 1) == []
+    assert parked.advanced("c", 99, 1) == []
+    assert names(parked.advanced("b", 5, 1)) == ["p"]
+
+
+def test_deadlines_come_in_order_and_only_once() -> None:
+    parked = ParkedOperations()
+    for name, deadline_ms in (("late", 300), ("early", 100), ("middle", 200)):
+        parked.park(fetch(name, ["a"], deadline_ms))
+    assert parked.next_deadline_ms() == 100
+    assert parked.expired(99) == []
+    assert names(parked.expired(200)) == ["early", "middle"]
+    assert names(parked.advanced("a", 1, 1)) == ["late"]
+    assert parked.expired(1000) == []
+    assert parked.next_deadline_ms() is None
+    assert len(parked) == 0
+
+
+def test_what_is_cancelled_is_never_due() -> None:
+    parked = ParkedOperations()
+    operation = fetch("f", ["a"])
+    parked.park(operation)
+    parked.cancel(operation)
+    parked.cancel(operation)
+    assert parked.advanced("a", 1, 1) == []
+    assert parked.expired(10_000) == []
+    assert len(parked) == 0
+
+
+def test_a_disturbed_partition_makes_all_who_wait_for_it_due() -> None:
+    parked = ParkedOperations()
+    parked.park(fetch("f", ["a", "b"]))
+    parked.park(Parked("p", ["a"], 500, required_offsets={"a": 10}))
+    parked.park(fetch("other", ["b"]))
+    assert names(parked.disturbed("a")) == ["f", "p"]
+    assert names(parked.disturbed("b")) == ["other"]
+
+
+def test_finished_operations_do_not_pile_up_until_their_deadline() -> None:
+    parked = ParkedOperations()
+    for number in range(10_000):
+        parked.park(fetch(str(number), ["a"], 1_000_000))
+        parked.advanced("a", number, 1)
+    assert len(parked._deadlines) < 200
