@@ -7,5 +7,5 @@ _JITTER = 0.2
 
 def backoff_ms(attempt: int, base_ms: float, max_ms: float, random: float) -> float:
     """Return the pause before attempt number `attempt` (0 = the first retry); `random` is from [0, 1)."""
-    exponential = min(base_ms * 2 ** min(attempt, 30), max(base_ms, max_ms))
+    exponential = min(base_ms * (1 << min(attempt, 30)), max(base_ms, max_ms))
     return exponential * (1 - _JITTER + 2 * _JITTER * random)

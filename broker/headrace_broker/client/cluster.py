@@ -415,13 +415,22 @@ class Cluster:
         """Have the coordinator looked up again."""
         self._coordinators.pop((key_type, key), None)
 
+    async def coordinator_connection(self, group_id: str) -> Connection:
+        """Return a group's own connection to its coordinator, apart from long polls. Raises ClientError."""
+        node_id = await self.coordinator(group_id)
+        try:
+            return await self.connection(node_id, "group")
+        except ConnectionLostError:
+            self.forget_coordinator(group_id)
+            raise
+
     async def request_coordinator(
         self, group_id: str, message: Request[ResponseT], *, timeout_ms: float | None = None
     ) -> ResponseT:
-        """Send a request to a group's coordinator, over a connection kept for that. Raises ClientError."""
-        node_id = await self.coordinator(group_id)
+        """Send a request to a group's coordinator. Raises ClientError."""
+        connection = await self.coordinator_connection(group_id)
         try:
-            return await self.request(node_id, message, purpose="group", timeout_ms=timeout_ms)
+            return await connection.request(message, timeout_ms=timeout_ms)
         except ConnectionLostError:
             self.forget_coordinator(group_id)
             raise

@@ -160,7 +160,10 @@ class FetchCore:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def plan(
-        self, now_ms: float, leader_of: Callable[[str, int], tuple[int, int] | None]
+        self,
+        now_ms: float,
+        leader_of: Callable[[str, int], tuple[int, int] | None],
+        is_ready: Callable[[int], bool],
     ) -> tuple[dict[int, list[FetchPartition]], set[str]]:
         """Return ({node: partitions to fetch from it now}, topics without a leader).
 
@@ -176,7 +179,7 @@ class FetchCore:
                 leaderless.add(topic)
                 continue
             node_id, leader_epoch = leader
-            if node_id not in self._in_flight and not self._is_full(node_id):
+            if node_id not in self._in_flight and not self._is_full(node_id) and is_ready(node_id):
                 asked = FetchPartition(topic, partition, state.fetch_offset, leader_epoch, state.max_bytes)
                 plans.setdefault(node_id, []).append(asked)
         self._in_flight.update(plans)

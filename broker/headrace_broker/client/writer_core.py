@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.batch import ATTRIBUTES_OFFSET, CRC_OFFSET, SEQUENCE_MAX, crc32c
@@ -49,14 +50,16 @@ class Verdict(Enum):
 
 @dataclass(slots=True, eq=False)
 class ReadyBatch:
-    """One built record batch on its way. `completion` is the shell's and never looked at here."""
+    """One built record batch on its way. `completion`, `reserved_bytes` and `last_error` are the shell's."""
 
     topic: str
     partition: int
     data: bytearray
     count: int
     deadline_ms: float
-    completion: object = None
+    completion: Any = None
+    reserved_bytes: int = 0
+    last_error: str = ""
     number: tuple[int, ...] = ()
     attempts: int = 0
     producer_id: int = -1

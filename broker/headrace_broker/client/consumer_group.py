@@ -1,0 +1,211 @@
+"""A reader's side of a consumer group: what it subscribes to, what it holds, and the turns of a rebalance.
+
+Connects `membership` (protocol type `consumer`) with a reader. Every change of the assignment becomes a `Rebalance` that
+the reader carries out inside its poll, as Java's consumer does, so that no partition is given up while its records are
+still being worked on; the next JoinGroup waits for that. With cooperative assignors only, partitions that stay are kept
+through a rebalance (KIP-429); with any other one, everything is given up first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace_broker.client.assignors import ASSIGNORS, Member
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.cluster_view import ClusterView
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer_protocol import (
+    Subscription,
+    TopicPartition,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from headrace_broker.client.errors import ClientError
+from headrace_broker.client.membership import GroupMembership
+from headrace_broker.client.membership_core import Generation, MembershipCore
+from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
+
+
+class Change(Enum):
+    """What a rebalance does to the partitions it names."""
+
+    ASSIGNED = "assigned"
+    REVOKED = "revoked"
+    LOST = "lost"
+
+
+@dataclass(slots=True, eq=False)
+class Rebalance:
+    """A change that waits to be carried out by the reader's poll, which then sets `done`."""
+
+    change: Change
+    partitions: list[TopicPartition]
+    done: asyncio.Future[None]
+
+
+class ConsumerGroup:
+    """Subscription and membership of one reader."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ClientConfig,
+        group_id: str,
+        *,
+        topics: Sequence[str] | None,
+        pattern: Callable[[str], bool] | None,
+        on_event: Callable[[], None],
+    ) -> None:
+        self.rebalances: deque[Rebalance] = deque()
+        self.error: ClientError | None = None
+        self._cluster = cluster
+        self._config = config
+        self._topics = sorted(topics or ())
+        self._pattern = pattern
+        self._on_event = on_event
+        self._owned: set[TopicPartition] = set()
+        self._previous: tuple[list[TopicPartition], int] = ([], -1)
+        self._assignors = [ASSIGNORS[name] for name in config.assignment_strategies]
+        self._is_cooperative = all(assignor.cooperative for assignor in self._assignors)
+        self._led_counts: dict[str, int] = {}
+        core = MembershipCore(
+            group_id=group_id,
+            protocol_type="consumer",
+            group_instance_id=config.group_instance_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+        )
+        self.membership = GroupMembership(cluster, core, self, config.max_poll_interval_ms)
+
+    async def start(self) -> None:
+        """Look at the topics there are, and join."""
+        if self._pattern is not None:
+            self._cluster.track_all(on=True)
+        else:
+            self._cluster.track(self._topics)
+        await self._cluster.refreshed()
+        self._match(self._cluster.view)
+        self._cluster.listeners.append(self._on_metadata)
+        self.membership.start()
+
+    async def leave(self, reason: str) -> None:
+        """Leave the group; rebalances not carried out are dropped."""
+        await self.membership.leave(reason)
+        self.rebalances.clear()
+        if self._on_metadata in self._cluster.listeners:
+            self._cluster.listeners.remove(self._on_metadata)
+            if self._pattern is not None:
+                self._cluster.track_all(on=False)
+
+    @property
+    def owned(self) -> set[TopicPartition]:
+        """The partitions that this member holds."""
+        return set(self._owned)
+
+    # -- the subscription --------------------------------------------------------------------------------------------
+
+    def _match(self, view: ClusterView) -> bool:
+        """Bring the list of topics up to date; True when it changed."""
+        if self._pattern is None:
+            return False
+        skips_internal = self._config.exclude_internal_topics
+        matched = sorted(
+            name
+            for name, topic in view.topics.items()
+            if self._pattern(name) and not (skips_internal and topic.is_internal)
+        )
+        changed = matched != self._topics
+        self._topics = matched
+        return changed
+
+    def _on_metadata(self, view: ClusterView) -> None:
+        if self._match(view):
+            self.membership.rejoin("the topics that match the subscription changed")
+        elif self.membership.generation.is_leader and self._led_counts:
+            counts = {topic: _partition_count(view, topic) for topic in self._led_counts}
+            if counts != self._led_counts:
+                self.membership.rejoin("the partitions of a subscribed topic changed")
+
+    # -- membership's callbacks --------------------------------------------------------------------------------------
+
+    def protocols(self, generation: Generation) -> list[tuple[str, bytes]]:
+        """Offer every assignor with the subscription."""
+        offered = []
+        previous, previous_generation = self._previous
+        for assignor in self._assignors:
+            subscription = Subscription(
+                topics=self._topics,
+                user_data=assignor.user_data(previous, previous_generation),
+                owned=sorted(self._owned),
+                generation_id=previous_generation if self._owned else -1,
+                rack_id=self._config.client_rack or None,
+            )
+            offered.append((assignor.name, encode_subscription(subscription)))
+        return offered
+
+    async def prepare(self, generation: Generation) -> None:
+        """Give everything up before joining, unless partitions may be kept."""
+        if not self._is_cooperative:
+            await self._carry_out(Change.REVOKED, self._owned)
+
+    async def assign(self, generation: Generation, members: Sequence[JoinGroupResponseMember]) -> Mapping[str, bytes]:
+        """Lead: run the assignor that the group agreed on."""
+        known = [
+            Member(member.member_id, member.group_instance_id, decode_subscription(member.metadata))
+            for member in members
+        ]
+        topics = {topic for member in known for topic in member.subscription.topics}
+        if topics - self._cluster.view.topics.keys():
+            self._cluster.track(topics)
+            await self._cluster.refreshed()
+        self._led_counts = {topic: _partition_count(self._cluster.view, topic) for topic in topics}
+        counts = {topic: count for topic, count in self._led_counts.items() if count}
+        assignment = ASSIGNORS[generation.protocol].assign(known, counts)
+        return {member_id: encode_assignment(partitions) for member_id, partitions in assignment.items()}
+
+    async def joined(self, generation: Generation, assignment: bytes) -> None:
+        """Take the assignment: give up first what is not in it."""
+        assigned = set(decode_assignment(assignment))
+        if not generation.is_leader:
+            self._led_counts = {}
+        revoked = self._owned - assigned
+        added = assigned - self._owned
+        self._previous = (sorted(assigned), generation.generation_id)
+        await self._carry_out(Change.REVOKED, revoked)
+        self._cluster.track({topic for topic, _ in assigned})
+        await self._carry_out(Change.ASSIGNED, added, even_if_none=not self._is_cooperative or not self._owned)
+        if revoked and self._is_cooperative:
+            self.membership.rejoin("partitions were given up for their next owners")
+
+    async def lost(self) -> None:
+        """Somebody else may hold the partitions already."""
+        await self._carry_out(Change.LOST, self._owned)
+
+    def failed(self, error: ClientError) -> None:
+        """Let poll raise it."""
+        self.error = error
+        self._on_event()
+
+    async def _carry_out(self, change: Change, partitions: set[TopicPartition], *, even_if_none: bool = False) -> None:
+        if not partitions and not even_if_none:
+            return
+        rebalance = Rebalance(change, sorted(partitions), asyncio.get_running_loop().create_future())
+        self.rebalances.append(rebalance)
+        self._on_event()
+        await rebalance.done
+        if change is Change.ASSIGNED:
+            self._owned |= partitions
+        else:
+            self._owned = self._owned - partitions
+
+
+def _partition_count(view: ClusterView, topic: str) -> int:
+    known = view.topics.get(topic)
+    return 0 if known is None else len(known.partitions)

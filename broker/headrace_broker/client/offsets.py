@@ -1,0 +1,224 @@
+"""Offsets over the protocol: those of the log (ListOffsets) and those committed by groups (OffsetCommit, OffsetFetch)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.errors import BrokerError
+from headrace_broker.client.membership_core import Generation
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headrace_broker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace_broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+TopicPartition = tuple[str, int]
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+_OFFSET_COMMIT_VERSION_MAX = 9
+_OFFSET_FETCH_VERSION_MAX = 9
+"""From version 10 on, both name topics by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset: the next record to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """An answer of ListOffsets; offset -1 = no record at or after the timestamp."""
+
+    offset: int
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+async def list_offsets(
+    cluster: Cluster,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, ListedOffset]:
+    """Return the offset of the first record at or after each timestamp (ms), or of LATEST, EARLIEST, MAX_TIMESTAMP.
+
+    Raises BrokerError naming the partition, TimedOutError.
+    """
+    found: dict[TopicPartition, ListedOffset] = {}
+    for topic in {topic for topic, _ in timestamps}:
+        await cluster.topic(topic, timeout_ms)
+
+    async def ask_all() -> dict[TopicPartition, ListedOffset]:
+        try:
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for topic_partition in timestamps.keys() - found.keys():
+                leader = cluster.view.leader(*topic_partition)
+                if leader is None:
+                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "{}-{}".format(*topic_partition))
+                by_leader.setdefault(leader.leader_id, {})[topic_partition] = timestamps[topic_partition]
+            results = await asyncio.gather(
+                *(_ask_leader(cluster, leader_id, asked, read_committed) for leader_id, asked in by_leader.items()),
+                return_exceptions=True,
+            )
+        except BrokerError:
+            cluster.request_refresh()
+            raise
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for result in results:
+            if isinstance(result, dict):
+                found.update(result)
+        if errors:
+            cluster.request_refresh()
+            raise errors[0]
+        return found
+
+    timeout = timeout_ms if timeout_ms is not None else cluster.config.default_api_timeout_ms
+    return await cluster.retry(ask_all, timeout, "listing offsets")
+
+
+async def _ask_leader(
+    cluster: Cluster, leader_id: int, asked: Mapping[TopicPartition, int], read_committed: bool
+) -> dict[TopicPartition, ListedOffset]:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (topic, partition), timestamp in asked.items():
+        item = topics.setdefault(topic, ListOffsetsTopic(name=topic))
+        item.partitions.append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+    response = await cluster.request(
+        leader_id,
+        ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=list(topics.values()),
+            timeout_ms=cluster.config.request_timeout_ms,
+        ),
+    )
+    found = {}
+    for answered in response.topics:
+        for part in answered.partitions:
+            if part.error_code != ErrorCode.NONE:
+                raise BrokerError(part.error_code, f"{answered.name}-{part.partition_index}")
+            found[answered.name, part.partition_index] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
+    return found
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    generation: Generation | None = None,
+    group_instance_id: str | None = None,
+) -> dict[TopicPartition, ErrorCode]:
+    """Commit offsets once, as a member or (generation None) from outside; returns the error of each partition."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, OffsetCommitRequestTopic(name=topic)).partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    member = generation or Generation()
+    message = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=group_instance_id if generation is not None else None,
+        topics=list(topics.values()),
+    )
+    connection = await cluster.coordinator_connection(group_id)
+    version = connection.version_for(OffsetCommitRequest, at_most=_OFFSET_COMMIT_VERSION_MAX)
+    response = await connection.request(message, version=version)
+    return {
+        (topic.name, part.partition_index): ErrorCode.of(part.error_code)
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+async def fetch_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float | None = None
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return a group's committed offsets, None where there is none; `partitions` None = all that it has.
+
+    Raises BrokerError, TimedOutError.
+    """
+    asked: dict[str, list[int]] | None = None
+    if partitions is not None:
+        asked = {}
+        for topic, partition in partitions:
+            asked.setdefault(topic, []).append(partition)
+
+    async def ask() -> dict[TopicPartition, OffsetAndMetadata | None]:
+        try:
+            return await _fetch_once(cluster, group_id, asked)
+        except BrokerError as error:
+            if error.code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                cluster.forget_coordinator(group_id)
+            raise
+
+    timeout = timeout_ms if timeout_ms is not None else cluster.config.default_api_timeout_ms
+    return await cluster.retry(ask, timeout, f"committed offsets of group {group_id}")
+
+
+async def _fetch_once(
+    cluster: Cluster, group_id: str, asked: Mapping[str, list[int]] | None
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    connection = await cluster.coordinator_connection(group_id)
+    version = connection.version_for(OffsetFetchRequest, at_most=_OFFSET_FETCH_VERSION_MAX)
+    if version >= 8:
+        topics = (
+            None
+            if asked is None
+            else [OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name, numbers in asked.items()]
+        )
+        message = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=topics)], require_stable=True
+        )
+    else:
+        old_topics = (
+            None
+            if asked is None
+            else [OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in asked.items()]
+        )
+        message = OffsetFetchRequest(group_id=group_id, topics=old_topics, require_stable=version >= 7)
+    return _committed(await connection.request(message, version=version), group_id)
+
+
+def _committed(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    answer = response.groups[0] if response.groups else response
+    if answer.error_code != ErrorCode.NONE:
+        raise BrokerError(answer.error_code, f"group {group_id}")
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            if part.error_code != ErrorCode.NONE:
+                raise BrokerError(part.error_code, f"group {group_id}, {topic.name}-{part.partition_index}")
+            found[topic.name, part.partition_index] = (
+                OffsetAndMetadata(part.committed_offset, part.committed_leader_epoch, part.metadata or "")
+                if part.committed_offset >= 0
+                else None
+            )
+    return found

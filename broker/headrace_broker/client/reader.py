@@ -1,0 +1,779 @@
+"""The reader: fetched records as columns, by assignment or as a member of a consumer group.
+
+A shell around `fetch_core` on one event loop: it keeps a fetch in flight for each leader, finds positions (committed
+offset, else auto.offset.reset), and hands out what arrived as one `FetchedBatch` for each fetched run of a partition. `poll`
+parses in the loop's thread, `poll_blocking` in the calling thread. Rebalances are carried out inside poll, in the thread
+that polls: callbacks may be plain functions or coroutine functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from headrace_broker.client import offsets as offset_api
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.config_values import parse_duration_ms
+from headrace_broker.client.consumer_group import Change, ConsumerGroup, Rebalance
+from headrace_broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ClosedError,
+    CommitFailedError,
+    ConnectionLostError,
+    CorruptRecordsError,
+    NoOffsetError,
+    OffsetOutOfRangeError,
+)
+from headrace_broker.client.fetch_core import Answer, Chunk, FetchCore, FetchPartition
+from headrace_broker.client.offsets import OffsetAndMetadata
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.fetch import FetchPartition as FetchRequestPartition
+from headrace_broker.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic, PartitionData
+from headrace_broker.protocol.notation import ZERO_UUID
+from headrace_broker.records.batch import CorruptBatchError
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.reader import read_columns
+
+__all__ = ["FetchedBatch", "OffsetAndMetadata", "Reader"]
+
+logger = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
+
+_FETCH_BY_NAME_VERSION_MAX = 12
+_FETCH_VERSION_MAX = 16
+_MEMBER_ERRORS = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    )
+)
+
+
+@dataclass(slots=True)
+class FetchedBatch:
+    """Consecutive records of one partition; `next_offset` is where the one after them would be."""
+
+    topic: str
+    partition: int
+    columns: RecordColumns
+    next_offset: int
+    high_watermark: int
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+class Reader:
+    """A consumer; open it with `open`, then `assign` or `subscribe`, `poll`, and `close`."""
+
+    def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
+        self.cluster = cluster
+        self._config = config
+        self._owns_cluster = owns_cluster
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._core = FetchCore(
+            partition_bytes_max=config.max_partition_fetch_bytes,
+            read_committed=config.isolation_level == "read_committed",
+            backoff_ms=cluster.retry_pause_ms,
+        )
+        self._group: ConsumerGroup | None = None
+        self._callbacks: dict[Change, RebalanceCallback | None] = {}
+        self._news = asyncio.Event()
+        self._errors: deque[ClientError] = deque()
+        self._out_of_range: set[TopicPartition] = set()
+        self._leftovers: dict[TopicPartition, FetchedBatch] = {}
+        self._finding: asyncio.Task[None] | None = None
+        self._connecting: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._last_poll_ms = self._last_commit_ms = cluster.now_ms()
+        self._leaving: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_woken = False
+        self._closed = False
+        cluster.listeners.append(self._on_metadata)
+
+    @classmethod
+    async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Reader:
+        """Connect to the cluster (or share one). Raises NoBrokerError when no bootstrap server answers."""
+        owns = cluster is None
+        return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
+
+    # -- what to read ------------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without group membership."""
+        if self._group is not None:
+            raise ClientError("assign: this reader is subscribed; one reader does either")
+        wanted = list(partitions)
+        self.cluster.track({topic for topic, _ in wanted})
+        self._set_assignment(wanted)
+
+    async def subscribe(
+        self,
+        topics: Sequence[str] | None = None,
+        *,
+        pattern: Callable[[str], bool] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+        discovery_interval_ms: float | None = None,
+    ) -> None:
+        """Join the group of group.id and read what it assigns, of these topics or of all whose name `pattern` accepts.
+
+        `discovery_interval_ms` bounds how long a new topic, or new partitions, stay unseen (else metadata.max.age.ms).
+        `on_lost` defaults to `on_revoked`. Raises ClientError without group.id.
+        """
+        group_id = self._config.group_id
+        if not group_id:
+            raise ClientError("subscribe: group.id is not configured")
+        if (topics is None) == (pattern is None):
+            raise ClientError("subscribe: give either topics or a pattern")
+        if self._group is not None or self._core.assignment:
+            raise ClientError("subscribe: this reader has an assignment or a subscription already")
+        self._callbacks = {
+            Change.ASSIGNED: on_assigned,
+            Change.REVOKED: on_revoked,
+            Change.LOST: on_lost or on_revoked,
+        }
+        if discovery_interval_ms is not None:
+            self.cluster.refresh_at_least_every(discovery_interval_ms)
+        self._group = ConsumerGroup(
+            self.cluster, self._config, group_id, topics=topics, pattern=pattern, on_event=self._news.set
+        )
+        self._last_poll_ms = self.cluster.now_ms()
+        self._watch_polls()
+        await self._group.start()
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read now."""
+        return self._core.assignment
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume`."""
+        for topic_partition in partitions:
+            self._core.pause(self._assigned(topic_partition))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End the pause of these partitions."""
+        for topic_partition in partitions:
+            self._core.resume(self._assigned(topic_partition))
+        self._news.set()
+        self._pump()
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """The partitions under pause."""
+        return self._core.paused
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Go on reading a partition at `offset`."""
+        self._core.seek(self._assigned(topic_partition), offset)
+        self._leftovers.pop(topic_partition, None)
+        self._out_of_range.discard(topic_partition)
+        self._pump()
+
+    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the first record of these partitions (None = all assigned)."""
+        await self._seek_to(partitions, offset_api.EARLIEST)
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on behind the last record of these partitions (None = all assigned)."""
+        await self._seek_to(partitions, offset_api.LATEST)
+
+    async def position(self, topic_partition: TopicPartition) -> int:
+        """Return the offset of the next record that poll hands out, finding it if need be. Raises ClientError."""
+        self._assigned(topic_partition)
+        held = self._leftovers.get(topic_partition)
+        if held is not None:
+            return _first_offset(held)
+        while self._core.position(topic_partition) is None:
+            self._raise_error()
+            self._pump()
+            if self._finding is not None:
+                await asyncio.wait([self._finding])
+        position = self._core.position(topic_partition)
+        assert position is not None
+        return position
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the positions known so far: what `commit` without arguments commits."""
+        found = {}
+        for topic_partition in self._core.assignment:
+            held = self._leftovers.get(topic_partition)
+            position = _first_offset(held) if held is not None else self._core.position(topic_partition)
+            if position is not None:
+                found[topic_partition] = position
+        return found
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
+        """Return the high watermark that the last fetch told, None before the first."""
+        return self._core.high_watermark(self._assigned(topic_partition))
+
+    def _assigned(self, topic_partition: TopicPartition) -> TopicPartition:
+        if topic_partition not in self._core.assignment:
+            raise ClientError(f"{topic_partition[0]}-{topic_partition[1]} is not assigned to this reader")
+        return topic_partition
+
+    async def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
+        wanted = dict.fromkeys(self._core.assignment if partitions is None else partitions, timestamp)
+        for topic_partition, listed in (await self._list_offsets(wanted)).items():
+            self.seek(topic_partition, listed.offset)
+
+    async def _list_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, offset_api.ListedOffset]:
+        read_committed = self._config.isolation_level == "read_committed"
+        return await offset_api.list_offsets(self.cluster, timestamps, read_committed=read_committed)
+
+    # -- polling -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
+        """Return what was fetched, waiting up to `timeout_ms` for something.
+
+        At most `max_records` records; None = max.poll.records if that key was given, else whatever has arrived. Carries
+        out rebalances. Raises ClientError: what is wrong with a partition or the group, then goes on with the rest.
+        """
+        limit = self._limit(max_records)
+        deadline = self.cluster.now_ms() + timeout_ms
+        while True:
+            rebalance, chunks = await self._next(deadline, limit)
+            if rebalance is not None:
+                await self._carry_out(rebalance)
+                continue
+            batches = self._parse(chunks, limit)
+            if batches or not chunks:
+                return batches
+
+    def poll_blocking(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
+        """`poll` for another thread, which then does the parsing and runs the rebalance callbacks."""
+        limit = self._limit(max_records)
+        deadline = self.cluster.now_ms() + timeout_ms
+        while True:
+            rebalance, chunks = self.call(self._next, deadline, limit)
+            if rebalance is not None:
+                self._carry_out_blocking(rebalance)
+                continue
+            batches = self._parse(chunks, limit)
+            if batches or not chunks:
+                return batches
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Run one of this reader's methods in its loop's thread, from another thread, and return what it returns."""
+        assert threading.get_ident() != self._loop_thread, "this would block the reader's own loop"
+
+        async def run() -> Any:
+            result = method(*arguments)
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def wake_up(self) -> None:
+        """Have a poll that waits, or the next one, return at once; from any thread."""
+        self._loop.call_soon_threadsafe(self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._is_woken = True
+        self._news.set()
+
+    def _limit(self, max_records: int | None) -> int | None:
+        if max_records is None and "max.poll.records" in self._config.explicit:
+            return self._config.max_poll_records
+        return max_records
+
+    async def _next(self, deadline_ms: float, limit: int | None) -> tuple[Rebalance | None, list[Chunk]]:
+        """Wait until there is a rebalance to carry out, records to parse, an error to raise, or the time is over."""
+        await self._polled()
+        while True:
+            self._raise_error()
+            if self._group is not None and self._group.rebalances:
+                return self._group.rebalances.popleft(), []
+            chunks = self._take_chunks(limit)
+            left = deadline_ms - self.cluster.now_ms()
+            if chunks or self._ready_leftovers() or left <= 0 or self._is_woken:
+                self._is_woken = False
+                return None, chunks
+            self._news.clear()
+            try:
+                async with asyncio.timeout(left / 1000):
+                    await self._news.wait()
+            except TimeoutError:
+                pass  # the loop looks once more, then returns
+
+    def _take_chunks(self, limit: int | None) -> list[Chunk]:
+        """Take what was read ahead: all of it, or with a limit one chunk, when nothing is left of the one before."""
+        chunks: list[Chunk] = []
+        if limit is not None and self._ready_leftovers():
+            return chunks
+        while (chunk := self._core.take()) is not None:
+            self._core.taken(chunk.topic, chunk.partition, chunk.next_offset)
+            chunks.append(chunk)
+            if limit is not None:
+                break
+        if chunks:
+            self._pump()
+        return chunks
+
+    def _ready_leftovers(self) -> list[TopicPartition]:
+        if not self._leftovers:
+            return []
+        paused = self._core.paused
+        return [topic_partition for topic_partition in self._leftovers if topic_partition not in paused]
+
+    def _parse(self, chunks: list[Chunk], limit: int | None) -> list[FetchedBatch]:
+        """Return what is left from before and what the chunks hold, up to the limit; keep the rest."""
+        batches = [self._leftovers.pop(topic_partition) for topic_partition in self._ready_leftovers()]
+        for chunk in chunks:
+            batches += self._parse_chunk(chunk)
+        if limit is None:
+            return batches
+        taken: list[FetchedBatch] = []
+        for batch in batches:
+            if limit <= 0:
+                self._leftovers[batch.topic, batch.partition] = batch
+                continue
+            if len(batch) > limit:
+                batch, rest = _cut(batch, limit)
+                self._leftovers[rest.topic, rest.partition] = rest
+            limit -= len(batch)
+            taken.append(batch)
+        return taken
+
+    def _parse_chunk(self, chunk: Chunk) -> list[FetchedBatch]:
+        batches = []
+        try:
+            for span in chunk.spans:
+                columns = read_columns(span, chunk.from_offset, verify_crc=self._config.check_crcs)
+                if len(columns):
+                    next_offset = columns.next_offset or chunk.next_offset
+                    batch = FetchedBatch(chunk.topic, chunk.partition, columns, next_offset, chunk.high_watermark)
+                    batches.append(batch)
+        except CorruptBatchError as error:
+            self._loop.call_soon_threadsafe(self._go_back, (chunk.topic, chunk.partition), chunk.from_offset)
+            raise CorruptRecordsError(
+                f"{chunk.topic}-{chunk.partition} from offset {chunk.from_offset}: {error}; seek to go past it"
+            ) from error
+        if batches:
+            batches[-1].next_offset = chunk.next_offset
+        return batches
+
+    def _go_back(self, topic_partition: TopicPartition, offset: int) -> None:
+        if topic_partition in self._core.assignment:
+            self._core.seek(topic_partition, offset)
+            self._core.back_off(topic_partition, self.cluster.now_ms())
+            self._pump()
+
+    def _raise_error(self) -> None:
+        if self._closed:
+            raise ClosedError("the reader is closed")
+        if self._errors:
+            raise self._errors.popleft()
+        if self._group is not None and self._group.error is not None:
+            raise self._group.error
+
+    async def _polled(self) -> None:
+        """Note that the reader is alive; commit if it is time; join again after having been away for too long."""
+        now_ms = self._last_poll_ms = self.cluster.now_ms()
+        if self._leaving is not None and self._group is not None:
+            await self._leaving
+            self._leaving = None
+            self._group.membership.start()
+            self._watch_polls()
+        if self._commits_by_itself and now_ms - self._last_commit_ms >= self._config.auto_commit_interval_ms:
+            self._last_commit_ms = now_ms
+            self._spawn(self._commit_by_itself())
+
+    def _watch_polls(self) -> None:
+        """Leave the group when poll is not called for max.poll.interval.ms, so that others get the partitions."""
+        idle_ms = self.cluster.now_ms() - self._last_poll_ms
+        if idle_ms >= self._config.max_poll_interval_ms and self._group is not None:
+            logger.warning(
+                "group %s: poll was not called for %.0f ms (max.poll.interval.ms=%d): leaving the group",
+                self._config.group_id,
+                idle_ms,
+                self._config.max_poll_interval_ms,
+            )
+            self._group.rebalances.clear()
+            self._leaving = self._loop.create_task(self._group.membership.leave("poll was not called in time"))
+            return
+        left = self._config.max_poll_interval_ms - idle_ms
+        self._idle_timer = self._loop.call_later(left / 1000, self._watch_polls)
+
+    # -- rebalances --------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, rebalance: Rebalance) -> None:
+        await self._begin(rebalance)
+        try:
+            callback = self._callbacks.get(rebalance.change)
+            if callback is not None:
+                result = callback(rebalance.partitions)
+                if result is not None:
+                    await result
+        finally:
+            self._end(rebalance)
+
+    def _carry_out_blocking(self, rebalance: Rebalance) -> None:
+        self.call(self._begin, rebalance)
+        try:
+            callback = self._callbacks.get(rebalance.change)
+            if callback is not None:
+                result = callback(rebalance.partitions)
+                if result is not None:
+                    self.call(lambda: result)
+        finally:
+            self.call(self._end, rebalance)
+
+    async def _begin(self, rebalance: Rebalance) -> None:
+        if rebalance.change is Change.ASSIGNED:
+            self._set_assignment([*self._core.assignment, *rebalance.partitions])
+        elif rebalance.change is Change.REVOKED and self._commits_by_itself:
+            await self._commit_by_itself()
+
+    def _end(self, rebalance: Rebalance) -> None:
+        if rebalance.change is not Change.ASSIGNED:
+            gone = set(rebalance.partitions)
+            self._set_assignment([kept for kept in self._core.assignment if kept not in gone])
+        if not rebalance.done.done():
+            rebalance.done.set_result(None)
+
+    def _set_assignment(self, partitions: list[TopicPartition]) -> None:
+        self._core.assign(partitions)
+        for topic_partition in [held for held in self._leftovers if held not in set(partitions)]:
+            del self._leftovers[topic_partition]
+        self._pump()
+
+    # -- committed offsets -------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+        """Commit these offsets (None = the positions) for group.id.
+
+        Raises CommitFailedError when the group went on without this member, else BrokerError or TimedOutError.
+        """
+        group_id = self._group_id("commit")
+        if offsets is None:
+            offsets = {item: OffsetAndMetadata(position) for item, position in self.positions().items()}
+        if not offsets:
+            return
+        to_commit = offsets
+        generation = None
+        if self._group is not None:
+            generation = self._group.membership.generation
+            if generation.generation_id < 0:
+                raise CommitFailedError(f"group {group_id}: this reader is no member at the moment")
+
+        async def attempt() -> None:
+            codes = await offset_api.commit_offsets(
+                self.cluster,
+                group_id,
+                to_commit,
+                generation=generation,
+                group_instance_id=self._config.group_instance_id,
+            )
+            for (topic, partition), code in codes.items():
+                if code != ErrorCode.NONE:
+                    raise self._commit_error(group_id, f"{topic}-{partition}", code)
+
+        await self.cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
+
+    def _commit_error(self, group_id: str, subject: str, code: ErrorCode) -> ClientError:
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self.cluster.forget_coordinator(group_id)
+        if code not in _MEMBER_ERRORS:
+            return BrokerError(code, f"group {group_id}, {subject}")
+        if self._group is not None:
+            self._group.membership.give_up(code)
+        failed = CommitFailedError(f"group {group_id}, {subject}: {code.name}: {code.message}")
+        failed.code = code
+        return failed
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what group.id has committed for these partitions, None where nothing."""
+        return await offset_api.fetch_offsets(self.cluster, self._group_id("committed"), partitions)
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, offset_api.ListedOffset]:
+        """Return the first offset at or after each timestamp, or at `offsets.EARLIEST` or `LATEST`."""
+        return await self._list_offsets(timestamps)
+
+    def _group_id(self, what: str) -> str:
+        if not self._config.group_id:
+            raise ClientError(f"{what}: group.id is not configured")
+        return self._config.group_id
+
+    @property
+    def _commits_by_itself(self) -> bool:
+        return self._config.enable_auto_commit and bool(self._config.group_id)
+
+    async def _commit_by_itself(self) -> None:
+        try:
+            await self.commit()
+        except ClientError as error:
+            logger.warning("auto-commit: %s", error)
+
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    async def _find_positions(self) -> None:
+        """Give every partition without one a position: the committed offset, else by auto.offset.reset."""
+        attempts = 0
+        while missing := self._core.without_position():
+            try:
+                await self._apply_committed([item for item in missing if item not in self._out_of_range])
+                await self._apply_resets()
+                attempts = 0
+            except ClientError as error:
+                if not error.retriable:
+                    self._tell(error)
+                    return
+                logger.info("finding positions: %s; trying again", error)
+                await asyncio.sleep(self.cluster.retry_pause_ms(attempts) / 1000)
+                attempts += 1
+
+    async def _apply_committed(self, partitions: list[TopicPartition]) -> None:
+        if not partitions or not self._config.group_id:
+            return
+        for topic_partition, committed in (await self.committed(partitions)).items():
+            if committed is not None:
+                self._place(topic_partition, committed.offset)
+
+    async def _apply_resets(self) -> None:
+        missing = self._core.without_position()
+        if not missing:
+            return
+        policy = self._config.auto_offset_reset
+        if policy == "none":
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
+            out_of_range = bool(self._out_of_range.intersection(missing))
+            kind = OffsetOutOfRangeError if out_of_range else NoOffsetError
+            what = "positions outside the log" if out_of_range else "no committed offset"
+            raise kind(f"{names}: {what}, and auto.offset.reset=none: seek")
+        timestamp = {"latest": offset_api.LATEST, "earliest": offset_api.EARLIEST}.get(policy)
+        if timestamp is None:
+            timestamp = int(time.time() * 1000) - (parse_duration_ms(policy.partition(":")[2]) or 0)
+        listed = await self._list_offsets(dict.fromkeys(missing, timestamp))
+        behind = [item for item, found in listed.items() if found.offset < 0]  # nothing as young as that: the end
+        listed |= await self._list_offsets(dict.fromkeys(behind, offset_api.LATEST)) if behind else {}
+        for topic_partition, found in listed.items():
+            self._place(topic_partition, found.offset)
+
+    def _place(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Set a position that was looked up, unless a seek or another assignment came first."""
+        if topic_partition in self._core.assignment and self._core.position(topic_partition) is None:
+            self._core.seek(topic_partition, offset)
+            self._out_of_range.discard(topic_partition)
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send every fetch that can be sent, and have missing positions found."""
+        if self._closed:
+            return
+        if self._finding is None and self._core.without_position():
+            self._finding = self._loop.create_task(self._find_positions())
+            self._finding.add_done_callback(self._found_positions)
+        now_ms = self.cluster.now_ms()
+        plans, leaderless = self._core.plan(now_ms, self._leader_of, self._is_ready)
+        for node_id, asked in plans.items():
+            self._send_fetch(node_id, asked)
+        if leaderless:
+            self.cluster.request_refresh()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._core.retry_at_ms(now_ms)
+        if due is not None:
+            self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self._pump)
+
+    def _found_positions(self, task: asyncio.Task[None]) -> None:
+        self._finding = None
+        if not task.cancelled() and task.exception() is None and not self._errors:
+            self._pump()
+
+    def _leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
+        leader = self.cluster.view.leader(topic, partition)
+        return None if leader is None else (leader.leader_id, leader.leader_epoch)
+
+    def _is_ready(self, node_id: int) -> bool:
+        if self.cluster.ready_connection(node_id, "fetch") is not None:
+            return True
+        if node_id not in self._connecting:
+            self._connecting.add(node_id)
+            self.cluster.connect_soon(node_id, "fetch", partial(self._connected, node_id))
+        return False
+
+    def _connected(self, node_id: int) -> None:
+        self._connecting.discard(node_id)
+        self._pump()
+
+    def _send_fetch(self, node_id: int, asked: list[FetchPartition]) -> None:
+        topic_ids = {name: topic.topic_id for name, topic in self.cluster.view.topics.items()}
+        names = {part.topic for part in asked}
+        has_ids = all(topic_ids.get(name, ZERO_UUID) != ZERO_UUID for name in names)
+        topics = {name: FetchTopic(topic=name, topic_id=topic_ids.get(name, ZERO_UUID)) for name in names}
+        for part in asked:
+            topics[part.topic].partitions.append(
+                FetchRequestPartition(
+                    partition=part.partition,
+                    current_leader_epoch=part.leader_epoch,
+                    fetch_offset=part.fetch_offset,
+                    partition_max_bytes=part.max_bytes,
+                )
+            )
+        config = self._config
+        request = FetchRequest(
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=int(config.isolation_level == "read_committed"),
+            session_epoch=-1,
+            topics=list(topics.values()),
+            rack_id=config.client_rack,
+        )
+        connection = self.cluster.ready_connection(node_id, "fetch")
+        fetch = _Fetch(node_id, asked, {topic.topic_id: name for name, topic in topics.items()})
+        try:
+            if connection is None:
+                raise ConnectionLostError(f"broker {node_id}: the connection was lost")
+            at_most = _FETCH_VERSION_MAX if has_ids else _FETCH_BY_NAME_VERSION_MAX
+            version = connection.version_for(FetchRequest, at_most=at_most)
+            connection.send(request, version, partial(self._on_answer, fetch))
+        except ClientError as error:
+            self._on_answer(fetch, None, error)
+
+    def _on_answer(self, fetch: _Fetch, response: FetchResponse | None, error: ClientError | None) -> None:
+        self._core.fetch_done(fetch.node_id)
+        now_ms = self.cluster.now_ms()
+        if response is None:
+            logger.info("fetch from broker %d: %s", fetch.node_id, error)
+            for asked in fetch.asked.values():
+                self._core.lose(asked, now_ms)
+            self.cluster.request_refresh()
+        elif response.error_code != ErrorCode.NONE:
+            for asked in fetch.asked.values():
+                self._refused(asked, ErrorCode.of(response.error_code), now_ms)
+        else:
+            size_bytes = 0
+            for topic in response.responses:
+                name = topic.topic or fetch.names.get(topic.topic_id, "")
+                for part in topic.partitions:
+                    size_bytes += self._on_partition(fetch, name, part, now_ms)
+            self._core.response_size(fetch.node_id, size_bytes)
+        self._pump()
+
+    def _on_partition(self, fetch: _Fetch, topic: str, part: PartitionData, now_ms: float) -> int:
+        """Take one partition's part of an answer; returns the size of its records."""
+        asked = fetch.asked.get((topic, part.partition_index))
+        if asked is None:
+            return 0
+        if part.error_code != ErrorCode.NONE:
+            self._refused(asked, ErrorCode.of(part.error_code), now_ms)
+            return 0
+        records = part.records
+        view = memoryview(records) if records is not None and not isinstance(records, list) else None
+        aborted = [(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()]
+        try:
+            answer = self._core.receive(
+                fetch.node_id,
+                asked,
+                view,
+                high_watermark=part.high_watermark,
+                log_start_offset=part.log_start_offset,
+                aborted=aborted,
+            )
+        except CorruptBatchError as error:
+            self._core.lose(asked, now_ms)
+            self._tell(CorruptRecordsError(f"{topic}-{asked.partition} from offset {asked.fetch_offset}: {error}"))
+            return 0
+        if answer is Answer.RECORDS:
+            self._news.set()
+        return len(view) if view is not None else 0
+
+    def _refused(self, asked: FetchPartition, code: ErrorCode, now_ms: float) -> None:
+        answer = self._core.refuse(asked, code, now_ms)
+        subject = f"{asked.topic}-{asked.partition}"
+        if answer is Answer.REFRESH:
+            logger.info("fetch of %s: %s; refreshing metadata", subject, code.name)
+            self.cluster.request_refresh()
+        elif answer is Answer.RESET:
+            logger.warning("%s: offset %d is outside the log", subject, asked.fetch_offset)
+            self._out_of_range.add((asked.topic, asked.partition))
+            self._core.forget_position((asked.topic, asked.partition))
+        elif answer is Answer.ERROR:
+            self._tell(BrokerError(code, f"fetch of {subject}"))
+
+    def _tell(self, error: ClientError) -> None:
+        """Have the next poll raise it."""
+        self._errors.append(error)
+        self._news.set()
+
+    def _on_metadata(self, view: object) -> None:
+        self._pump()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self, *, leave_group: bool = True) -> None:
+        """Commit (with enable.auto.commit), leave the group, and let go of the connections."""
+        if self._closed:
+            return
+        if self._commits_by_itself and self._core.assignment:
+            await self._commit_by_itself()
+        self._closed = True
+        for timer in (self._timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._on_metadata in self.cluster.listeners:
+            self.cluster.listeners.remove(self._on_metadata)
+        tasks = [task for task in (self._finding, *self._tasks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._group is not None and leave_group:
+            await self._group.leave("the reader was closed")
+        self._news.set()
+        if self._owns_cluster:
+            await self.cluster.close()
+
+
+class _Fetch:
+    """A Fetch request in flight: what was asked, and the names behind its topic ids."""
+
+    __slots__ = ("asked", "names", "node_id")
+
+    def __init__(self, node_id: int, asked: list[FetchPartition], names: dict[bytes, str]) -> None:
+        self.node_id = node_id
+        self.asked = {(part.topic, part.partition): part for part in asked}
+        self.names = names
+
+
+def _first_offset(batch: FetchedBatch) -> int:
+    offsets = batch.columns.offsets
+    return offsets[0] if offsets else batch.next_offset
+
+
+def _cut(batch: FetchedBatch, count: int) -> tuple[FetchedBatch, FetchedBatch]:
+    columns = batch.columns
+    head, tail = columns.slice(0, count), columns.slice(count, len(columns))
+    rest = FetchedBatch(batch.topic, batch.partition, tail, batch.next_offset, batch.high_watermark)
+    first = FetchedBatch(batch.topic, batch.partition, head, _first_offset(rest), batch.high_watermark)
+    return first, rest

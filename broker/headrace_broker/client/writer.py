@@ -1,0 +1,636 @@
+"""The writer: columns in, built record batches out, one acknowledgement for each `send`.
+
+A shell around `writer_core` on one event loop. Batches are built in the thread that sends, so that the loop only moves
+bytes; `send_blocking` is for other threads, everything else for the loop's own. Sends smaller than batch.size gather for
+linger.ms; larger ones leave at once, whole, cut only at batch.size when that key was given, else at 256 KiB. A bounded
+number of bytes waits (buffer.memory): `ready` and `send_blocking` wait for room. Two locks: `_send_lock` keeps senders in
+order while they build, `_room` guards the count of buffered bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from headrace_broker.client import delivery as deliveries
+from headrace_broker.client.accumulator import Accumulator, estimate_bytes, runs
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.cluster_view import TopicView
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.delivery import Delivery, RecordMetadata, Share
+from headrace_broker.client.errors import (
+    BrokerError,
+    BufferExhaustedError,
+    ClientError,
+    ClosedError,
+    ConnectionLostError,
+    DeliveryTimeoutError,
+    ProtocolViolationError,
+    RecordTooLargeError,
+    TimedOutError,
+)
+from headrace_broker.client.partitioner import StickyPartitioner, split_by_key
+from headrace_broker.client.writer_core import ReadyBatch, RequestPlan, Verdict, WriterCore
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace_broker.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from headrace_broker.records.batch import HEADER_SIZE
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.reader import read_columns
+
+__all__ = ["RecordMetadata", "Writer"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES_DEFAULT = 256 * 1024
+_PRODUCE_VERSION_MAX = 12
+"""The last version that names topics; 13 has ids."""
+
+_Completion = Callable[[RecordMetadata | None, ClientError | None], None]
+
+
+class Writer:
+    """A producer; open it with `open`, close it with `close`."""
+
+    def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
+        self.cluster = cluster
+        self._config = config
+        self._owns_cluster = owns_cluster
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        given = "batch.size" in config.explicit
+        batch_bytes = config.batch_size if given else max(_BATCH_BYTES_DEFAULT, config.batch_size)
+        self._batch_bytes_max = max(min(batch_bytes, config.max_request_size) - HEADER_SIZE, 1)
+        self._core = WriterCore(
+            idempotent=config.enable_idempotence,
+            waits_for_answers=config.acks != 0,
+            in_flight_requests_max=config.max_in_flight,
+            request_bytes_max=config.max_request_size,
+            retries_max=config.retries,
+            backoff_ms=cluster.retry_pause_ms,
+        )
+        self._sticky = StickyPartitioner(config.batch_size, random.Random())
+        self._send_lock = threading.Lock()
+        self._room = threading.Condition(threading.Lock())
+        self._buffered_bytes = 0
+        self._threads_waiting = 0
+        self._ready_waiters: list[asyncio.Future[None]] = []
+        self._accumulators: dict[tuple[str, int], Accumulator] = {}
+        self._built: list[ReadyBatch] = []
+        self._handoff: deque[ReadyBatch] = deque()
+        self._parked: dict[str, list[tuple[int | None, RecordColumns, Delivery]]] = {}
+        self._open: set[Delivery] = set()
+        self._wake_due = False
+        self._connecting: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asks_producer_id = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        cluster.listeners.append(self._on_metadata)
+
+    @classmethod
+    async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Writer:
+        """Connect to the cluster (or share one). Raises NoBrokerError when no bootstrap server answers."""
+        owns = cluster is None
+        return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send(self, topic: str, partition: int | None, columns: RecordColumns) -> asyncio.Future[RecordMetadata]:
+        """Send records, in the loop's thread; the future is done when all of them are acknowledged.
+
+        Partition None = by key as Java does, keyless records to the topic's current sticky partition. The future fails
+        with a ClientError. It never blocks: await `ready` first when sending much.
+        """
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        delivery = self._delivery(topic, partial(_settle_future, future))
+        if self._closed:
+            self._refuse(delivery, ClosedError("the writer is closed"))
+        elif topic in self._parked or topic not in self.cluster.view.topics:
+            self._park(topic, partition, columns, delivery)
+        else:
+            self._enqueue(topic, partition, columns, delivery)
+        return future
+
+    def send_blocking(
+        self, topic: str, partition: int | None, columns: RecordColumns, *, timeout_ms: float | None = None
+    ) -> concurrent.futures.Future[RecordMetadata]:
+        """Send records from another thread: builds them here, and waits at most max.block.ms for room and metadata.
+
+        Raises BufferExhaustedError, TimedOutError, ClosedError.
+        """
+        assert threading.get_ident() != self._loop_thread, "send_blocking would block the writer's own loop"
+        timeout = self._config.max_block_ms if timeout_ms is None else timeout_ms
+        if topic not in self.cluster.view.topics:
+            asyncio.run_coroutine_threadsafe(self.cluster.topic(topic, timeout), self._loop).result()
+        self._wait_for_room(timeout)
+        future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
+        self._enqueue(topic, partition, columns, self._delivery(topic, partial(_settle_future, future)))
+        time.sleep(0)  # lets the loop's thread have the interpreter, if it waits for it
+        return future
+
+    async def ready(self) -> None:
+        """Wait until less than buffer.memory is waiting to be acknowledged."""
+        while self._buffered_bytes >= self._config.buffer_memory and not self._closed:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._ready_waiters.append(waiter)
+            await waiter
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send what is gathered and wait until everything sent before is acknowledged or has failed.
+
+        Failures are told by each send's own future. Raises TimedOutError.
+        """
+        waiting = list(self._open)
+        self._seal_all()
+        self._wake()
+        done: asyncio.Future[None] = self._loop.create_future()
+        left = len(waiting)
+
+        def one_done() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not done.done():
+                done.set_result(None)
+
+        for item in waiting:
+            item.add_listener(one_done)
+        if not waiting:
+            return
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await done
+        except TimeoutError:
+            raise TimedOutError(f"{left} sends were not acknowledged within {timeout_ms:.0f} ms") from None
+
+    def flush_blocking(self, timeout_ms: float | None = None) -> None:
+        """`flush` for other threads."""
+        asyncio.run_coroutine_threadsafe(self.flush(timeout_ms), self._loop).result()
+
+    async def close(self, timeout_ms: float | None = 30_000) -> None:
+        """Flush for up to `timeout_ms` (None = as long as it takes), fail what is left, and let go of the connections."""
+        if self._closed:
+            return
+        try:
+            await self.flush(timeout_ms)
+        except TimedOutError as error:
+            logger.warning("closing: %s", error)
+        self._closed = True
+        self._abort(ClosedError("the writer was closed before the records were acknowledged"))
+        if self._on_metadata in self.cluster.listeners:
+            self.cluster.listeners.remove(self._on_metadata)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._owns_cluster:
+            await self.cluster.close()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes wait to be acknowledged."""
+        return self._buffered_bytes
+
+    # -- from columns to batches (any thread) ------------------------------------------------------------------------
+
+    def _delivery(self, topic: str, on_done: _Completion) -> Delivery:
+        delivery = Delivery(topic, on_done)
+        delivery.add_listener(partial(self._open.discard, delivery))
+        self._open.add(delivery)
+        return delivery
+
+    def _refuse(self, delivery: Delivery, error: ClientError) -> None:
+        delivery.expect_part()
+        delivery.part_failed(error)
+        delivery.sealed()
+
+    def _enqueue(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
+        """Cut, build or gather the records, and hand what is ready to the loop.
+
+        Batches are handed over after the last one is counted in the delivery, so that only one thread at a time has it.
+        """
+        if columns.timestamps is None:
+            columns.timestamps = int(time.time() * 1000)
+        with self._send_lock:
+            try:
+                if self._closed:
+                    raise ClosedError("the writer is closed")
+                for number, part in self._partitioned(topic, partition, columns).items():
+                    self._append(topic, number, part, delivery)
+            except Exception as error:  # noqa: BLE001  (keys and values that are no bytes fail in many ways)
+                if not isinstance(error, ClientError):
+                    error = ClientError(f"records for {topic} cannot be sent: {error}")
+                delivery.expect_part()
+                self._fail_shares([Share(delivery, len(columns))], error)
+            if delivery.is_waiting:
+                delivery.sealed()
+            else:
+                self._loop.call_soon_threadsafe(delivery.sealed)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._handoff.extend(self._built)
+        self._built.clear()
+        self._wake()
+
+    def _fail_shares(self, shares: list[Share], error: ClientError) -> None:
+        """Fail deliveries in the loop's thread, which owns them."""
+        self._loop.call_soon_threadsafe(deliveries.fail, shares, error)
+
+    def _partitioned(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
+        view = self.cluster.view.topics.get(topic)
+        if view is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
+        if not len(columns):
+            return {}
+        if partition is not None:
+            if not 0 <= partition < len(view.partitions):
+                raise BrokerError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"{topic}-{partition}",
+                    f"the topic has {len(view.partitions)} partitions",
+                )
+            return {partition: columns}
+        return self._partitioned_by_key(view, columns)
+
+    def _partitioned_by_key(self, view: TopicView, columns: RecordColumns) -> dict[int, RecordColumns]:
+        count = len(view.partitions)
+        if count == 1:
+            return {0: columns}
+        keyless = self._sticky.partition(view.name, view.available or range(count))
+        if self._config.partitioner_ignore_keys:
+            return {keyless: columns}
+        return split_by_key(columns, count, keyless)
+
+    def _append(self, topic: str, partition: int, columns: RecordColumns, delivery: Delivery) -> None:
+        size = estimate_bytes(columns)
+        self._sticky.produced(topic, size)
+        key = (topic, partition)
+        for run, run_bytes in runs(columns, size, self._batch_bytes_max):
+            delivery.expect_part()
+            self._reserve(run_bytes)
+            gathered = self._accumulators.get(key)
+            if gathered is not None and gathered.size_bytes + run_bytes > self._config.batch_size:
+                self._seal(key)
+                gathered = None
+            if gathered is None:
+                gathered = self._accumulators[key] = Accumulator(topic, partition, self._loop.time() * 1000)
+            gathered.add(run, run_bytes, Share(delivery, len(run)))
+            if run_bytes >= self._config.batch_size:
+                self._seal(key)
+
+    def _seal(self, key: tuple[str, int]) -> None:
+        """Build what was gathered; if that fails, build each send's records by themselves, so that only the bad ones do."""
+        gathered = self._accumulators.pop(key)
+        try:
+            self._build(gathered)
+        except Exception as error:  # noqa: BLE001  (whatever the builder says about values that are no bytes)
+            if len(gathered.pieces) > 1:
+                for single in gathered.singles():
+                    self._accumulators[key] = single
+                    self._seal(key)
+                return
+            if not isinstance(error, ClientError):
+                error = ClientError(f"{key[0]}-{key[1]}: records cannot be built into a batch: {error}")
+            self._release_from_any_thread(gathered.size_bytes)
+            self._fail_shares(gathered.shares, error)
+
+    def _build(self, gathered: Accumulator) -> None:
+        columns = gathered.columns()
+        data = build_batch(columns, compression=self._config.compression)
+        topic, partition = gathered.topic, gathered.partition
+        if len(data) > self._config.max_request_size and len(columns) == 1:
+            raise RecordTooLargeError(
+                f"{topic}-{partition}: a record of {len(data)} bytes is larger than "
+                f"max.request.size={self._config.max_request_size}"
+            )
+        deadline = self._loop.time() * 1000 + self._config.delivery_timeout_ms
+        batch = ReadyBatch(topic, partition, data, len(columns), deadline, gathered.shares)
+        batch.reserved_bytes = gathered.size_bytes
+        self._built.append(batch)
+
+    def _reserve(self, size_bytes: int) -> None:
+        with self._room:
+            self._buffered_bytes += size_bytes
+
+    def _wait_for_room(self, timeout_ms: float) -> None:
+        with self._room:
+            if self._buffered_bytes < self._config.buffer_memory:
+                return
+            self._threads_waiting += 1
+            try:
+                has_room = self._room.wait_for(
+                    lambda: self._buffered_bytes < self._config.buffer_memory or self._closed,
+                    min(timeout_ms / 1000, threading.TIMEOUT_MAX),
+                )
+            finally:
+                self._threads_waiting -= 1
+        if self._closed:
+            raise ClosedError("the writer was closed")
+        if not has_room:
+            raise BufferExhaustedError(
+                f"{self._buffered_bytes} bytes wait to be acknowledged (buffer.memory={self._config.buffer_memory}) "
+                f"and none was within {timeout_ms:.0f} ms"
+            )
+
+    def _release_from_any_thread(self, size_bytes: int) -> None:
+        self._loop.call_soon_threadsafe(self._release, size_bytes)
+
+    def _release(self, size_bytes: int) -> None:
+        with self._room:
+            self._buffered_bytes -= size_bytes
+            if self._threads_waiting:
+                self._room.notify_all()
+        if self._ready_waiters and self._buffered_bytes < self._config.buffer_memory:
+            waiters, self._ready_waiters = self._ready_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _wake(self) -> None:
+        """Have the loop look at what is new, once however often it is called."""
+        if self._wake_due:
+            return
+        self._wake_due = True
+        if threading.get_ident() == self._loop_thread:
+            self._loop.call_soon(self._pump)
+        else:
+            self._loop.call_soon_threadsafe(self._pump)
+
+    # -- the loop's side ---------------------------------------------------------------------------------------------
+
+    def _park(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
+        """Keep a send until its topic is known; later sends to the topic queue behind it."""
+        waiting = self._parked.get(topic)
+        if waiting is not None:
+            waiting.append((partition, columns, delivery))
+            return
+        self._parked[topic] = [(partition, columns, delivery)]
+        self._spawn(self._unpark(topic))
+
+    async def _unpark(self, topic: str) -> None:
+        error: ClientError | None = None
+        try:
+            await self.cluster.topic(topic, self._config.max_block_ms)
+        except ClientError as failure:
+            error = failure
+        for partition, columns, delivery in self._parked.pop(topic):
+            if error is not None:
+                self._refuse(delivery, error)
+            else:
+                self._enqueue(topic, partition, columns, delivery)
+
+    def _pump(self) -> None:
+        """Move everything that can move: gathered sends, new batches, deadlines, requests."""
+        self._wake_due = False
+        if self._closed:
+            return
+        now_ms = self._loop.time() * 1000
+        self._seal_due(now_ms)
+        while self._handoff:
+            self._core.add(self._handoff.popleft())
+        for batch in self._core.expire(now_ms):
+            self._fail(batch, self._delivery_timeout(batch))
+        if self._core.needs_producer_id and not self._asks_producer_id:
+            self._asks_producer_id = True
+            self._spawn(self._ask_producer_id())
+        while plans := self._core.drain(now_ms, self._leader_of, self._is_ready):
+            for plan in plans:
+                self._send_plan(plan)
+        if self._core.leaderless:
+            self._core.leaderless.clear()
+            self.cluster.request_refresh()
+        self._arm_timer(now_ms)
+
+    def _seal_due(self, now_ms: float) -> None:
+        if not self._accumulators:
+            return
+        if not self._send_lock.acquire(blocking=False):  # a sender is building: it wakes us when it is done
+            return
+        try:
+            for key, gathered in list(self._accumulators.items()):
+                if now_ms - gathered.opened_ms >= self._config.linger_ms and self._core.can_take_more(*key):
+                    self._seal(key)
+            self._handoff.extend(self._built)
+            self._built.clear()
+        finally:
+            self._send_lock.release()
+
+    def _seal_all(self) -> None:
+        with self._send_lock:
+            for key in list(self._accumulators):
+                self._seal(key)
+            self._handoff.extend(self._built)
+            self._built.clear()
+
+    def _leader_of(self, topic: str, partition: int) -> int | None:
+        view = self.cluster.view.leader(topic, partition)
+        return None if view is None else view.leader_id
+
+    def _is_ready(self, node_id: int) -> bool:
+        connection = self.cluster.ready_connection(node_id)
+        if connection is None:
+            if node_id not in self._connecting:
+                self._connecting.add(node_id)
+                self.cluster.connect_soon(node_id, "", partial(self._connected, node_id))
+            return False
+        if self._config.acks == 0 and not connection.is_writable:
+            connection.on_writable = self._wake
+            return False
+        return True
+
+    def _connected(self, node_id: int) -> None:
+        self._connecting.discard(node_id)
+        self._wake()
+
+    def _send_plan(self, plan: RequestPlan) -> None:
+        topics: dict[str, TopicProduceData] = {}
+        for batch in plan.batches:
+            topic = topics.get(batch.topic)
+            if topic is None:
+                topic = topics[batch.topic] = TopicProduceData(name=batch.topic)
+            topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.data))
+        config = self._config
+        request = ProduceRequest(
+            acks=config.acks, timeout_ms=config.request_timeout_ms, topic_data=list(topics.values())
+        )
+        connection = self.cluster.ready_connection(plan.node_id)
+        try:
+            if connection is None:
+                raise ConnectionLostError(f"broker {plan.node_id}: the connection was lost")
+            version = connection.version_for(ProduceRequest, at_most=_PRODUCE_VERSION_MAX)
+            connection.send(request, version, partial(self._on_answer, plan) if config.acks else None)
+        except ClientError as error:
+            self._on_answer(plan, None, error)
+            return
+        if not config.acks:
+            self._core.request_done(plan.node_id)
+            for batch in plan.batches:
+                self._conclude(batch, self._core.acknowledge(batch), -1, None)
+
+    def _on_answer(self, plan: RequestPlan, response: ProduceResponse | None, error: ClientError | None) -> None:
+        self._core.request_done(plan.node_id)
+        now_ms = self._loop.time() * 1000
+        if response is None:
+            assert error is not None
+            self.cluster.request_refresh()
+            for batch in plan.batches:
+                batch.last_error = str(error)
+                self._conclude(batch, self._core.lose(batch, now_ms), -1, error)
+        else:
+            answers = {
+                (topic.name, part.index): part for topic in response.responses for part in topic.partition_responses
+            }
+            for batch in plan.batches:
+                self._on_partition_answer(batch, answers.get((batch.topic, batch.partition)), now_ms)
+        self._wake()
+
+    def _on_partition_answer(self, batch: ReadyBatch, answer: PartitionProduceResponse | None, now_ms: float) -> None:
+        subject = f"{batch.topic}-{batch.partition}"
+        if answer is None:
+            error: ClientError = ProtocolViolationError(f"the answer to a Produce request says nothing of {subject}")
+            self._conclude(batch, self._core.lose(batch, now_ms), -1, error)
+            return
+        if answer.error_code == ErrorCode.NONE:
+            self._conclude(batch, self._core.acknowledge(batch), answer.base_offset, None)
+            return
+        error = BrokerError(answer.error_code, subject, answer.error_message)
+        batch.last_error = str(error)
+        if error.retriable:
+            logger.info("%s: will be sent again", error)
+            self.cluster.request_refresh()
+        self._conclude(batch, self._core.refuse(batch, ErrorCode.of(answer.error_code), now_ms), -1, error)
+
+    def _conclude(self, batch: ReadyBatch, verdict: Verdict, base_offset: int, error: ClientError | None) -> None:
+        if verdict is Verdict.DONE:
+            self._release(batch.reserved_bytes)
+            deliveries.acknowledge(batch.completion, batch.partition, base_offset)
+        elif verdict is Verdict.SPLIT:
+            self._split(batch)
+        elif verdict is Verdict.FAILED:
+            if error is None or (isinstance(error, ConnectionLostError) and self._is_late(batch)):
+                error = self._delivery_timeout(batch)
+            elif error.code == ErrorCode.MESSAGE_TOO_LARGE:
+                error = RecordTooLargeError(f"{error} (one record of {len(batch.data)} bytes, built)")
+            self._fail(batch, error)
+
+    def _is_late(self, batch: ReadyBatch) -> bool:
+        return self._loop.time() * 1000 >= batch.deadline_ms
+
+    def _delivery_timeout(self, batch: ReadyBatch) -> DeliveryTimeoutError:
+        known = self.cluster.view.errors.get(batch.topic)
+        reason = batch.last_error or (f"topic {batch.topic}: {known.name}" if known else "no answer, or no leader")
+        return DeliveryTimeoutError(
+            f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged within "
+            f"delivery.timeout.ms={self._config.delivery_timeout_ms}: {reason}"
+        )
+
+    def _fail(self, batch: ReadyBatch, error: ClientError) -> None:
+        self._release(batch.reserved_bytes)
+        deliveries.fail(batch.completion, error)
+
+    def _split(self, batch: ReadyBatch) -> None:
+        """The topic takes smaller batches only: send the two halves instead."""
+        columns = read_columns(batch.data, verify_crc=False)
+        middle = len(columns) // 2
+        halves = (columns.slice(0, middle), columns.slice(middle, len(columns)))
+        parts: list[ReadyBatch] = []
+        for half, shares in zip(halves, deliveries.cut(batch.completion, middle), strict=True):
+            data = build_batch(half, compression=self._config.compression)
+            part = ReadyBatch(batch.topic, batch.partition, data, len(half), batch.deadline_ms, shares)
+            part.reserved_bytes = batch.reserved_bytes // 2 + (batch.reserved_bytes % 2 if not parts else 0)
+            parts.append(part)
+        logger.info(
+            "%s-%d: a batch of %d bytes is too large for the broker: sent as two (a batch.size below the topic's "
+            "max.message.bytes avoids that)",
+            batch.topic,
+            batch.partition,
+            len(batch.data),
+        )
+        self._core.replace(batch, parts)
+
+    async def _ask_producer_id(self) -> None:
+        async def ask() -> InitProducerIdResponse:
+            response = await self.cluster.request_any(
+                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+            )
+            if response.error_code != ErrorCode.NONE:
+                raise BrokerError(response.error_code, "producer id for idempotence")
+            return response
+
+        try:
+            response = await self.cluster.retry(ask, self._config.delivery_timeout_ms, "producer id for idempotence")
+            self._core.set_producer_id(response.producer_id, response.producer_epoch)
+        except ClientError as error:
+            self._abort(error)
+        finally:
+            self._asks_producer_id = False
+        self._wake()
+
+    def _abort(self, error: ClientError) -> None:
+        """Fail everything that is not acknowledged yet."""
+        self._seal_all()
+        while self._handoff:
+            self._core.add(self._handoff.popleft())
+        for batch in self._core.abort():
+            self._fail(batch, error)
+        for waiting in list(self._parked.values()):
+            for _, _, delivery in waiting:
+                self._refuse(delivery, error)
+            waiting.clear()
+        with self._room:
+            self._room.notify_all()
+        for waiter in self._ready_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_metadata(self, view: object) -> None:
+        if not self._core.is_idle:
+            self._wake()
+
+    def _arm_timer(self, now_ms: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._core.next_event_ms(now_ms)
+        for key, gathered in list(self._accumulators.items()):
+            if self._core.can_take_more(*key):
+                lingered = gathered.opened_ms + self._config.linger_ms
+                due = lingered if due is None else min(due, lingered)
+        if due is not None:
+            self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self._wake)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _settle_future(
+    future: asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata],
+    result: RecordMetadata | None,
+    error: ClientError | None,
+) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        assert result is not None
+        future.set_result(result)
