@@ -145,7 +145,7 @@ def _assign(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults
     if count > RECORDS_PER_OPERATION_MAX:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{topic.name}': {count} partitions are more than the {RECORDS_PER_OPERATION_MAX} that one request may create.",
+            f"Topic '{topic.name}': {count} partitions, one request may create {RECORDS_PER_OPERATION_MAX}.",
         )
     if replication_factor == -1:
         replication_factor = defaults.replication_factor
@@ -297,7 +297,7 @@ def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic) -> li
     if added > RECORDS_PER_OPERATION_MAX:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{wanted.name}': {added} partitions are more than the {RECORDS_PER_OPERATION_MAX} that one request may add.",
+            f"Topic '{wanted.name}': {added} partitions, one request may add {RECORDS_PER_OPERATION_MAX}.",
         )
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
