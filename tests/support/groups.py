@@ -1,16 +1,17 @@
-"""Drives one group shard as its runner would, with a fake clock and a list for a log."""
+"""Drives a group shard as its runner would, with a fake clock and a list for a log; an offsets topic in memory."""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any
 
-from headrace_broker.coordinator.groups.classic_protocol import ClientIdentity
 from headrace_broker.coordinator.groups.config import GroupConfig
+from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.coordinator.groups.records import decode_record, encode_record
 from headrace_broker.coordinator.groups.shard import GroupShard
 from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -25,7 +26,9 @@ from headrace_broker.protocol.messages.offset_commit import OffsetCommitRequestP
 from headrace_broker.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
+from headrace_broker.records.batch import Buffer, patch_offset_and_epoch, read_header
 
+PARTITIONS = 3
 FAST = GroupConfig(initial_rebalance_delay_ms=0)
 
 
@@ -235,7 +238,7 @@ class GroupDriver:
     def stable(self, size: int = 1, **options: Any) -> list[str]:
         """A Stable group of `size` members; its members' ids, the leader first. Each is assigned its own id."""
         joins = [self.join_twice(**options) for _ in range(size)]
-        self.advance(self.config.initial_rebalance_delay_ms)
+        self.advance(2 * self.config.initial_rebalance_delay_ms)  # company prolongs the first delay
         generation = self.replies[joins[0][1]].generation_id
         leader = self.replies[joins[0][1]].leader
         members = sorted((member for member, _ in joins), key=lambda member: member != leader)
@@ -248,3 +251,46 @@ class GroupDriver:
     @property
     def group(self) -> Any:
         return self.shard.groups[self.group_id]
+
+
+class MemoryTopic:
+    """`__consumer_offsets` in memory; `commits` False holds the high watermark back."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        self.ends = [0] * PARTITIONS
+        self.committed = [0] * PARTITIONS
+        self.commits = True
+        self.error: ErrorCode | None = None
+        self.count = PARTITIONS
+
+    def partition_count(self) -> int:
+        return self.count
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        if self.error is not None:
+            raise ApiError(self.error)
+        patch_offset_and_epoch(batch, 0, self.ends[partition], 0)
+        self.batches[partition].append(bytes(batch))
+        self.ends[partition] += read_header(batch).records_count
+        if self.commits:
+            self.committed[partition] = self.ends[partition]
+        return self.ends[partition] - 1
+
+    def high_watermark(self, partition: int) -> int:
+        return self.committed[partition]
+
+    def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
+        for batch in self.batches[partition]:
+            if read_header(batch).last_offset >= offset:
+                return batch
+        return None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.set_ahead_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return int(self.loop.time() * 1000) + self.set_ahead_ms

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from headrace_broker.coordinator.error_replies import with_error
-from headrace_broker.coordinator.groups.classic_protocol import ClientIdentity
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.fetch_replies import asked_groups, fetch_response, group_error
+from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.coordinator.groups.offset_requests import commit_response
 from headrace_broker.coordinator.groups.records import decode_record
 from headrace_broker.coordinator.groups.shard import GroupShard

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.coordinator.groups.classic_protocol import ClientIdentity
 from headrace_broker.coordinator.groups.config import GroupConfig
+from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.coordinator.placement import coordinator_partition
 from headrace_broker.coordinator.service import GroupCoordinator
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -28,56 +28,12 @@ from headrace_broker.protocol.messages.join_group import JoinGroupRequestProtoco
 from headrace_broker.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
-from headrace_broker.records.batch import Buffer, patch_offset_and_epoch, read_header
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
+from support.groups import PARTITIONS, Clock, MemoryTopic
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
 CLIENT = ClientIdentity("client", "/127.0.0.1")
-PARTITIONS = 3
-
-
-class MemoryTopic:
-    """`__consumer_offsets` in memory; `commits` False holds the high watermark back."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        self.ends = [0] * PARTITIONS
-        self.committed = [0] * PARTITIONS
-        self.commits = True
-        self.error: ErrorCode | None = None
-        self.count = PARTITIONS
-
-    def partition_count(self) -> int:
-        return self.count
-
-    def append(self, partition: int, batch: bytearray) -> int:
-        if self.error is not None:
-            raise ApiError(self.error)
-        patch_offset_and_epoch(batch, 0, self.ends[partition], 0)
-        self.batches[partition].append(bytes(batch))
-        self.ends[partition] += read_header(batch).records_count
-        if self.commits:
-            self.committed[partition] = self.ends[partition]
-        return self.ends[partition] - 1
-
-    def high_watermark(self, partition: int) -> int:
-        return self.committed[partition]
-
-    def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
-        for batch in self.batches[partition]:
-            if read_header(batch).last_offset >= offset:
-                return batch
-        return None
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.set_ahead_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return int(self.loop.time() * 1000) + self.set_ahead_ms
 
 
 def coordinated(

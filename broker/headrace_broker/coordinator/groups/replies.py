@@ -11,7 +11,7 @@ from headrace_broker.protocol.messages import JoinGroupResponse, SyncGroupRespon
 from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
 
 _NULLABLE_PROTOCOL_NAME_VERSION = 7
-_SKIP_ASSIGNMENT_VERSION = 9
+SKIP_ASSIGNMENT_VERSION = 9
 
 
 def join_error(error: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
@@ -39,7 +39,7 @@ def join_answer(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name or "",
         leader=leader,
-        skip_assignment=skip_assignment and version >= _SKIP_ASSIGNMENT_VERSION,
+        skip_assignment=skip_assignment and version >= SKIP_ASSIGNMENT_VERSION,
         member_id=member.member_id,
         members=_members(group) if leader == member.member_id else [],
     )

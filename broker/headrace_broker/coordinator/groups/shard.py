@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member
-from headrace_broker.coordinator.groups.classic_protocol import ClassicProtocol, ClientIdentity
 from headrace_broker.coordinator.groups.config import GroupConfig
+from headrace_broker.coordinator.groups.joining import ClientIdentity, Joining
+from headrace_broker.coordinator.groups.membership import Membership
 from headrace_broker.coordinator.groups.offset_requests import OffsetRequests
 from headrace_broker.coordinator.groups.offsets import OffsetStore
 from headrace_broker.coordinator.groups.rebalance import Rebalancer
@@ -53,7 +54,8 @@ class GroupShard:
         self._config = config
         self._timers = Timers()
         self._rebalancer = Rebalancer(config, self.groups, self._timers)
-        self._protocol = ClassicProtocol(config, self.groups, self._rebalancer, new_id)
+        self._joining = Joining(config, self.groups, self._rebalancer, new_id)
+        self._membership = Membership(self.groups, self._rebalancer)
         self._offset_requests = OffsetRequests(config, self.groups, self.offsets, self._rebalancer)
 
     # -- membership
@@ -61,16 +63,16 @@ class GroupShard:
     def join(
         self, request: JoinGroupRequest, version: int, client: ClientIdentity, token: Token, now_ms: int
     ) -> Outcome:
-        return self._protocol.join(request, version, client, token, now_ms)
+        return self._joining.join(request, version, client, token, now_ms)
 
     def sync(self, request: SyncGroupRequest, version: int, token: Token, now_ms: int) -> Outcome:
-        return self._protocol.sync(request, version, token, now_ms)
+        return self._membership.sync(request, version, token, now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
-        return self._protocol.heartbeat(request, now_ms)
+        return self._membership.heartbeat(request, now_ms)
 
     def leave(self, request: LeaveGroupRequest, version: int, token: Token, now_ms: int) -> Outcome:
-        return self._protocol.leave(request, version, token, now_ms)
+        return self._membership.leave(request, version, token, now_ms)
 
     # -- offsets
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from headrace_broker.coordinator.groups.classic_protocol import ClientIdentity
+from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import JoinGroupRequest, JoinGroupResponse
 from headrace_broker.server.context import RequestContext
