@@ -525,19 +525,23 @@ class PartitionLog:
     # Truncation and the end
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop every record at or after `offset`, with what was known from them. Raises ApiError."""
+        """Drop every batch that reaches `offset`, with what was known from them. Raises ApiError."""
         if offset >= self._log_end_offset:
-            return
-        if offset < self._segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
             return
         try:
             index = search.segment_index(self._segments, offset)
+            segment = self._segments[index]
+            position = segment.locate(offset)
+            if position < segment.size_bytes:
+                offset = min(offset, segment.read_header(position).base_offset)
+            if offset < max(self._log_start_offset, self._segments[0].base_offset):
+                self.truncate_fully_and_start_at(max(offset, self._log_start_offset), now_ms)
+                return
             self._delete(self._segments[index + 1 :], now_ms)
             del self._segments[index + 1 :]
-            self._active = self._segments[index]
-            self._active.is_active = True
-            self._active.truncate_to_position(self._active.locate(offset), offset)
+            segment.is_active = True
+            segment.truncate_to_position(position, offset)
+            self._active = segment
             self._end_at(offset)
             loader.remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
             self._producers = loader.load_producers(self.storage, self.directory, self._segments, self._log_end_offset)
