@@ -18,6 +18,7 @@ INTEGER_RANGES = {
 }
 TEXTS = ("", "a", "topic-1", "naïve", "日本語", "🌊", "x" * 126, "x" * 127, "y" * 128, "z" * 300)
 LENGTHS = (0, 0, 1, 1, 2, 3)
+LONG_LENGTHS = (31, 32, 33, 34, 35, 64, 65, 126, 127, 128, 200)
 
 Choose = Callable[[Field, Random], Any]
 """Returns a value for a field, or None to leave the choice to `random_message`."""
@@ -37,9 +38,8 @@ def _random_value(field: Field, version: int, rng: Random, choose: Choose | None
         return None
     if field.kind == "array":
         assert field.element is not None
-        count = rng.choice(LENGTHS) if rng.random() < 0.97 else 130
-        if isinstance(field.element, StructField):
-            count = min(count, 3)
+        is_long = rng.random() < 0.1 and not isinstance(field.element, StructField)
+        count = rng.choice(LONG_LENGTHS if is_long else LENGTHS)
         return [_random_value(field.element, version, rng, choose) for _ in range(count)]
     if rng.random() < 0.15 and field.default is not None:
         return default_of(field.default) if isinstance(field.default, type) else field.default

@@ -47,7 +47,7 @@ class DecoderSource(Source):
             bad_count=primitives.raise_count,
             bad_tag_size=primitives.raise_tag_size,
             length=len,
-            as_list=list,
+            unpack_from=struct.unpack_from,
         )
 
     def build(self) -> Source:
@@ -153,7 +153,7 @@ class DecoderSource(Source):
         """Read a length, deal with null, and return the variable that holds the length."""
         size = self.fresh("n")
         self._length(size, letter)
-        with self.block(f"if {size} <= 0:" if self._flexible else f"if {size} < 0:"):
+        with self.block(f"if not {size}:" if self._flexible else f"if {size} < 0:"):
             if nullable:
                 self.line(f"{target} = None")
             else:
@@ -168,7 +168,7 @@ class DecoderSource(Source):
             self.line(f"if {stop} > end: short({stop} - position, end - position)")
             part = f"buffer[position:{stop}]"
             if kind == "string":
-                part = f"str({part}, 'utf-8')"
+                part = f"str({part}, 'utf-8')" if self._keeps_views else f"{part}.decode()"
             elif kind == "bytes" and self._keeps_views:
                 part = f"bytes({part})"
             self.line(f"{target} = {part}; position = {stop}")
@@ -176,6 +176,9 @@ class DecoderSource(Source):
     def _array(self, field: Field, target: str, *, nullable: bool) -> None:
         element = field.element
         assert element is not None
+        if self._flexible and element.kind in primitives.INTEGER_LETTERS:
+            self._few_integers(element.kind, target, nullable=nullable)
+            return
         count = self._sized("i", target, nullable=nullable)
         with self.block("else:"):
             if self._flexible:
@@ -187,9 +190,27 @@ class DecoderSource(Source):
             else:
                 self._elements(element, target, count)
 
+    def _few_integers(self, kind: str, target: str, *, nullable: bool) -> None:
+        """Read a compact array of integers; for the usual lengths the unpacker itself notices the buffer's end."""
+        count, size = self.fresh("n"), _SIZES[kind]
+        self.defer("B", count)
+        self._flush()
+        with self.block(f"if {count} == 1:"):
+            self.line(f"{target} = []")
+        with self.block(f"elif 1 < {count} < {len(primitives.COMPACT_READERS[kind])}:"):
+            readers = self.name("read", primitives.COMPACT_READERS[kind])
+            self.line(f"{target} = [*{readers}[{count}](buffer, position)]; position += {count} * {size} - {size}")
+        with self.block(f"elif {count}:"):
+            self.line(f"if {count} > 127: {count}, position = rest_of_varint(buffer, position, {count})")
+            self.line(f"if {count} * {size} > end - position + {size}: bad_count({count} - 1, end - position)")
+            self._integers(kind, target, f"({count} - 1)")
+        with self.block("else:"):
+            self.line(f"{target} = None" if nullable else "null()")
+
     def _integers(self, kind: str, target: str, count: str) -> None:
-        readers = self.name("read", primitives.READERS[kind])
-        self.line(f"{target} = as_list({readers}[{count}](buffer, position)); position += {count} * {_SIZES[kind]}")
+        letter = primitives.INTEGER_LETTERS[kind]
+        unpack = f"unpack_from(f'>{{{count}}}{letter}', buffer, position)"
+        self.line(f"{target} = [*{unpack}]; position += {count} * {_SIZES[kind]}")
 
     def _elements(self, element: Field, target: str, count: str) -> None:
         items, each = self.fresh("a"), self.fresh("e")
@@ -219,8 +240,10 @@ class DecoderSource(Source):
 
     def _tagged_fields(self, fields: list[Field], variable: str) -> None:
         count = self.fresh("t")
-        self._length(count, "B")
+        self.defer("B", count)
+        self._flush()
         with self.block(f"if {count}:"):
+            self.line(f"if {count} > 127: {count}, position = rest_of_varint(buffer, position, {count})")
             if not fields:
                 self.line(f"position = skip_tags(buffer, position, {count})")
                 return

@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace_broker.protocol.notation import Buffer
 
-ARRAY_LENGTH_CACHED = 64
-"""Arrays of integers up to this length have a packer of their own; longer ones get one made for the occasion."""
+ARRAY_LENGTH_CACHED = 34
+"""Arrays of integers shorter than this have a packer of their own; longer ones get one made for the occasion."""
 
 BY_REFERENCE_SIZE = 1024
 """Bytes fields from this size on become buffers of their own in an encoded message; smaller ones are copied."""
@@ -104,19 +104,6 @@ def raise_uuid(value: bytes) -> None:
     raise ValueError(f"a UUID has 16 bytes, not {len(value)}")
 
 
-class _Readers(dict[int, Callable[[Buffer, int], tuple[int, ...]]]):
-    """Array length -> the function that reads so many integers."""
-
-    def __init__(self, letter: str) -> None:
-        self._letter = letter
-
-    def __missing__(self, count: int) -> Callable[[Buffer, int], tuple[int, ...]]:
-        reader = struct.Struct(f">{count}{self._letter}").unpack_from
-        if count <= ARRAY_LENGTH_CACHED:
-            self[count] = reader
-        return reader
-
-
 class _Writers(dict[int, Callable[..., bytes]]):
     """Array length -> the function that writes the length and so many integers."""
 
@@ -130,12 +117,15 @@ class _Writers(dict[int, Callable[..., bytes]]):
             writer: Any = partial(struct.Struct(f">{len(prefix)}B{count}{self._letter}").pack, *prefix)
         else:
             writer = partial(struct.Struct(f">i{count}{self._letter}").pack, count)
-        if count <= ARRAY_LENGTH_CACHED:
+        if count < ARRAY_LENGTH_CACHED:
             self[count] = writer
         return writer  # type: ignore[no-any-return]
 
 
 INTEGER_LETTERS = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "float64": "d"}
-READERS = {kind: _Readers(letter) for kind, letter in INTEGER_LETTERS.items()}
+COMPACT_READERS = {
+    kind: tuple(struct.Struct(f">{max(0, length - 1)}{letter}").unpack_from for length in range(ARRAY_LENGTH_CACHED))
+    for kind, letter in INTEGER_LETTERS.items()
+}
 COMPACT_WRITERS = {kind: _Writers(letter, compact=True) for kind, letter in INTEGER_LETTERS.items()}
 CLASSIC_WRITERS = {kind: _Writers(letter, compact=False) for kind, letter in INTEGER_LETTERS.items()}

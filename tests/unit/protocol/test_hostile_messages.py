@@ -1,0 +1,150 @@
+"""What a peer may send: cut, oversized and random bytes raise DecodeError and nothing else, within bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from random import Random
+
+import pytest
+
+from headrace_broker.protocol.apis import API
+from headrace_broker.protocol.codec import DecodeError, EncodeError, decode, decoder, encode, encode_joined
+from headrace_broker.protocol.messages import (
+    CreateTopicsRequest,
+    FetchRequest,
+    JoinGroupRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    ProduceRequest,
+)
+from headrace_broker.protocol.messages.metadata import MetadataRequestTopic
+from headrace_broker.protocol.messages.produce import PartitionProduceData, TopicProduceData
+from headrace_broker.protocol.notation import Message
+from support.random_messages import random_message
+
+REQUESTS = [api.request for api in API.values()]
+RESPONSES = [api.response for api in API.values()]
+COMMON = [ProduceRequest, FetchRequest, MetadataRequest, ListOffsetsRequest, JoinGroupRequest, OffsetCommitRequest]
+
+
+@pytest.mark.parametrize("message", REQUESTS + RESPONSES, ids=lambda each: each.__name__)
+def test_a_message_cut_at_any_byte(message: type[Message]) -> None:
+    for version in (message.__versions__[0], message.__versions__[1]):
+        data = encode_joined(random_message(message, version, Random(f"{message.__name__}{version}")), version)[:3000]
+        for length in range(len(data)):
+            with pytest.raises(DecodeError) as raised:
+                decode(message, version, data[:length])
+            assert raised.value.message == message.__name__
+            assert 0 <= raised.value.position <= length
+
+
+@pytest.mark.parametrize("message", REQUESTS, ids=lambda each: each.__name__)
+def test_random_and_damaged_bytes(message: type[Message]) -> None:
+    rng = Random(message.__name__)
+    for version in range(message.__versions__[0], message.__versions__[1] + 1):
+        read = decoder(message, version)
+        data = encode_joined(random_message(message, version, rng), version)[:2000]
+        for _ in range(10):
+            damaged = bytearray(data or b"\0")
+            for _ in range(rng.randint(1, 4)):
+                damaged[rng.randrange(len(damaged))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+            for attempt in (bytes(damaged), rng.randbytes(rng.randint(0, 60))):
+                try:
+                    read(attempt, 0)
+                except DecodeError:
+                    continue
+
+
+@pytest.mark.parametrize("message", COMMON, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "fill", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x00\x7f\xff\xff\xff", b"\xfe\xff\xff\xff\x0f"]
+)
+def test_giant_lengths_allocate_nothing(message: type[Message], fill: bytes) -> None:
+    tracemalloc.start()
+    try:
+        for version in range(message.__versions__[0], message.__versions__[1] + 1):
+            read = decoder(message, version)
+            data = encode_joined(message(), version)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            for position in range(len(data)):
+                try:
+                    read(data[:position] + fill + data[position:], 0)
+                except DecodeError:
+                    continue
+            assert tracemalloc.get_traced_memory()[1] - before < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_error_names_message_version_field_and_position() -> None:
+    topics = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=b"x" * 100)])]
+    data = encode_joined(ProduceRequest(acks=1, topic_data=topics), 9)
+    with pytest.raises(DecodeError) as raised:
+        decode(ProduceRequest, 9, data[:40])
+    error = raised.value
+    assert (error.field, error.version, error.position) == ("topic_data.partition_data.records", 9, 16)
+    assert "cannot decode ProduceRequest version 9, field topic_data.partition_data.records, at byte 16" in str(error)
+    assert "100 bytes announced, 24 left" in str(error)
+
+
+def test_null_where_none_is_allowed() -> None:
+    with pytest.raises(DecodeError, match="field topics, at byte 4: null where a value is required"):
+        decode(MetadataRequest, 0, b"\xff\xff\xff\xff")
+
+
+def test_text_that_is_not_utf8() -> None:
+    with pytest.raises(DecodeError, match=r"field topics\.name.*utf-8"):
+        decode(MetadataRequest, 0, b"\x00\x00\x00\x01\x00\x01\xff")
+
+
+def test_an_array_whose_elements_cannot_fit() -> None:
+    with pytest.raises(DecodeError, match="an array of 3 elements announced, 5 bytes left"):
+        decode(MetadataRequest, 0, b"\x00\x00\x00\x03\x00\x01a\x00\x00")
+
+
+def test_a_tagged_field_that_ends_elsewhere_than_it_says() -> None:
+    good = encode_joined(FetchRequest(cluster_id="abc"), 12)
+    assert good.endswith(b"\x01\x00\x04\x04abc")
+    with pytest.raises(DecodeError, match=r"field cluster_id.*a tagged field of 5 bytes of which 4 were read"):
+        decode(FetchRequest, 12, good[:-5] + b"\x05\x04abc\x00")
+
+
+def test_a_varint_that_does_not_end() -> None:
+    with pytest.raises(DecodeError, match="a varint of more than 32 bits"):
+        decode(MetadataRequest, 9, b"\xff" * 20)
+
+
+def test_unknown_tagged_fields_are_passed_over() -> None:
+    data = encode_joined(MetadataRequest(topics=[]), 12)
+    assert decode(MetadataRequest, 12, data[:-1] + b"\x02\x05\x02zz\xff\x01\x00") == MetadataRequest(topics=[])
+
+
+def test_bytes_that_follow_are_the_callers_affair() -> None:
+    data = encode_joined(MetadataRequest(topics=[]), 12)
+    assert decoder(MetadataRequest, 12)(data + b"more", 0) == (MetadataRequest(topics=[]), len(data))
+
+
+@pytest.mark.parametrize("version", [-1, 2, 14, 1000])
+def test_versions_that_do_not_exist(version: int) -> None:
+    with pytest.raises(DecodeError, match=f"ProduceRequest version {version}.*3 to 13"):
+        decode(ProduceRequest, version, b"")
+    with pytest.raises(EncodeError, match="its versions are 3 to 13"):
+        encode(ProduceRequest(), version)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "told"),
+    [
+        (ProduceRequest(acks=70_000), 9, r"field acks, timeout_ms.*'h' format requires"),
+        (ProduceRequest(topic_data=[TopicProduceData(topic_id=b"short")]), 13, r"topic_data\.topic_id: a UUID has 16"),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="a" * 40_000)]), 1, r"field topics\.name"),
+        (MetadataRequest(topics=None), 0, "field topics"),
+        (MetadataRequest(allow_auto_topic_creation=False), 3, "field allow_auto_topic_creation: version 3 has no such"),
+        (CreateTopicsRequest(topics="abc"), 7, r"field topics.*'str' object has no attribute"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_encoded(request_: Message, version: int, told: str) -> None:
+    with pytest.raises(EncodeError, match=told):
+        encode(request_, version)
