@@ -6,7 +6,7 @@
 * 12: flexible; the last fetched epoch finds divergence (KIP-595).
 * 13: topics by id.
 * 15: a follower says its id and broker epoch in a tagged field (KIP-903).
-* 16: the answer tells a new leader (KIP-951).
+* 16: the answer tells the address of a new leader (KIP-951); before, `node_endpoints` must be left alone.
 * 17 and 18: the quorum's directory id and high watermark.
 
 A part of a batch at the end of `records` is allowed; readers drop it.

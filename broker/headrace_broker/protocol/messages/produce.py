@@ -3,7 +3,7 @@
 * 7: zstd is allowed.
 * 8: record-level errors (KIP-467).
 * 9: flexible.
-* 10: the answer tells a new leader (KIP-951).
+* 10: the answer tells a new leader (KIP-951); before, `current_leader` must be left alone.
 * 12: a transactional write adds its partition to the transaction by itself (KIP-890).
 * 13: topics by id.
 

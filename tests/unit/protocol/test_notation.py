@@ -1,0 +1,114 @@
+"""Message objects, version ranges, and the table of APIs."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.protocol import messages
+from headrace_broker.protocol.apis import API, ApiKey
+from headrace_broker.protocol.codec import decode, encode_joined
+from headrace_broker.protocol.messages import FetchRequest, MetadataRequest, ProduceResponse
+from headrace_broker.protocol.messages.fetch import ReplicaState
+from headrace_broker.protocol.messages.metadata import MetadataRequestTopic
+from headrace_broker.protocol.messages.produce import LeaderIdAndEpoch, PartitionProduceResponse
+from headrace_broker.protocol.notation import VERSION_MAX, parse_versions
+
+# Advertised by no broker: it is not stable yet.
+UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 6}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", (0, VERSION_MAX)), ("3+", (3, VERSION_MAX)), ("3-5", (3, 5)), ("4", (4, 4)), ("none", (1, 0))],
+)
+def test_version_ranges(text: str, expected: tuple[int, int]) -> None:
+    assert parse_versions(text) == expected
+
+
+def test_defaults_equality_and_text() -> None:
+    assert MetadataRequest() == MetadataRequest(topics=[], allow_auto_topic_creation=True)
+    assert MetadataRequest() != MetadataRequest(topics=None)
+    assert MetadataRequest() != FetchRequest()
+    assert repr(MetadataRequestTopic(name="t")).startswith("MetadataRequestTopic(topic_id=b'")
+    assert not hasattr(MetadataRequest(), "__dict__")
+
+
+def test_lists_are_not_shared() -> None:
+    first, second = MetadataRequest(), MetadataRequest()
+    first.topics = [*(first.topics or []), MetadataRequestTopic()]
+    assert second.topics == []
+    assert MetadataRequest().topics is not MetadataRequest().topics
+
+
+def test_a_default_struct_is_shared_and_read_only() -> None:
+    partition = PartitionProduceResponse()
+    assert partition.current_leader == LeaderIdAndEpoch() == LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
+    with pytest.raises(AttributeError, match="this default LeaderIdAndEpoch is shared"):
+        partition.current_leader.leader_id = 1
+    partition.current_leader = copy.copy(partition.current_leader)
+    partition.current_leader.leader_id = 1
+    assert PartitionProduceResponse().current_leader.leader_id == -1
+
+
+def test_a_decoded_default_is_read_only_too() -> None:
+    request = decode(FetchRequest, 16, encode_joined(FetchRequest(), 16))
+    assert request.replica_state == ReplicaState()
+    with pytest.raises(AttributeError, match="shared"):
+        request.replica_state.replica_id = 1
+
+
+def test_a_wrong_name_is_an_error() -> None:
+    with pytest.raises(TypeError, match="topicz"):
+        MetadataRequest(topicz=[])  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        MetadataRequest().topicz = []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("api", API.values(), ids=lambda api: api.name)
+def test_the_table_agrees_with_the_classes(api: object) -> None:
+    entry = API[api.key]  # type: ignore[attr-defined]
+    for message in (entry.request, entry.response):
+        assert message.__api_key__ == entry.key
+        assert message.__versions__ == (entry.min_version, UNSTABLE.get(entry.key, entry.max_version))
+        first = message.__flexible__[0] if message.__flexible__[1] else None
+        assert first == entry.flexible_version
+    assert ApiKey(entry.key).name.replace("_", "").lower() == entry.name.lower()
+
+
+def test_header_versions() -> None:
+    assert [API[0].request_header_version(version) for version in (8, 9)] == [1, 2]
+    assert [API[0].response_header_version(version) for version in (8, 9)] == [0, 1]
+    assert [API[18].request_header_version(version) for version in (2, 3, 99)] == [1, 2, 2]
+    assert API[17].request_header_version(1) == 1
+
+
+def test_requests_and_responses_only_are_in_the_package() -> None:
+    assert messages.ProduceResponse is ProduceResponse
+    with pytest.raises(AttributeError, match="TopicData"):
+        messages.TopicData  # type: ignore[attr-defined] # noqa: B018
+    with pytest.raises(ImportError, match="NoSuchRequest"):
+        from headrace_broker.protocol.messages import NoSuchRequest  # type: ignore[attr-defined] # noqa: F401
+
+
+def test_every_module_is_listed_for_type_checkers() -> None:
+    package = Path(messages.__file__).parent
+    text = (package / "__init__.py").read_text(encoding="utf-8")
+    for path in package.glob("[a-z]*.py"):
+        assert f"from {messages.__name__}.{path.stem} import" in text
+    assert {messages.module_of(api.name) for api in API.values()} == {path.stem for path in package.glob("[a-z]*.py")}
+
+
+def test_importing_loads_no_message() -> None:
+    program = (
+        "import sys\n"
+        "from headrace_broker.protocol import apis, codec, errors, framing, messages\n"
+        "print([name for name in sys.modules if 'protocol.messages.' in name or name.endswith('coding')"
+        " and 'protocol' in name])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert loaded == "[]\n"
