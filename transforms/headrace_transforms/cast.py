@@ -1,0 +1,151 @@
+"""Cast: change the type of fields, or of the whole key or value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.data.batch import Batch
+from headrace.data.logical import is_logical
+from headrace.data.schema import Schema, Type
+from headrace_transforms.casting import TARGETS, caster
+from headrace_transforms.key_or_value import (
+    Changed,
+    KeyOrValue,
+    SchemaCache,
+    copy_basics,
+    defaults_filler,
+    replace_null_key,
+    require_maps,
+    require_struct_schema,
+)
+
+_PURPOSE = "cast types"
+
+
+def _parse_spec(spec: list[str]) -> dict[str | None, Type]:
+    """Target types by field, under None for the whole value. Raises ValueError."""
+    if not spec:
+        raise ValueError("Must specify at least one field to cast.")
+    casts: dict[str | None, Type] = {}
+    for mapping in spec:
+        parts = [part.strip() for part in mapping.split(":")]
+        if len(parts) > 2:
+            raise ValueError(f"Invalid rename mapping: {mapping}")
+        try:
+            target = Type(parts[-1].lower())
+        except ValueError:
+            raise ValueError(f"Invalid type found in casting spec: {parts[-1]}") from None
+        if target not in TARGETS:
+            names = ", ".join(type_.name for type_ in TARGETS)
+            raise ValueError(f"Cast transformation does not support casting to {target.name}; supported: {names}")
+        casts[parts[0] if len(parts) == 2 else None] = target
+    if None in casts and len(spec) > 1:
+        raise ValueError(
+            "Cast transformations that specify a type to cast the entire value to "
+            "may only specify a single cast in their spec"
+        )
+    return casts
+
+
+def _check_spec(spec: list[str]) -> None:
+    _parse_spec(spec)
+
+
+class CastConfig(Config):
+    """The keys of Cast."""
+
+    spec: list[str] = key(
+        "spec",
+        validator=_check_spec,
+        doc="field:type pairs, or one bare type for the whole key or value. "
+        "Types: int8, int16, int32, int64, float32, float64, boolean, string.",
+        importance=Importance.HIGH,
+    )
+    replace_null_with_default: bool = replace_null_key()
+
+
+class Cast(KeyOrValue):
+    """Numbers are narrowed as Java's casts do, without error; texts that are no number of the type are errors."""
+
+    abstract = True
+    passes_null = True
+    config_model = CastConfig
+
+    def configure(self, config: CastConfig) -> None:
+        """Take the types."""
+        casts = _parse_spec(config.spec)
+        self._whole = casts.get(None)
+        self._casts = {name: target for name, target in casts.items() if name is not None}
+        self._replace_null = config.replace_null_with_default
+        self._plans = SchemaCache(self._whole_plan if self._whole else self._struct_plan)
+
+    def _whole_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
+        assert self._whole is not None
+        cast = caster(schema, self._whole)
+        updated = Schema(
+            self._whole,
+            name=schema.name,
+            version=schema.version,
+            doc=schema.doc,
+            parameters=schema.parameters,
+            optional=schema.optional,
+        )
+        if is_logical(schema):
+            # What comes out is no Date or Decimal any more: that name would mislead every reader.
+            updated = updated.replace(name=None, version=None, parameters=None)
+        return updated.replace(default=cast(schema.default)), lambda values: list(map(cast, values))
+
+    def _struct_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
+        require_struct_schema(schema, _PURPOSE)
+        fields: list[tuple[str, Schema]] = []
+        casts: dict[int, Callable[[Any], Any]] = {}
+        for field in schema.fields:
+            target = self._casts.get(field.name)
+            if target is None:
+                fields.append((field.name, field.schema))
+                continue
+            cast = casts[field.index] = caster(field.schema, target)
+            default = cast(field.schema.default)
+            fields.append((field.name, Schema(target, optional=field.schema.optional, default=default)))
+        updated = copy_basics(schema, fields).replace(optional=schema.optional)
+        filled = defaults_filler(schema, self._replace_null)
+        change = _row_changer(len(fields), casts)
+        return updated, lambda rows: change(filled(rows))
+
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+        """Cast each value."""
+        if schema is not None:
+            updated, convert = self._plans(schema)
+            return updated, convert(values)
+        if self._whole is not None:
+            return None, list(map(caster(None, self._whole), values))
+        require_maps(values, _PURPOSE)
+        casts = [(name, caster(None, target)) for name, target in self._casts.items()]
+        return None, [{**value, **{name: cast(value.get(name)) for name, cast in casts}} for value in values]
+
+
+def _row_changer(width: int, casts: dict[int, Callable[[Any], Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Generated Python: ``[(v0, f1(v1), …) for v0, v1, … in rows]``."""
+    if not casts:
+        return lambda rows: rows
+    names = ", ".join(f"v{index}" for index in range(width))
+    parts = ", ".join(f"f{index}(v{index})" if index in casts else f"v{index}" for index in range(width))
+    scope = {f"f{index}": cast for index, cast in casts.items()}
+    changer: Callable[[list[Any]], list[Any]] = eval(f"lambda rows: [({parts},) for {names}, in rows]", scope)
+    return changer
+
+
+class CastKey(Cast):
+    """Cast for the key."""
+
+    side = "key"
+    java_names = ("org.apache.kafka.connect.transforms.Cast$Key",)
+
+
+class CastValue(Cast):
+    """Cast for the value."""
+
+    side = "value"
+    java_names = ("org.apache.kafka.connect.transforms.Cast$Value",)

@@ -1,0 +1,134 @@
+"""Java's casts between Connect's primitive types, as functions of one value that is not null."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from headrace.api.errors import DataError
+from headrace.data.java import double_text, float32, float_text, float_to_integer, wrap
+from headrace.data.logical import is_logical, to_base
+from headrace.data.schema import INT_RANGES, Schema, Type
+from headrace.data.text import java_string
+from headrace.data.value_text import date_text
+from headrace.data.values import infer_type
+
+TARGETS = (
+    Type.INT8,
+    Type.INT16,
+    Type.INT32,
+    Type.INT64,
+    Type.FLOAT32,
+    Type.FLOAT64,
+    Type.BOOLEAN,
+    Type.STRING,
+)
+"""What can be cast to."""
+
+_BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?", re.ASCII)
+
+
+def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
+    """The function that casts values of that schema; it raises DataError. None stays None."""
+    if schema is not None and not schema.type.is_primitive:
+        raise DataError(f"Cast transformation does not support casting from {schema.type.name}")
+    cast = _TO[target]
+    if target is Type.STRING and schema is not None and schema.type is Type.FLOAT32:
+        cast = float_text
+    base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
+
+    def apply(value: Any) -> Any:
+        if value is None:
+            return None
+        if base is not None and not isinstance(value, Decimal):
+            value = base(value)
+        return cast(value)
+
+    return apply
+
+
+def _to_integer(target: Type) -> Callable[[Any], int]:
+    bits = _BITS[target]
+    low, high = INT_RANGES[target]
+
+    def cast(value: Any) -> int:
+        if isinstance(value, int):  # booleans are 0 and 1
+            return wrap(value, bits)
+        if isinstance(value, float):
+            return float_to_integer(value, bits)
+        if isinstance(value, Decimal):
+            return wrap(int(value), bits)
+        if isinstance(value, str):
+            if not _INTEGER.fullmatch(value) or not low <= int(value) <= high:
+                raise _out_of_range(value)
+            return int(value)
+        raise _unexpected(value)
+
+    return cast
+
+
+def _to_double(value: Any) -> float:
+    if isinstance(value, (int, float, Decimal)):
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf") if value > 0 else float("-inf")
+    if isinstance(value, str):
+        text = _FLOAT.fullmatch(value.strip())
+        if text is None:
+            raise _out_of_range(value)
+        return float(text[1])
+    raise _unexpected(value)
+
+
+def _to_float(value: Any) -> float:
+    return float32(_to_double(value))
+
+
+def _to_boolean(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() == "true"
+    if isinstance(value, float):
+        return float_to_integer(value, 64) != 0
+    if isinstance(value, (int, Decimal)):
+        return wrap(int(value), 64) != 0
+    raise _unexpected(value)
+
+
+def _to_string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return double_text(value)
+    if isinstance(value, (dt.date, dt.time)):
+        return date_text(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if not isinstance(value, (int, Decimal)) and infer_type(value) is None:
+        raise _unexpected(value)
+    if isinstance(value, (list, dict)):
+        raise DataError(f"Cast transformation does not support casting from {type(value).__name__}")
+    return java_string(value)
+
+
+def _out_of_range(value: Any) -> DataError:
+    return DataError(f"Value ({value}) was out of range for requested data type")
+
+
+def _unexpected(value: Any) -> DataError:
+    return DataError(f"Unexpected type in Cast transformation: {type(value).__name__}")
+
+
+_TO: dict[Type, Callable[[Any], Any]] = {
+    **{type_: _to_integer(type_) for type_ in _BITS},
+    Type.FLOAT32: _to_float,
+    Type.FLOAT64: _to_double,
+    Type.BOOLEAN: _to_boolean,
+    Type.STRING: _to_string,
+}

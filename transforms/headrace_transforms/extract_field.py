@@ -1,0 +1,79 @@
+"""ExtractField: replace the key or value by one of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import DataError
+from headrace.data.batch import Batch
+from headrace.data.schema import Schema
+from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
+from headrace_transforms.key_or_value import (
+    Changed,
+    KeyOrValue,
+    SchemaCache,
+    replace_null_key,
+    require_maps,
+    require_struct_schema,
+)
+
+_PURPOSE = "field extraction"
+
+
+class ExtractFieldConfig(Config):
+    """The keys of ExtractField."""
+
+    field: str = key("field", doc="Name of, or path to, the field to extract.", importance=Importance.MEDIUM)
+    replace_null_with_default: bool = replace_null_key()
+    field_syntax_version: str = field_syntax_key()
+
+
+class ExtractField(KeyOrValue):
+    """``Struct{a=1}`` becomes 1 for the field ``a``; null stays null."""
+
+    abstract = True
+    config_model = ExtractFieldConfig
+
+    def configure(self, config: ExtractFieldConfig) -> None:
+        """Take the field's name. Raises ConfigError."""
+        self._name = config.field
+        self._path = parse_path(config.field, config.field_syntax_version, "field")
+        self._replace_null = config.replace_null_with_default
+        self._plans = SchemaCache(self._plan)
+
+    def _plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
+        require_struct_schema(schema, _PURPOSE)
+        field = field_at(schema, self._path)
+        if field is None:
+            raise DataError(f"Unknown field: {self._name}")
+        get = row_getter(schema, self._path, self._replace_null)
+        if len(self._path) == 1 and (field.schema.default is None or not self._replace_null):
+            item = itemgetter(field.index)
+            return field.schema, lambda rows: list(map(get if None in rows else item, rows))
+        return field.schema, lambda rows: list(map(get, rows))
+
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+        """Extract the field of each value."""
+        if schema is not None:
+            extracted, convert = self._plans(schema)
+            return extracted, convert(values)
+        require_maps([value for value in values if value is not None] or [{}], _PURPOSE)
+        path = self._path
+        return None, [None if value is None else map_value(value, path) for value in values]
+
+
+class ExtractFieldKey(ExtractField):
+    """ExtractField for the key."""
+
+    side = "key"
+    java_names = ("org.apache.kafka.connect.transforms.ExtractField$Key",)
+
+
+class ExtractFieldValue(ExtractField):
+    """ExtractField for the value."""
+
+    side = "value"
+    java_names = ("org.apache.kafka.connect.transforms.ExtractField$Value",)

@@ -1,0 +1,119 @@
+"""Paths to fields: plain names (V1), or dotted paths into nested data with backticks around odd names (V2, KIP-821)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.api.config import Importance, key
+from headrace.api.errors import ConfigError, DataError
+from headrace.data.schema import Field, Schema, Type
+from headrace.data.struct import row_maker
+
+
+def field_syntax_key() -> Any:
+    """The key ``field.syntax.version``."""
+    return key(
+        "field.syntax.version",
+        default="V1",
+        one_of=("V1", "V2"),
+        case_insensitive=True,
+        doc="V1: fields are plain names. V2: dots lead into nested data, backticks enclose names that hold dots.",
+        importance=Importance.HIGH,
+    )
+
+
+def parse_path(text: str, version: str, config_key: str) -> tuple[str, ...]:
+    """The steps of a path. Raises ConfigError for a backtick that is not closed."""
+    if version.upper() == "V1":
+        return (text,)
+    steps: list[str] = []
+    position = 0
+    while position < len(text):
+        if text[position] == "`":
+            step, position = _in_backticks(text, position, config_key)
+        else:
+            end = text.find(".", position)
+            end = len(text) if end < 0 else end
+            step, position = text[position:end], end + 1
+        steps.append(step)
+    if text.endswith("."):
+        steps.append("")
+    return tuple(steps)
+
+
+def _in_backticks(text: str, start: int, config_key: str) -> tuple[str, int]:
+    """The step between a backtick at `start` and the one that a dot or the end follows, and where the next begins."""
+    step, position, copied = "", start + 1, start + 1
+    while True:
+        position = text.find("`", position)
+        escaped = position > 0 and text[position - 1] == "\\"
+        at_end = position >= len(text) - 1
+        if position < 0 or (at_end and escaped):
+            raise ConfigError(
+                config_key,
+                text,
+                f"Incomplete backtick pair in path: [{text}], consider adding a backslash before backtick at "
+                f"position {start} to escape it",
+            )
+        if at_end:
+            return step + text[copied:position], position + 1
+        if text[position + 1] != ".":
+            position += 1
+        elif escaped:
+            step += text[copied : position - 1] + "`"
+            position += 1
+            copied = position
+        else:
+            return step + text[copied:position], position + 2
+
+
+def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
+    """The field at the end of a path, None when there is none."""
+    for step in path[:-1]:
+        field = schema.field(step) if schema.type is Type.STRUCT else None
+        if field is None:
+            return None
+        schema = field.schema
+    if schema.type is not Type.STRUCT:
+        raise DataError("Cannot look up fields on non-struct type")
+    return schema.field(path[-1])
+
+
+def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Callable[[Any], Any]:
+    """The function from a row to what is at the path; the path must exist in the schema."""
+    steps = []
+    for number, step in enumerate(path):
+        field = schema.field(step)
+        if field is None:
+            raise DataError(f"{step} is not a valid field name")
+        last = number == len(path) - 1
+        default = field.schema.default if replace_null or not last else None
+        steps.append((field.index, row_maker(field.schema)(default)))
+        schema = field.schema
+
+    def get(row: Any) -> Any:
+        for index, default in steps:
+            if row is None:
+                return None
+            row = row[index]
+            if row is None:
+                row = default
+        return row
+
+    return get
+
+
+def map_value(value: dict[str, Any], path: tuple[str, ...]) -> Any:
+    """What is at the path in schemaless data, None for nothing. Raises DataError for a step into what is no map."""
+    current: Any = value
+    for step in path:
+        if current is None:
+            return None
+        if not isinstance(current, dict):
+            raise DataError(
+                "Only Map objects supported in absence of schema for [nested field access], "
+                f"found: {type(current).__name__}"
+            )
+        current = current.get(step)
+    return current

@@ -1,0 +1,19 @@
+"""Filter: drop every record; meant to be used with a predicate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.api.transform import Transformation
+
+
+class Filter(Transformation):
+    """Drops what it is applied to."""
+
+    java_names = ("org.apache.kafka.connect.transforms.Filter",)
+
+    def apply(self, record: Any) -> None:
+        """Drop the record."""
+
+    def apply_batch(self, batch: Any) -> None:
+        """Drop the batch."""

@@ -1,0 +1,120 @@
+"""HeaderFrom: copy or move fields of the key or value into headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import ConfigError, DataError
+from headrace.data.batch import Batch
+from headrace.data.headers import Header, Headers
+from headrace.data.schema import Schema
+from headrace.data.struct import struct_maker
+from headrace_transforms.field_paths import row_getter
+from headrace_transforms.key_or_value import (
+    Changed,
+    KeyOrValue,
+    copy_basics,
+    defaults_filler,
+    replace_null_key,
+    require_maps,
+    require_no_nulls,
+    require_struct_schema,
+)
+from headrace_transforms.list_checks import some
+
+
+class HeaderFromConfig(Config):
+    """The keys of HeaderFrom."""
+
+    fields_: list[str] = key("fields", validator=some, doc="The fields to take.", importance=Importance.HIGH)
+    headers: list[str] = key(
+        "headers", validator=some, doc="The headers' names, in the order of the fields.", importance=Importance.HIGH
+    )
+    operation: str = key(
+        "operation",
+        one_of=("move", "copy"),
+        doc="Whether the fields go away (move) or stay.",
+        importance=Importance.HIGH,
+    )
+    replace_null_with_default: bool = replace_null_key()
+
+    @pydantic.model_validator(mode="after")
+    def _as_many(self) -> HeaderFromConfig:
+        if len(self.fields_) != len(self.headers):
+            raise ConfigError(
+                "fields",
+                ",".join(self.fields_),
+                "'fields' config must have the same number of elements as 'headers' config.",
+            )
+        return self
+
+
+class HeaderFrom(KeyOrValue):
+    """Each field becomes a header with the field's schema; null keys and values are errors."""
+
+    abstract = True
+    config_model = HeaderFromConfig
+
+    def configure(self, config: HeaderFromConfig) -> None:
+        """Take fields, headers and the operation."""
+        self._names = list(zip(config.fields_, config.headers, strict=True))
+        self._fields = frozenset(config.fields_)
+        self._moves = config.operation == "move"
+        self._purpose = f"header {config.operation}"
+        self._replace_null = config.replace_null_with_default
+
+    def change_batch(self, batch: Any) -> Batch:
+        """Add the headers, then change the side."""
+        schema = batch.value_schema if self.side == "value" else batch.key_schema
+        values = self.operating(batch)
+        additions = self._with_schema(schema, values) if schema is not None else self._without_schema(values)
+        present = batch.headers if batch.headers is not None else [()] * len(batch)
+        headers = [Headers((*old, *new)) for old, new in zip(present, additions, strict=True)]
+        changed: Batch = self._changed(batch.replace(headers=headers), values)
+        return changed
+
+    def _with_schema(self, schema: Schema, values: list[Any]) -> list[list[Header]]:
+        require_struct_schema(schema, self._purpose)
+        require_no_nulls(values, self._purpose)
+        parts = []
+        for name, header in self._names:
+            field = schema.field(name)
+            if field is None:
+                raise DataError(f"{name} is not a valid field name")
+            parts.append((header, field.schema, row_getter(schema, (name,), self._replace_null)))
+        return [
+            [Header(header, of, struct_maker(of)(get(row))) for header, of, get in parts] for row in values
+        ]  # fmt: skip
+
+    def _without_schema(self, values: list[Any]) -> list[list[Header]]:
+        require_maps(values, self._purpose)
+        return [[Header(header, None, value.get(name)) for name, header in self._names] for value in values]
+
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+        """Take the fields away when they move."""
+        if not self._moves:
+            return schema, values
+        gone = self._fields
+        if schema is None:
+            return None, [{name: item for name, item in value.items() if name not in gone} for value in values]
+        kept = [field for field in schema.fields if field.name not in gone]
+        updated = copy_basics(schema, [(field.name, field.schema) for field in kept])
+        rows = defaults_filler(schema, self._replace_null)(values)
+        return updated, [tuple([row[field.index] for field in kept]) for row in rows]
+
+
+class HeaderFromKey(HeaderFrom):
+    """HeaderFrom for the key."""
+
+    side = "key"
+    java_names = ("org.apache.kafka.connect.transforms.HeaderFrom$Key",)
+
+
+class HeaderFromValue(HeaderFrom):
+    """HeaderFrom for the value."""
+
+    side = "value"
+    java_names = ("org.apache.kafka.connect.transforms.HeaderFrom$Value",)

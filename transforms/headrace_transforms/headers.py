@@ -1,0 +1,67 @@
+"""DropHeaders and InsertHeader: take headers away by name, or add one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.data.batch import Batch
+from headrace.data.headers import Header, Headers
+from headrace.data.value_text import parse_string
+from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.list_checks import distinct_and_some
+
+
+class DropHeadersConfig(Config):
+    """The key of DropHeaders."""
+
+    headers: list[str] = key(
+        "headers", validator=distinct_and_some, doc="The names of the headers to remove.", importance=Importance.HIGH
+    )
+
+
+class DropHeaders(ListTransformation):
+    """Removes every header of some names."""
+
+    config_model = DropHeadersConfig
+    java_names = ("org.apache.kafka.connect.transforms.DropHeaders",)
+
+    def configure(self, config: DropHeadersConfig) -> None:
+        """Take the names."""
+        self._names = tuple(config.headers)
+
+    def change_batch(self, batch: Any) -> Batch:
+        """Remove the headers from each record."""
+        changed: Batch = batch
+        if batch.headers is not None:
+            changed = batch.replace(headers=[headers.without(*self._names) for headers in batch.headers])
+        return changed
+
+
+class InsertHeaderConfig(Config):
+    """The keys of InsertHeader."""
+
+    header: str = key("header", doc="The header's name.", importance=Importance.HIGH)
+    value_literal: str = key(
+        "value.literal",
+        doc="The header's value; what looks like a number, a boolean, a date, a list or a map becomes one.",
+        importance=Importance.HIGH,
+    )
+
+
+class InsertHeader(ListTransformation):
+    """Adds one header to each record."""
+
+    config_model = InsertHeaderConfig
+    java_names = ("org.apache.kafka.connect.transforms.InsertHeader",)
+
+    def configure(self, config: InsertHeaderConfig) -> None:
+        """Take name and value."""
+        parsed = parse_string(config.value_literal)
+        self._header = Header(config.header, parsed.schema, parsed.value)
+
+    def change_batch(self, batch: Any) -> Batch:
+        """Add the header to each record."""
+        present = batch.headers if batch.headers is not None else [()] * len(batch)
+        changed: Batch = batch.replace(headers=[Headers((*headers, self._header)) for headers in present])
+        return changed

@@ -1,0 +1,36 @@
+"""HasHeaderKey: records with at least one header of a name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.api.config import Config, key
+from headrace.api.predicate import Predicate
+from headrace.data.batch import Batch
+
+
+class HasHeaderKeyConfig(Config):
+    """The key of HasHeaderKey."""
+
+    name: str = key("name", non_empty=True, doc="The header's name.")
+
+
+class HasHeaderKey(Predicate):
+    """True for records that have a header of that name."""
+
+    config_model = HasHeaderKeyConfig
+    java_names = ("org.apache.kafka.connect.transforms.predicates.HasHeaderKey",)
+
+    def configure(self, config: HasHeaderKeyConfig) -> None:
+        """Take the name."""
+        self._name = config.name
+
+    def test(self, record: Any) -> bool:
+        """Whether the record has such a header."""
+        return any(header.key == self._name for header in record.headers)
+
+    def test_batch(self, batch: Batch) -> list[bool]:
+        """`test` for every record."""
+        if batch.headers is None:
+            return [False] * len(batch)
+        return [any(header.key == self._name for header in headers) for headers in batch.headers]

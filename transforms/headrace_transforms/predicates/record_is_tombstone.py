@@ -1,0 +1,22 @@
+"""RecordIsTombstone: records whose value is null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.api.predicate import Predicate
+from headrace.data.batch import Batch
+
+
+class RecordIsTombstone(Predicate):
+    """True for records without a value."""
+
+    java_names = ("org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",)
+
+    def test(self, record: Any) -> bool:
+        """Whether the value is null."""
+        return record.value is None
+
+    def test_batch(self, batch: Batch) -> list[bool]:
+        """`test` for every record."""
+        return [value is None for value in batch.values]

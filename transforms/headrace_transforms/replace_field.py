@@ -1,0 +1,90 @@
+"""ReplaceField: keep, leave out or rename fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from headrace.api.config import Config, key
+from headrace.data.batch import Batch
+from headrace.data.schema import Schema
+from headrace_transforms.key_or_value import (
+    Changed,
+    KeyOrValue,
+    SchemaCache,
+    copy_basics,
+    defaults_filler,
+    replace_null_key,
+    require_maps,
+    require_struct_schema,
+)
+from headrace_transforms.list_checks import distinct, pairs
+
+_PURPOSE = "field replacement"
+
+
+class ReplaceFieldConfig(Config):
+    """The keys of ReplaceField."""
+
+    exclude: list[str] = key("exclude", default=[], validator=distinct, doc="Fields to leave out; beats include.")
+    include: list[str] = key("include", default=[], validator=distinct, doc="Fields to keep; none given: all of them.")
+    renames: list[str] = key("renames", default=[], validator=pairs, doc="New names, as old:new pairs.")
+    replace_null_with_default: bool = replace_null_key()
+
+
+class ReplaceField(KeyOrValue):
+    """Filter and rename the fields of structs or maps; null keys and values pass."""
+
+    abstract = True
+    passes_null = True
+    config_model = ReplaceFieldConfig
+
+    def configure(self, config: ReplaceFieldConfig) -> None:
+        """Take the names."""
+        self._exclude = frozenset(config.exclude)
+        self._include = frozenset(config.include)
+        self._renames = dict(mapping.split(":") for mapping in config.renames)
+        self._replace_null = config.replace_null_with_default
+        self._plans = SchemaCache(self._plan)
+
+    def _keeps(self, name: str) -> bool:
+        return name not in self._exclude and (not self._include or name in self._include)
+
+    def _plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
+        require_struct_schema(schema, _PURPOSE)
+        kept = [field for field in schema.fields if self._keeps(field.name)]
+        updated = copy_basics(schema, [(self._renames.get(field.name, field.name), field.schema) for field in kept])
+        filled = defaults_filler(schema, self._replace_null)
+        indexes = [field.index for field in kept]
+        if indexes == list(range(len(schema.fields))):
+            return updated, filled
+        if len(indexes) > 1:
+            pick = itemgetter(*indexes)
+            return updated, lambda rows: list(map(pick, filled(rows)))
+        return updated, lambda rows: [tuple(row[index] for index in indexes) for row in filled(rows)]
+
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+        """Filter and rename the fields of each value."""
+        if schema is not None:
+            updated, convert = self._plans(schema)
+            return updated, convert(values)
+        require_maps(values, _PURPOSE)
+        keeps, renames = self._keeps, self._renames
+        return None, [
+            {renames.get(name, name): item for name, item in value.items() if keeps(name)} for value in values
+        ]
+
+
+class ReplaceFieldKey(ReplaceField):
+    """ReplaceField for the key."""
+
+    side = "key"
+    java_names = ("org.apache.kafka.connect.transforms.ReplaceField$Key",)
+
+
+class ReplaceFieldValue(ReplaceField):
+    """ReplaceField for the value."""
+
+    side = "value"
+    java_names = ("org.apache.kafka.connect.transforms.ReplaceField$Value",)

@@ -1,0 +1,253 @@
+"""TimestampConverter: between Unix times, texts and Connect's Date, Time and Timestamp."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pydantic
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import ConfigError, DataError
+from headrace.data.batch import Batch
+from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.logical import (
+    DATE_NAME,
+    DATE_SCHEMA,
+    TIME_NAME,
+    TIME_SCHEMA,
+    TIMESTAMP_NAME,
+    TIMESTAMP_SCHEMA,
+    millis_to_timestamp,
+    timestamp_to_millis,
+)
+from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA, Schema, Type
+from headrace_transforms.key_or_value import (
+    Changed,
+    KeyOrValue,
+    SchemaCache,
+    copy_basics,
+    defaults_filler,
+    replace_null_key,
+    require_maps,
+    require_struct_schema,
+)
+
+_PURPOSE = "converting timestamp formats"
+_SCHEMAS = {
+    "string": STRING_SCHEMA,
+    "unix": INT64_SCHEMA,
+    "Date": DATE_SCHEMA,
+    "Time": TIME_SCHEMA,
+    "Timestamp": TIMESTAMP_SCHEMA,
+}
+_EPOCH_DAY = dt.date(1970, 1, 1)
+
+
+class TimestampConverterConfig(Config):
+    """The keys of TimestampConverter."""
+
+    field: str = key(
+        "field", default="", doc="The field to convert; empty: the whole key or value.", importance=Importance.HIGH
+    )
+    target_type: str = key(
+        "target.type",
+        one_of=tuple(_SCHEMAS),
+        doc="What to convert to: string, unix, Date, Time or Timestamp.",
+        importance=Importance.HIGH,
+    )
+    format: str = key(
+        "format",
+        default="",
+        doc="Pattern of texts, as Java's SimpleDateFormat has them; needed to write or read texts.",
+    )
+    unix_precision: str = key(
+        "unix.precision",
+        default="milliseconds",
+        one_of=("nanoseconds", "microseconds", "milliseconds", "seconds"),
+        doc="The unit of Unix times, read or written.",
+        importance=Importance.LOW,
+    )
+    replace_null_with_default: bool = replace_null_key()
+
+    @pydantic.model_validator(mode="after")
+    def _format_fits(self) -> TimestampConverterConfig:
+        if self.target_type == "string" and not self.format.strip():
+            reason = "TimestampConverter requires format option to be specified when using string timestamps"
+            raise ConfigError("format", self.format, reason)
+        try:
+            SimpleDateFormat(self.format)
+        except ValueError as error:
+            reason = "TimestampConverter requires a SimpleDateFormat-compatible pattern for string timestamps"
+            raise ConfigError("format", self.format, f"{reason}: {error}") from None
+        return self
+
+
+class TimestampConverter(KeyOrValue):
+    """Everything goes by way of a moment in UTC; nulls stay null."""
+
+    abstract = True
+    config_model = TimestampConverterConfig
+
+    def configure(self, config: TimestampConverterConfig) -> None:
+        """Take field, target and formats."""
+        self._field = config.field
+        self._target = config.target_type
+        text_format = SimpleDateFormat(config.format, dt.date.today()) if config.format.strip() else None
+        self._readers = _readers(text_format, config.unix_precision)
+        self._write = _writers(text_format, config.unix_precision)[config.target_type]
+        self._replace_null = config.replace_null_with_default
+        self._plans = SchemaCache(self._struct_plan)
+
+    def _converter(self, source: str) -> Callable[[Any], Any]:
+        read, write = self._readers[source], self._write
+        return lambda value: None if value is None else write(read(value))
+
+    def _target_schema(self, optional: bool) -> Schema:
+        schema = _SCHEMAS[self._target]
+        return schema.replace(optional=True) if optional else schema
+
+    def _struct_plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
+        require_struct_schema(schema, _PURPOSE)
+        fields = [
+            (field.name, self._target_schema(field.schema.optional) if field.name == self._field else field.schema)
+            for field in schema.fields
+        ]
+        updated = copy_basics(schema, fields).replace(optional=schema.optional)
+        filled = defaults_filler(schema, self._replace_null)
+        field = schema.field(self._field)
+        if field is None:
+            return updated, filled
+        index, convert = field.index, self._converter(_type_of(field.schema))
+
+        def converted(row: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (*row[:index], convert(row[index]), *row[index + 1 :])
+
+        return updated, lambda rows: [converted(row) for row in filled(rows)]
+
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+        """Convert each value, or its field."""
+        if schema is None:
+            return None, self._without_schema(values)
+        if not self._field:
+            convert = self._converter(_type_of(schema))
+            return self._target_schema(schema.optional), [convert(value) for value in values]
+        updated, convert_rows = self._plans(schema)
+        if None not in values:
+            return updated, convert_rows(values)
+        rows = iter(convert_rows([row for row in values if row is not None]))
+        return updated, [None if row is None else next(rows) for row in values]
+
+    def _without_schema(self, values: list[Any]) -> list[Any]:
+        field, convert = self._field, self._convert_untyped
+        if not field:
+            return [convert(value) for value in values]
+        require_maps([value for value in values if value is not None] or [{}], _PURPOSE)
+        return [None if value is None else {**value, field: convert(value.get(field))} for value in values]
+
+    def _convert_untyped(self, value: Any) -> Any:
+        return None if value is None else self._converter(_inferred_type(value))(value)
+
+
+def _type_of(schema: Schema) -> str:
+    logical = {TIMESTAMP_NAME: "Timestamp", DATE_NAME: "Date", TIME_NAME: "Time"}.get(schema.name or "")
+    if logical is not None:
+        return logical
+    if schema.type is Type.STRING:
+        return "string"
+    if schema.type is Type.INT64:
+        return "unix"
+    raise DataError(f"Schema {schema!r} does not correspond to a known timestamp type format")
+
+
+def _inferred_type(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return "Timestamp"
+    if isinstance(value, dt.date):
+        return "Date"
+    if isinstance(value, dt.time):
+        return "Time"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "unix"
+    if isinstance(value, str):
+        return "string"
+    raise DataError(f"TimestampConverter does not support {type(value).__name__} objects as timestamps")
+
+
+_PER_MILLISECOND = {"nanoseconds": 1_000_000, "microseconds": 1000}
+
+
+def _truncated(number: int, divisor: int) -> int:
+    """Division towards zero, as Java's."""
+    return number // divisor if number >= 0 else -(-number // divisor)
+
+
+def _readers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[Any], dt.datetime]]:
+    def from_text(value: Any) -> dt.datetime:
+        _require(str, value, "string timestamp to be a String")
+        if text_format is None:
+            raise DataError(f"Could not parse timestamp: value ({value}), since no format is configured")
+        return text_format.parse(value)
+
+    def from_unix(value: Any) -> dt.datetime:
+        _require(int, value, "Unix timestamp to be a Long")
+        if precision == "seconds":
+            return millis_to_timestamp(value * 1000)
+        return millis_to_timestamp(_truncated(value, _PER_MILLISECOND.get(precision, 1)))
+
+    def from_date(value: Any) -> dt.datetime:
+        _require(dt.date, value, "Date to be a date")
+        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+
+    def from_time(value: Any) -> dt.datetime:
+        _require(dt.time, value, "Time to be a time")
+        return dt.datetime.combine(_EPOCH_DAY, value, dt.UTC)
+
+    def from_timestamp(value: Any) -> dt.datetime:
+        _require(dt.datetime, value, "Timestamp to be a datetime")
+        moment: dt.datetime = value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+        return moment
+
+    return {
+        "string": from_text,
+        "unix": from_unix,
+        "Date": from_date,
+        "Time": from_time,
+        "Timestamp": from_timestamp,
+    }
+
+
+def _require(class_: type, value: Any, what: str) -> None:
+    if not isinstance(value, class_) or isinstance(value, bool):
+        raise DataError(f"Expected {what}, but found {type(value).__name__}")
+
+
+def _writers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, Callable[[dt.datetime], Any]]:
+    def to_unix(moment: dt.datetime) -> int:
+        millis = timestamp_to_millis(moment)
+        if precision == "seconds":
+            return _truncated(millis, 1000)
+        return millis * _PER_MILLISECOND.get(precision, 1)
+
+    return {
+        "string": text_format.format if text_format is not None else str,
+        "unix": to_unix,
+        "Date": dt.datetime.date,
+        "Time": lambda moment: moment.time().replace(microsecond=moment.microsecond // 1000 * 1000),
+        "Timestamp": lambda moment: moment,
+    }
+
+
+class TimestampConverterKey(TimestampConverter):
+    """TimestampConverter for the key."""
+
+    side = "key"
+    java_names = ("org.apache.kafka.connect.transforms.TimestampConverter$Key",)
+
+
+class TimestampConverterValue(TimestampConverter):
+    """TimestampConverter for the value."""
+
+    side = "value"
+    java_names = ("org.apache.kafka.connect.transforms.TimestampConverter$Value",)

@@ -1,0 +1,61 @@
+"""TimestampRouter: write records to a topic that names the day (or so) of their timestamp."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import DataError
+from headrace.data.batch import Batch
+from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.logical import millis_to_timestamp
+from headrace_transforms.key_or_value import ListTransformation
+
+
+def _check_format(pattern: str) -> None:
+    SimpleDateFormat(pattern)
+
+
+class TimestampRouterConfig(Config):
+    """The keys of TimestampRouter."""
+
+    topic_format: str = key(
+        "topic.format",
+        default="${topic}-${timestamp}",
+        doc="The new topic; ${topic} and ${timestamp} stand for the old one and the formatted timestamp.",
+        importance=Importance.HIGH,
+    )
+    timestamp_format: str = key(
+        "timestamp.format",
+        default="yyyyMMdd",
+        validator=_check_format,
+        doc="Pattern for the timestamp in UTC, as Java's SimpleDateFormat has them.",
+        importance=Importance.HIGH,
+    )
+
+
+class TimestampRouter(ListTransformation):
+    """A record without timestamp is an error."""
+
+    config_model = TimestampRouterConfig
+    java_names = ("org.apache.kafka.connect.transforms.TimestampRouter",)
+
+    def configure(self, config: TimestampRouterConfig) -> None:
+        """Take the formats."""
+        self._topic_format = config.topic_format
+        self._format = SimpleDateFormat(config.timestamp_format).format
+
+    def _routed(self, topic: str, timestamp: int | None) -> str:
+        if timestamp is None:
+            raise DataError(f"Timestamp missing on record of topic {topic}")
+        text = self._format(millis_to_timestamp(timestamp))
+        return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
+
+    def change_batch(self, batch: Any) -> list[Batch]:
+        """Cut the batch where the topic changes."""
+        topics = [self._routed(batch.topic, timestamp) for timestamp in batch.timestamp_list()]
+        if len(set(topics)) == 1:
+            return [batch.replace(topic=topics[0])]
+        runs = groupby(range(len(topics)), key=topics.__getitem__)
+        return [batch.take(list(indexes)).replace(topic=topic) for topic, indexes in runs]
