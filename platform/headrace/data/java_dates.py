@@ -22,10 +22,10 @@ _ZONE_HOURS |= {"PST": -8, "PDT": -7, "CET": 1, "CEST": 2, "BST": 1, "EET": 2, "
 
 
 class _Token(NamedTuple):
-    """A run of one pattern letter, or (letter "") literal text."""
+    """A run of one pattern letter, `width` long, or (letter "") literal text."""
 
     letter: str
-    count: int
+    width: int
     text: str
 
 
@@ -111,7 +111,7 @@ _ATTRIBUTES = {"y": "year", "M": "month", "d": "day", "H": "hour", "m": "minute"
 
 
 def _written(token: _Token) -> Callable[[dt.datetime], str]:
-    letter, count = ("M" if token.letter == "L" else token.letter), token.count
+    letter, count = ("M" if token.letter == "L" else token.letter), token.width
     if letter == "M" and count >= 3:
         return lambda moment: _MONTHS[moment.month - 1][: None if count > 3 else 3]
     if letter == "E":
@@ -134,8 +134,8 @@ def _formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
     for token in tokens:
         if not token.letter:
             template += token.text.replace("{", "{{").replace("}", "}}")
-        elif token.letter in _ATTRIBUTES and not (token.letter == "M" and token.count >= 3) and token[:2] != ("y", 2):
-            template += f"{{0.{_ATTRIBUTES[token.letter]}:0{token.count}}}"
+        elif token.letter in _ATTRIBUTES and not (token.letter == "M" and token.width >= 3) and token[:2] != ("y", 2):
+            template += f"{{0.{_ATTRIBUTES[token.letter]}:0{token.width}}}"
         else:
             computed.append(_written(token))
             template += f"{{{len(computed)}}}"
@@ -157,11 +157,11 @@ def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], list[str]] | N
         if not token.letter:
             source += re.escape(token.text)
             continue
-        simple = token.letter in _FAST and token.letter not in letters and (token.letter != "M" or token.count < 3)
-        if not simple or (token.letter == "y" and token.count < 3):
+        simple = token.letter in _FAST and token.letter not in letters and (token.letter != "M" or token.width < 3)
+        if not simple or (token.letter == "y" and token.width < 3):
             return None
         letters.append(token.letter)
-        source += f"([0-9]{{{token.count}}})" if _abuts(tokens, index) else "([0-9]{1,9})"
+        source += f"([0-9]{{{token.width}}})" if _abuts(tokens, index) else "([0-9]{1,9})"
     return re.compile(source), letters
 
 
@@ -170,7 +170,7 @@ def _abuts(tokens: list[_Token], index: int) -> bool:
     if index + 1 >= len(tokens):
         return False
     following = tokens[index + 1]
-    return following.letter in _NUMBERS and not (following.letter in "ML" and following.count >= 3)
+    return following.letter in _NUMBERS and not (following.letter in "ML" and following.width >= 3)
 
 
 class SimpleDateFormat:
@@ -240,7 +240,7 @@ class _Parse:
         while self.text[self.position : self.position + 1] in (" ", "\t"):
             self.position += 1
         letter = "M" if token.letter == "L" else token.letter
-        if letter == "M" and token.count >= 3:
+        if letter == "M" and token.width >= 3:
             self.fields["M"] = self._name(_MONTHS) + 1
         elif letter == "E":
             self._name(_DAYS)
@@ -250,11 +250,11 @@ class _Parse:
             if self._name(("BC", "AD")) == 0:
                 raise DataError(f'Date out of range (years 1 to 9999): "{self.text}"')
         elif letter in "zZX":
-            self._zone(letter, token.count)
+            self._zone(letter, token.width)
         elif letter in "YwWF":
             raise DataError(f"The pattern letter {letter} of {self.pattern} can be written, but not parsed")
         else:
-            self._number(letter, token.count, exact)
+            self._number(letter, token.width, exact)
 
     def _name(self, names: tuple[str, ...]) -> int:
         rest = self.text[self.position :].lower()
