@@ -395,7 +395,7 @@ class Cluster:
         known = self._coordinators.get((key_type, key))
         if known is not None:
             return known
-        connection = await self._any_connection()
+        connection = await self.any_connection()
         version = connection.version_for(FindCoordinatorRequest)
         asked = (
             FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
@@ -435,7 +435,8 @@ class Cluster:
             self.forget_coordinator(group_id)
             raise
 
-    async def _any_connection(self) -> Connection:
+    async def any_connection(self) -> Connection:
+        """Return a connection to some broker. Raises NoBrokerError."""
         failures = []
         for node_id in self._nodes_by_preference():
             try:

@@ -1,0 +1,342 @@
+"""The admin client: topics, partitions, configurations, records, the cluster and its groups.
+
+Calls about several things answer {name: result}, where a result is the value or the BrokerError for that one; `checked`
+raises the first of them instead. Retriable failures of a whole call are retried within default.api.timeout.ms. Changes go
+to the controller, questions about partitions to their leaders, questions about groups to their coordinators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headrace_broker.client import admin_groups, offsets
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.cluster_view import ClusterView, Node, TopicView
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.connection import Connection
+from headrace_broker.client.errors import BrokerError
+from headrace_broker.client.offsets import ListedOffset
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace_broker.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace_broker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace_broker.protocol.messages.describe_cluster import DescribeClusterRequest
+from headrace_broker.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from headrace_broker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+TopicPartition = tuple[str, int]
+Resource = tuple[int, str]
+"""(resource type, name), as in DescribeConfigs."""
+
+TOPIC = 2
+BROKER = 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""Operations of incremental_alter_configs."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 = the broker's default. `assignments` {partition: replicas} instead of both numbers."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers of a cluster."""
+
+    cluster_id: str | None
+    controller_id: int
+    nodes: tuple[Node, ...]
+
+
+def checked(results: Mapping[str, T | BrokerError]) -> dict[str, T]:
+    """Return the values; raises the first BrokerError among them."""
+    values = {}
+    for name, result in results.items():
+        if isinstance(result, BrokerError):
+            raise result
+        values[name] = result
+    return values
+
+
+class Admin(admin_groups.GroupAdmin):
+    """An admin client; open it with `open`, close it with `close`."""
+
+    def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
+        super().__init__(cluster, config.default_api_timeout_ms)
+        self._config = config
+        self._owns_cluster = owns_cluster
+
+    @classmethod
+    async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Admin:
+        """Connect to the cluster (or share one). Raises NoBrokerError when no bootstrap server answers."""
+        owns = cluster is None
+        return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._owns_cluster:
+            await self.cluster.close()
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, BrokerError | None]:
+        """Create topics; returns {name: None or why not}."""
+        message = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in topics],
+            timeout_ms=self._config.request_timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await self._retry(lambda: self.cluster.request_controller(message), "creating topics")
+        return {
+            topic.name: _error(topic.error_code, f"topic {topic.name}", topic.error_message)
+            for topic in response.topics
+        }
+
+    async def delete_topics(self, names: Iterable[str]) -> dict[str, BrokerError | None]:
+        """Delete topics; returns {name: None or why not}."""
+        wanted = list(names)
+        message = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in wanted],
+            topic_names=wanted,
+            timeout_ms=self._config.request_timeout_ms,
+        )
+        by_name = DeleteTopicsRequest(topic_names=wanted, timeout_ms=self._config.request_timeout_ms)
+
+        async def attempt() -> dict[str, BrokerError | None]:
+            connection = await self._controller_connection()
+            version = connection.version_for(DeleteTopicsRequest)
+            response = await connection.request(message if version >= 6 else by_name, version=version)
+            return {
+                topic.name or "": _error(topic.error_code, f"topic {topic.name}", topic.error_message)
+                for topic in response.responses
+            }
+
+        return await self._retry(attempt, "deleting topics")
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted."""
+        view = await self._metadata(None)
+        return sorted(name for name, topic in view.topics.items() if include_internal or not topic.is_internal)
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView | BrokerError]:
+        """Return partitions, leaders and replicas of these topics (None = all)."""
+        wanted = None if names is None else list(names)
+        view = await self._metadata(wanted)
+        described: dict[str, TopicView | BrokerError] = {}
+        for name in sorted(view.topics.keys() | view.errors.keys()) if wanted is None else wanted:
+            code = view.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            described[name] = view.topics.get(name) or BrokerError(code, f"topic {name}")
+        return described
+
+    async def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
+    ) -> dict[str, BrokerError | None]:
+        """Raise the number of partitions to these counts; returns {topic: None or why not}."""
+        topics = []
+        for name, count in counts.items():
+            chosen = (assignments or {}).get(name)
+            replicas = (
+                None if chosen is None else [CreatePartitionsAssignment(broker_ids=list(item)) for item in chosen]
+            )
+            topics.append(CreatePartitionsTopic(name=name, count=count, assignments=replicas))
+        message = CreatePartitionsRequest(
+            topics=topics, timeout_ms=self._config.request_timeout_ms, validate_only=validate_only
+        )
+        response = await self._retry(lambda: self.cluster.request_controller(message), "adding partitions")
+        return {
+            result.name: _error(result.error_code, f"topic {result.name}", result.error_message)
+            for result in response.results
+        }
+
+    # -- configurations ----------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, resources: Mapping[Resource, Sequence[str] | None] | Iterable[Resource], *, documentation: bool = False
+    ) -> dict[Resource, list[DescribeConfigsResourceResult] | BrokerError]:
+        """Return the configuration of topics and brokers: all keys, or those given for a resource."""
+        wanted = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources)
+        found: dict[Resource, list[DescribeConfigsResourceResult] | BrokerError] = {}
+        for node_id, group in self._by_node(wanted).items():
+            message = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(
+                        resource_type=kind, resource_name=name, configuration_keys=_listed(wanted[kind, name])
+                    )
+                    for kind, name in group
+                ],
+                include_synonyms=True,
+                include_documentation=documentation,
+            )
+            response = await self._ask_node(node_id, message, "describing configurations")
+            for result in response.results:
+                subject = f"configuration of {result.resource_name}"
+                error = _error(result.error_code, subject, result.error_message)
+                found[result.resource_type, result.resource_name] = error or result.configs
+        return found
+
+    async def incremental_alter_configs(
+        self,
+        changes: Mapping[Resource, Iterable[tuple[str, int, str | None]]],
+        *,
+        validate_only: bool = False,
+    ) -> dict[Resource, BrokerError | None]:
+        """Change single keys: (name, SET | DELETE | APPEND | SUBTRACT, value) for each resource."""
+        wanted = {resource: list(operations) for resource, operations in changes.items()}
+        done: dict[Resource, BrokerError | None] = {}
+        for node_id, group in self._by_node(wanted).items():
+            message = IncrementalAlterConfigsRequest(
+                resources=[
+                    AlterConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configs=[
+                            AlterableConfig(name=key, config_operation=operation, value=value)
+                            for key, operation, value in wanted[kind, name]
+                        ],
+                    )
+                    for kind, name in group
+                ],
+                validate_only=validate_only,
+            )
+            response = await self._ask_node(node_id, message, "altering configurations")
+            for result in response.responses:
+                subject = f"configuration of {result.resource_name}"
+                error = _error(result.error_code, subject, result.error_message)
+                done[result.resource_type, result.resource_name] = error
+        return done
+
+    def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
+        """Questions about a broker's own configuration go to that broker, all others to any (None)."""
+        grouped: dict[int | None, list[Resource]] = {}
+        for kind, name in resources:
+            own = int(name) if kind == BROKER and name.isdigit() else None
+            grouped.setdefault(own, []).append((kind, name))
+        return grouped
+
+    # -- records and offsets -----------------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Return the first offset at or after each timestamp, or at `offsets.EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
+        return await offsets.list_offsets(
+            self.cluster, timestamps, read_committed=read_committed, timeout_ms=self._timeout_ms
+        )
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | BrokerError]:
+        """Delete the records before these offsets (-1 = all); returns {partition: new log start offset}."""
+        done: dict[TopicPartition, int | BrokerError] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for topic, partition in before:
+            leader = await self.cluster.leader(topic, partition, self._timeout_ms)
+            by_leader.setdefault(leader.leader_id, []).append((topic, partition))
+        for leader_id, partitions in by_leader.items():
+            topics: dict[str, DeleteRecordsTopic] = {}
+            for topic, partition in partitions:
+                topics.setdefault(topic, DeleteRecordsTopic(name=topic)).partitions.append(
+                    DeleteRecordsPartition(partition_index=partition, offset=before[topic, partition])
+                )
+            message = DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=self._config.request_timeout_ms)
+            response = await self._ask_node(leader_id, message, "deleting records")
+            for answered in response.topics:
+                for part in answered.partitions:
+                    error = _error(part.error_code, f"{answered.name}-{part.partition_index}", None)
+                    done[answered.name, part.partition_index] = error or part.low_watermark
+        return done
+
+    # -- the cluster -------------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Return the brokers and which of them is the controller."""
+
+        async def attempt() -> ClusterDescription:
+            connection = await self.cluster.any_connection()
+            if ApiKey.DESCRIBE_CLUSTER not in connection.versions:  # before Kafka 2.8
+                view = ClusterView().updated(await self.cluster.fetch_metadata([]), asked=[])
+                return ClusterDescription(view.cluster_id, view.controller_id, tuple(view.nodes.values()))
+            response = await connection.request(DescribeClusterRequest())
+            if response.error_code != ErrorCode.NONE:
+                raise BrokerError(response.error_code, "the cluster", response.error_message)
+            nodes = tuple(Node(item.broker_id, item.host, item.port, item.rack) for item in response.brokers)
+            return ClusterDescription(response.cluster_id, response.controller_id, nodes)
+
+        return await self._retry(attempt, "describing the cluster")
+
+    async def api_versions(self, node_id: int) -> dict[int, tuple[int, int]]:
+        """Return {API key: (first, last version)} of one broker. Raises ConnectionLostError."""
+        return dict((await self.cluster.connection(node_id)).versions)
+
+    async def _metadata(self, names: Sequence[str] | None) -> ClusterView:
+        async def attempt() -> ClusterView:
+            response = await self.cluster.fetch_metadata(names)
+            if response.error_code != ErrorCode.NONE:
+                raise BrokerError(response.error_code, "cluster metadata")
+            return ClusterView().updated(response, asked=names)
+
+        return await self._retry(attempt, "metadata")
+
+    async def _controller_connection(self) -> Connection:
+        view = self.cluster.view
+        if view.controller_id in view.nodes:
+            return await self.cluster.connection(view.controller_id)
+        return await self.cluster.any_connection()
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if topic.assignments else topic.num_partitions,
+        replication_factor=-1 if topic.assignments else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=partition, broker_ids=list(replicas))
+            for partition, replicas in topic.assignments.items()
+        ],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _error(code: int, subject: str, message: str | None) -> BrokerError | None:
+    return None if code == ErrorCode.NONE else BrokerError(code, subject, message)

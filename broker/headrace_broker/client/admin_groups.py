@@ -1,0 +1,217 @@
+"""The part of the admin client that is about groups: list, describe, delete, and their committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace_broker.client import offsets
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.connection import Connection
+from headrace_broker.client.consumer_protocol import decode_assignment
+from headrace_broker.client.errors import BrokerError, ProtocolViolationError
+from headrace_broker.client.offsets import OffsetAndMetadata
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace_broker.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+)
+from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
+from headrace_broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from headrace_broker.protocol.notation import Request, Response
+
+TopicPartition = tuple[str, int]
+T = TypeVar("T")
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+_COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group as ListGroups tells it; state and type are empty when the broker is too old to say."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a described group; `assignment` None = not a consumer, or no assignment that can be read."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as DescribeGroups tells it."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+    coordinator_id: int
+
+
+class GroupAdmin:
+    """What the admin client does with groups; the base of `admin.Admin`."""
+
+    def __init__(self, cluster: Cluster, timeout_ms: float) -> None:
+        self.cluster = cluster
+        self._timeout_ms = timeout_ms
+
+    async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+        """Return all groups of all brokers, sorted by id. Raises BrokerError, TimedOutError."""
+        found: dict[str, GroupListing] = {}
+        for node_id in list(self.cluster.view.nodes):
+            connection = await self._retry(lambda node=node_id: self.cluster.connection(node), "listing groups")  # type: ignore[misc]
+            version = connection.version_for(ListGroupsRequest)
+            message = ListGroupsRequest(
+                states_filter=list(states) if version >= 4 else [], types_filter=list(types) if version >= 5 else []
+            )
+            response = await self._ask_node(node_id, message, "listing groups")
+            if response.error_code != ErrorCode.NONE:
+                raise BrokerError(response.error_code, f"groups of broker {node_id}")
+            for group in response.groups:
+                listing = GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
+                found[group.group_id] = listing
+        return [found[group_id] for group_id in sorted(found)]
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | BrokerError]:
+        """Return state and members of these groups; a group that does not exist is described as Dead."""
+        described: dict[str, GroupDescription | BrokerError] = {}
+        for group_id in group_ids:
+
+            async def attempt(group_id: str = group_id) -> GroupDescription | BrokerError:
+                message = DescribeGroupsRequest(groups=[group_id])
+                response = await self.cluster.request_coordinator(group_id, message)
+                group = response.groups[0]
+                if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:  # from version 6 on (KIP-1043)
+                    group.group_state = "Dead"
+                elif group.error_code != ErrorCode.NONE:
+                    return self._group_error(group_id, group.error_code, group.error_message)
+                return _description(group, await self.cluster.coordinator(group_id))
+
+            described[group_id] = await self._retry(attempt, f"describing group {group_id}")
+        return described
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, BrokerError | None]:
+        """Delete groups without members; returns {group: None or why not}."""
+        done: dict[str, BrokerError | None] = {}
+        for group_id in group_ids:
+
+            async def attempt(group_id: str = group_id) -> BrokerError | None:
+                message = DeleteGroupsRequest(groups_names=[group_id])
+                result = (await self.cluster.request_coordinator(group_id, message)).results[0]
+                if result.error_code == ErrorCode.NONE:
+                    return None
+                return self._group_error(group_id, result.error_code, result.error_message)
+
+            done[group_id] = await self._retry(attempt, f"deleting group {group_id}")
+        return done
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return a group's committed offsets (partitions None = all). Raises BrokerError."""
+        return await offsets.fetch_offsets(self.cluster, group_id, partitions, timeout_ms=self._timeout_ms)
+
+    async def alter_group_offsets(
+        self, group_id: str, committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Set the committed offsets of a group without members; returns {partition: None or why not}."""
+
+        async def attempt() -> dict[TopicPartition, BrokerError | None]:
+            codes = await offsets.commit_offsets(self.cluster, group_id, committed)
+            return {item: self._partition_error(group_id, item, code) for item, code in codes.items()}
+
+        return await self._retry(attempt, f"altering the offsets of group {group_id}")
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Delete committed offsets of topics that no member is subscribed to; returns {partition: None or why not}."""
+        topics: dict[str, OffsetDeleteRequestTopic] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, OffsetDeleteRequestTopic(name=topic)).partitions.append(
+                OffsetDeleteRequestPartition(partition_index=partition)
+            )
+        message = OffsetDeleteRequest(group_id=group_id, topics=list(topics.values()))
+
+        async def attempt() -> dict[TopicPartition, BrokerError | None]:
+            response = await self.cluster.request_coordinator(group_id, message)
+            if response.error_code != ErrorCode.NONE:
+                raise self._group_error(group_id, response.error_code, None)
+            return {
+                (topic.name, part.partition_index): self._partition_error(
+                    group_id, (topic.name, part.partition_index), ErrorCode.of(part.error_code)
+                )
+                for topic in response.topics
+                for part in topic.partitions
+            }
+
+        return await self._retry(attempt, f"deleting offsets of group {group_id}")
+
+    def _partition_error(self, group_id: str, item: TopicPartition, code: ErrorCode) -> BrokerError | None:
+        if code == ErrorCode.NONE:
+            return None
+        return self._group_error(group_id, code, None, f", {item[0]}-{item[1]}")
+
+    def _group_error(self, group_id: str, code: int, message: str | None, detail: str = "") -> BrokerError:
+        """Return the error of a group; raises it instead when a retry may help."""
+        error = BrokerError(code, f"group {group_id}{detail}", message)
+        if error.code in _COORDINATOR_MOVED:
+            self.cluster.forget_coordinator(group_id)
+        if error.retriable:
+            raise error
+        return error
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
+        return await self.cluster.retry(attempt, self._timeout_ms, what)
+
+    async def _ask_node(self, node_id: int | None, message: Request[ResponseT], what: str) -> ResponseT:
+        """Send a request to one broker, or (None) to any."""
+
+        async def attempt() -> ResponseT:
+            if node_id is None:
+                return await self.cluster.request_any(message)
+            connection: Connection = await self.cluster.connection(node_id)
+            return await connection.request(message)
+
+        return await self._retry(attempt, what)
+
+
+def _description(group: DescribedGroup, coordinator_id: int) -> GroupDescription:
+    is_consumer = group.protocol_type == "consumer"
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        tuple(_member(member, is_consumer) for member in group.members),
+        coordinator_id,
+    )
+
+
+def _member(member: DescribedGroupMember, is_consumer: bool) -> GroupMember:
+    assignment: tuple[TopicPartition, ...] | None = None
+    if is_consumer:
+        try:
+            assignment = tuple(decode_assignment(member.member_assignment))
+        except ProtocolViolationError:  # a member's own bytes: shown as unknown, not as an error of the group
+            assignment = None
+    return GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host, assignment)
