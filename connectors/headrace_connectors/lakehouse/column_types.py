@@ -1,0 +1,271 @@
+"""Column types: what a record's value looks like on the wire, in Spark and in a table. Pure.
+
+A `ColumnType` is one tree with three readings: the Connect schema it came from (`parse_schema`, the JSON of
+JsonConverter's envelope), the Spark type that `from_json` parses the payload with (`wire_type`, as Spark's own type
+JSON), and the text a person reads in an error (`str(type)`, Spark's DDL words). Every table column is nullable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+PRECISION_MAX = 38
+LOGICAL_PREFIX = "org.apache.kafka.connect.data."
+
+_PRIMITIVES = {
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "float": "float32",
+    "double": "float64",
+    "boolean": "boolean",
+    "string": "string",
+    "bytes": "bytes",
+}
+_LOGICAL = {
+    ("int32", "Date"): "date",
+    ("int32", "Time"): "time",
+    ("int64", "Timestamp"): "timestamp",
+    ("bytes", "Decimal"): "decimal",
+}
+DDL_NAMES = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+    "bytes": "binary",
+    "date": "date",
+    "time": "int",
+    "timestamp": "timestamp",
+}
+_SPARK_JSON = {
+    "int8": "byte",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+    "bytes": "binary",
+    "date": "date",
+    "time": "integer",
+    "timestamp": "timestamp",
+}
+# What JsonConverter puts into the payload for a logical type.
+_ENCODED_JSON = {"date": "integer", "timestamp": "long", "decimal": "binary"}
+
+
+class SchemaError(ValueError):
+    """A schema that no table can have; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of a struct, or one column of a table. `default` is JSON text in the wire's encoding."""
+
+    name: str
+    type: ColumnType
+    optional: bool = True
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type tree. `kind` is a key of DDL_NAMES or one of decimal, array, map, struct."""
+
+    kind: str
+    fields: tuple[Column, ...] = ()
+    key: ColumnType | None = None
+    element: ColumnType | None = None
+    precision: int = 0
+    scale: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "decimal":
+            return f"decimal({self.precision},{self.scale})"
+        if self.kind == "array":
+            return f"array<{self.element}>"
+        if self.kind == "map":
+            return f"map<{self.key},{self.element}>"
+        if self.kind == "struct":
+            return "struct<" + ",".join(f"{quoted(field.name)}:{field.type}" for field in self.fields) + ">"
+        return DDL_NAMES[self.kind]
+
+
+STRING = ColumnType("string")
+
+
+def quoted(name: str) -> str:
+    """Quote a column name for DDL when it is not a plain word."""
+    return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
+
+
+# --- from Connect schemas -------------------------------------------------------------------------------------------
+
+
+def parse_schema(schema: Any, path: str = "value") -> ColumnType:
+    """Return the column type of a Connect schema in JsonConverter's JSON form.
+
+    Raises SchemaError naming the field when the schema is malformed or no table type holds it.
+    """
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        raise SchemaError(f"{path}: not a Connect schema (an object with a 'type'): {_short(schema)}")
+    kind = schema["type"]
+    if kind == "struct":
+        return ColumnType("struct", fields=_parse_fields(schema, path))
+    if kind == "array":
+        return ColumnType("array", element=parse_schema(schema.get("items"), f"{path}[]"))
+    if kind == "map":
+        key = parse_schema(schema.get("keys"), f"{path}.key")
+        if key.kind in ("struct", "array", "map"):
+            raise SchemaError(f"{path}: a map whose keys are of type {key} cannot be a column")
+        return ColumnType("map", key=key, element=parse_schema(schema.get("values"), f"{path}.value"))
+    if kind not in _PRIMITIVES:
+        raise SchemaError(f"{path}: unknown Connect type {kind!r}")
+    name = schema.get("name") or ""
+    logical = _LOGICAL.get((kind, name.removeprefix(LOGICAL_PREFIX))) if name.startswith(LOGICAL_PREFIX) else None
+    return _decimal(schema, path) if logical == "decimal" else ColumnType(logical or _PRIMITIVES[kind])
+
+
+def _parse_fields(schema: dict[str, Any], path: str) -> tuple[Column, ...]:
+    fields = schema.get("fields")
+    if not isinstance(fields, list):
+        raise SchemaError(f"{path}: a struct schema needs 'fields'")
+    columns = []
+    for field in fields:
+        name = field.get("field") if isinstance(field, dict) else None
+        if not isinstance(name, str):
+            raise SchemaError(f"{path}: a struct field needs a 'field' name: {_short(field)}")
+        default = json.dumps(field["default"]) if field.get("default") is not None else None
+        type_ = parse_schema(field, f"{path}.{name}")
+        columns.append(Column(name, type_, bool(field.get("optional", False)), default))
+    return tuple(columns)
+
+
+def _decimal(schema: dict[str, Any], path: str) -> ColumnType:
+    parameters = schema.get("parameters") or {}
+    try:
+        scale = int(parameters["scale"])
+        precision = int(parameters.get("connect.decimal.precision", PRECISION_MAX))
+    except (KeyError, TypeError, ValueError):
+        raise SchemaError(f"{path}: a Decimal needs an integer 'scale' parameter: {_short(parameters)}") from None
+    if not 0 <= scale <= PRECISION_MAX:
+        raise SchemaError(
+            f"{path}: a Decimal of scale {scale} does not fit a table's decimal(38,0..38);"
+            " let the source send a float64, or a string (numeric.mapping=best_fit)"
+        )
+    # A source that does not know the precision sends 0 or more than a table can hold: the widest column then.
+    precision = precision if scale < precision <= PRECISION_MAX else PRECISION_MAX
+    return ColumnType("decimal", precision=precision, scale=scale)
+
+
+def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[Column, ...]:
+    """Return a table's columns for a value type: a struct's own fields, or one column `value` for anything else."""
+    columns = schema_type.fields if schema_type.kind == "struct" else (Column("value", schema_type),)
+    check_names((column.name for column in columns), path)
+    return columns
+
+
+def check_names(names: Iterable[str], path: str) -> None:
+    """Raise SchemaError when names are empty or differ only in case, which no Delta table can hold."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name:
+            raise SchemaError(f"{path}: a column needs a name")
+        first = seen.setdefault(name.lower(), name)
+        if first != name:
+            raise SchemaError(f"{path}: columns {first!r} and {name!r} differ only in case, which a table cannot hold")
+    if not seen:
+        raise SchemaError(f"{path}: a struct without fields has no columns")
+
+
+def differences(old: tuple[Column, ...], new: tuple[Column, ...], path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (field, old type, new type) for every column that differs; order and nullability do not count."""
+    before = {column.name: column.type for column in old}
+    after = {column.name: column.type for column in new}
+    for name in [*before, *(name for name in after if name not in before)]:
+        left, right = before.get(name), after.get(name)
+        if left is not None and right is not None and left.kind == right.kind == "struct":
+            yield from differences(left.fields, right.fields, f"{path}{name}.")
+        elif str(left) != str(right):
+            yield f"{path}{name}", str(left or "absent"), str(right or "absent")
+
+
+def defaults_of(columns: tuple[Column, ...], path: str = "") -> dict[str, str]:
+    """Return {field: default} of every field that has one, nested structs included."""
+    found = {}
+    for column in columns:
+        if column.default is not None:
+            found[path + column.name] = column.default
+        found.update(defaults_of(column.type.fields, f"{path}{column.name}."))
+    return found
+
+
+# --- towards Spark --------------------------------------------------------------------------------------------------
+
+
+def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = False) -> Any:
+    """Return Spark's type JSON for parsing a payload of this type.
+
+    `encoded`: the payload has Connect's encodings (days, milliseconds, decimals as base64 or, with `decimals_numeric`,
+    as numbers); otherwise Spark's own JSON forms.
+    """
+
+    def inner(part: ColumnType) -> Any:
+        return wire_type(part, encoded=encoded, decimals_numeric=decimals_numeric)
+
+    if type_.kind == "struct":
+        return struct_json((field.name, inner(field.type)) for field in type_.fields)
+    if type_.kind == "map" and encoded and type_.key is not None and type_.key.kind != "string":
+        # JsonConverter writes such a map as [[key, value], ...].
+        return _array_json(_array_json("string"))
+    if type_.kind == "map" and type_.key is not None and type_.element is not None:
+        key, value = inner(type_.key), inner(type_.element)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if type_.kind == "array" and type_.element is not None:
+        return _array_json(inner(type_.element))
+    if encoded and type_.kind in _ENCODED_JSON and not (type_.kind == "decimal" and decimals_numeric):
+        return _ENCODED_JSON[type_.kind]
+    return str(type_) if type_.kind == "decimal" else _SPARK_JSON[type_.kind]
+
+
+def struct_json(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return Spark's type JSON of a struct of nullable fields."""
+    return {
+        "type": "struct",
+        "fields": [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in fields],
+    }
+
+
+def _array_json(element: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def is_plain(type_: ColumnType) -> bool:
+    """Tell whether the parsed payload already is the column: nothing in it is encoded and nothing has a default."""
+    if type_.kind in _ENCODED_JSON:
+        return False
+    if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":
+        return False
+    if type_.kind == "struct":
+        return all(field.default is None and is_plain(field.type) for field in type_.fields)
+    return all(part is None or is_plain(part) for part in (type_.key, type_.element))
+
+
+def width(type_: ColumnType) -> int:
+    """Return the number of leaf columns."""
+    return max(1, sum(width(field.type) for field in type_.fields)) if type_.kind == "struct" else 1
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,161 @@
+"""From Kafka rows to typed columns, as Spark expressions: one select for all topics of a batch.
+
+Each group of topics with the same layout gets one struct column, null in the rows of other topics, so that a batch is
+read and parsed once however many tables it feeds. `from_json` runs in permissive mode: a payload that does not fit its
+types lands as text in the group's BAD field instead of failing the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headrace_connectors.lakehouse.arrow_rows import BAD
+from headrace_connectors.lakehouse.bad_records import OUT_OF_RANGE
+from headrace_connectors.lakehouse.column_types import Column, ColumnType, is_plain, struct_json, wire_type
+from headrace_connectors.lakehouse.layouts import Layout
+
+KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "schema_id", "schema", "error")
+
+_MILLISECONDS_MAX = (2**63 - 1) // 1000  # a Spark timestamp counts microseconds in 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Topics whose payloads are read alike."""
+
+    name: str
+    layout: Layout
+    topics: tuple[str, ...]
+    schema_ids: tuple[int, ...]
+    decimals_numeric: bool
+
+
+def select_groups(rows: DataFrame, groups: Sequence[Group]) -> DataFrame:
+    """Return the Kafka columns and one struct column per group."""
+    kafka = [F.col(name) for name in KAFKA_COLUMNS]
+    # Two selects: the parsed struct is computed once and its fields are taken from it, not parsed once per field.
+    parsed = rows.select(*kafka, *(_parsed(group).alias(group.name) for group in groups))
+    return parsed.select(*kafka, *(_typed_group(group).alias(group.name) for group in groups))
+
+
+def _parsed(group: Group) -> SparkColumn:
+    payload = F.col("payload")
+    condition = payload.isNotNull() & F.col("topic").isin(list(group.topics))
+    if group.layout.encoded:
+        condition = condition & F.col("schema_id").isin(list(group.schema_ids))
+    if group.layout.text:
+        return F.when(condition, F.struct(F.lit(None).cast("string").alias(BAD), payload.alias("value")))
+    if group.layout.wrapped:
+        payload = F.concat(F.lit('{"value":'), payload, F.lit("}"))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+    return F.when(condition, F.from_json(payload, _wire_struct(group), options))
+
+
+def _wire_struct(group: Group) -> StructType:
+    encoded = group.layout.encoded
+    fields = [
+        (column.name, wire_type(column.type, encoded=encoded, decimals_numeric=group.decimals_numeric))
+        for column in group.layout.columns
+    ]
+    return StructType.fromJson(struct_json([(BAD, "string"), *fields]))
+
+
+def _typed_group(group: Group) -> SparkColumn:
+    struct = F.col(group.name)
+    layout = group.layout
+    if not layout.encoded or all(column.default is None and is_plain(column.type) for column in layout.columns):
+        return struct
+    fields = [_typed_field(struct, column, group.decimals_numeric).alias(column.name) for column in layout.columns]
+    bad = [struct.getField(BAD), *_out_of_range(struct, layout.columns, group.decimals_numeric)]
+    return F.when(struct.isNotNull(), F.struct(F.coalesce(*bad).alias(BAD), *fields))
+
+
+def _out_of_range(struct: SparkColumn, columns: Sequence[Column], numeric: bool) -> list[SparkColumn]:
+    """Return one text per column whose value was read but fits no table value; null where all is well."""
+    texts = []
+    for column in columns:
+        if column.type.kind == "timestamp" or (column.type.kind == "decimal" and not numeric):
+            wire = struct.getField(column.name)
+            lost = wire.isNotNull() & _typed(wire, column.type, numeric).isNull()
+            texts.append(
+                F.when(lost, F.lit(f"{OUT_OF_RANGE}field {column.name}: the value does not fit {column.type}"))
+            )
+    return texts
+
+
+def _typed_field(struct: SparkColumn, column: Column, numeric: bool) -> SparkColumn:
+    wire = struct.getField(column.name)
+    if column.default is not None:
+        wire_json = wire_type(column.type, encoded=True, decimals_numeric=numeric)
+        parsed = F.from_json(F.lit(f'{{"d":{column.default}}}'), StructType.fromJson(struct_json([("d", wire_json)])))
+        wire = F.coalesce(wire, parsed.getField("d"))
+    return _typed(wire, column.type, numeric)
+
+
+def _typed(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
+    """Return the table's value for a parsed value in Connect's encoding."""
+    if is_plain(type_) or (type_.kind == "decimal" and numeric):
+        return wire
+    if type_.kind == "date":
+        return F.date_from_unix_date(wire)
+    if type_.kind == "timestamp":
+        return F.when(F.abs(wire) <= _MILLISECONDS_MAX, F.timestamp_millis(wire))
+    if type_.kind == "decimal":
+        return _decimal(wire, type_)
+    if type_.kind == "struct":
+        fields = [_typed_field(wire, field, numeric).alias(field.name) for field in type_.fields]
+        return F.when(wire.isNotNull(), F.struct(*fields))
+    if type_.kind == "array" and type_.element is not None:
+        element = type_.element
+        return F.transform(wire, lambda item: _typed(item, element, numeric))
+    return _typed_map(wire, type_, numeric)
+
+
+def _typed_map(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
+    key_type, value_type = type_.key, type_.element
+    assert key_type is not None
+    assert value_type is not None
+    if key_type.kind == "string":
+        return F.transform_values(wire, lambda _, value: _typed(value, value_type, numeric))
+
+    def entry(pair: SparkColumn) -> SparkColumn:
+        key = _typed(_from_text(pair.getItem(0), key_type, numeric), key_type, numeric)
+        value = _typed(_from_text(pair.getItem(1), value_type, numeric), value_type, numeric)
+        return F.struct(key.alias("key"), value.alias("value"))
+
+    return F.map_from_entries(F.transform(wire, entry))
+
+
+def _from_text(text: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
+    """Parse one JSON value that was kept as text: an entry of a map whose keys are no strings."""
+    wire: Any = wire_type(type_, encoded=True, decimals_numeric=numeric)
+    if wire == "string":
+        return text
+    if wire == "binary":
+        return F.unbase64(text)
+    if isinstance(wire, str):
+        return text.cast(wire)
+    return F.from_json(
+        F.concat(F.lit('{"v":'), text, F.lit("}")), StructType.fromJson(struct_json([("v", wire)]))
+    ).getField("v")
+
+
+def _decimal(wire: SparkColumn, type_: ColumnType) -> SparkColumn:
+    """Turn Connect's unscaled two's-complement bytes into a decimal; null when it has too many digits."""
+    digits = F.hex(wire)
+    fill = F.when(F.substring(digits, 1, 1) >= "8", F.lit("F")).otherwise(F.lit("0"))
+    short = F.conv(F.lpad(digits, 16, fill), 16, -10)
+    padded = F.lpad(digits, 32, fill)
+    high = F.conv(F.substring(padded, 1, 16), 16, -10).cast("decimal(20,0)")
+    low = F.conv(F.substring(padded, 17, 16), 16, 10).cast("decimal(20,0)")
+    long = F.try_add(F.try_multiply(high, F.lit(2**64).cast("decimal(20,0)")), low).cast("string")
+    length = F.length(wire)
+    unscaled = F.when(length.between(1, 8), short).when(length.between(9, 16), long)
+    return F.concat(unscaled, F.lit(f"E-{type_.scale}")).try_cast(str(type_))

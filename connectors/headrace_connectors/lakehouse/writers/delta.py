@@ -1,0 +1,83 @@
+"""Delta tables through delta-rs: rows and offsets in one commit of the Delta log, no JVM and no jars.
+
+A commit carries, besides the rows' files: the transaction of the batch (`headrace/<connector>/<generation>` -> batch
+id); one transaction for each partition (`headrace/<connector>/<topic>/<partition>` -> next offset), which survive the
+log's clean-up and make delta-rs refuse a commit when another process moved the same partition meanwhile; and the
+offsets of the whole table as JSON in the commit's metadata, for people and tools. Tables use no reader feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from headrace_connectors.lakehouse.ranges import Position, TopicPartition
+from headrace_connectors.lakehouse.writers.base import (
+    OFFSETS_KEY,
+    BatchIdentity,
+    TableConflictError,
+    TableWriter,
+    offsets_json,
+    offsets_position,
+)
+
+_CONNECTOR_KEY = "headrace.connector"
+_RECENT_COMMITS = 20
+
+
+class DeltaWriter(TableWriter):
+    """Writes one Delta table; commits are checked against the version that `committed` has read."""
+
+    _table: DeltaTable | None = None
+
+    def committed(self, partitions: Iterable[TopicPartition] = ()) -> Position:
+        """Return the table's offsets: those of the connector's last commit, or its transactions'."""
+        try:
+            self._table = DeltaTable(self.directory)
+        except TableNotFoundError:
+            self._table = None
+            return Position()
+        position = self._from_history(_RECENT_COMMITS) or self._from_history(None) or Position()
+        identity = BatchIdentity(self.connector, 0, 0)
+        offsets = dict(position.next_offsets)
+        for key in {*partitions, *offsets}:
+            version = self._table.transaction_version(identity.partition_app_id(key))
+            if version is not None:
+                offsets[key] = max(version, offsets.get(key, 0))
+        return Position(offsets, position.topic_ids)
+
+    def _from_history(self, limit: int | None) -> Position | None:
+        assert self._table is not None
+        for commit in self._table.history(limit):
+            if OFFSETS_KEY in commit and commit.get(_CONNECTOR_KEY) == self.connector:
+                return offsets_position(commit[OFFSETS_KEY])
+        return None
+
+    def columns(self) -> pa.Schema | None:
+        """Return the table's columns as of `committed`."""
+        return pa.schema(self._table.schema().to_arrow()) if self._table is not None else None
+
+    def write(self, identity: BatchIdentity, rows: pa.Table, position: Position) -> None:
+        """Append rows and offsets in one commit."""
+        transactions = [Transaction(identity.app_id, identity.batch_id)]
+        for key, offset in sorted(position.next_offsets.items()):
+            transactions.append(Transaction(identity.partition_app_id(key), offset))
+        properties = CommitProperties(
+            app_transactions=transactions,
+            custom_metadata={_CONNECTOR_KEY: identity.connector, OFFSETS_KEY: offsets_json(position)},
+        )
+        try:
+            if self._table is None:
+                self.directory.parent.mkdir(parents=True, exist_ok=True)
+                write_deltalake(self.directory, rows, mode="error", commit_properties=properties)
+                self._table = DeltaTable(self.directory)
+            else:
+                write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+        except (CommitFailedError, FileExistsError) as error:
+            raise TableConflictError(
+                f"table {self.directory}: another process has loaded the same offsets meanwhile ({error});"
+                " is the connector running twice?"
+            ) from error
