@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _BRACE = ord("}")
+_last = itemgetter(-1)
 _envelope = msgspec.json.Decoder(_Envelope)
 
 
@@ -204,11 +206,9 @@ class JsonConverter(Converter, HeaderConverter):
         if not prefix:
             return decoder, [payload]
         length = len(prefix)
-        if position == 0:
-            payloads = [item[length:-1] for item in data if item and item.startswith(prefix) and item[-1] == _BRACE]
-            if len(payloads) == len(data):
-                return decoder, payloads
-        payloads = []
+        if position == 0 and _all_begin_with(prefix, data):
+            return decoder, [item[length:-1] for item in data]  # type: ignore[index]
+        payloads: list[bytes] = []
         for item in islice(data, position, None):
             if not item or not item.startswith(prefix) or item[-1] != _BRACE:
                 break
@@ -245,6 +245,15 @@ class JsonConverter(Converter, HeaderConverter):
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
         """The value in a header's JSON."""
         return self.to_connect(topic, data)
+
+
+def _all_begin_with(prefix: bytes, data: Sequence[Any]) -> bool:
+    """Whether all begin with the prefix and end with a brace: what the smallest and the largest share, all do."""
+    try:
+        smallest, largest = min(data), max(data)
+    except TypeError:  # there are nulls
+        return False
+    return smallest.startswith(prefix) and largest.startswith(prefix) and set(map(_last, data)) == {_BRACE}
 
 
 def _leading(data: Sequence[bytes | None], position: int) -> list[bytes]:

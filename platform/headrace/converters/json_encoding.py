@@ -56,7 +56,7 @@ def encode_list(schema: Schema | None, values: list[Any], style: Style) -> list[
 
 def _java_escapes(text: bytes) -> bytes:
     """Jackson writes the hexadecimal digits of control characters in upper case."""
-    if b"\\u00" not in text:
+    if b"\\" not in text or b"\\u00" not in text:  # the first look is a memchr, and mostly enough
         return text
     return _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
 
