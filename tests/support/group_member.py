@@ -1,0 +1,112 @@
+"""One consumer of a group in a process of its own, so that it can be killed: `python group_member.py KIND ...`.
+
+Prints a JSON line for each change of its assignment, `{"assigned": [0, 1]}`, and for each record,
+`{"record": [partition, offset, value]}`. KIND is confluent, aiokafka or kafka-python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable
+
+HEARTBEAT_MS = 200
+
+
+def show(what: str, value: object) -> None:
+    print(json.dumps({what: value}), flush=True)
+
+
+class Shown:
+    """Prints an assignment when it differs from the last."""
+
+    def __init__(self) -> None:
+        self._last: list[int] | None = None
+
+    def __call__(self, partitions: Iterable[int]) -> None:
+        assigned = sorted(partitions)
+        if assigned != self._last:
+            self._last = assigned
+            show("assigned", assigned)
+
+
+def confluent(address: str, group: str, topic: str, session_ms: int, instance: str | None) -> None:
+    from confluent_kafka import Consumer
+
+    config = {
+        "bootstrap.servers": address,
+        "group.id": group,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 100,
+    }
+    if instance is not None:
+        config["group.instance.id"] = instance
+    consumer = Consumer(config)
+    consumer.subscribe([topic])
+    shown = Shown()
+    while True:
+        messages = consumer.consume(100, 0.05)
+        shown(p.partition for p in consumer.assignment())
+        for message in messages:
+            assert message.error() is None, message.error()
+            show("record", [message.partition(), message.offset(), (message.value() or b"").decode()])
+
+
+def kafka_python(address: str, group: str, topic: str, session_ms: int, instance: str | None) -> None:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=address,
+        group_id=group,
+        group_instance_id=instance,
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=100,
+    )
+    shown = Shown()
+    while True:
+        batches = consumer.poll(timeout_ms=50)
+        shown(p.partition for p in consumer.assignment())
+        for records in batches.values():
+            for record in records:
+                show("record", [record.partition, record.offset, record.value.decode()])
+
+
+async def aiokafka(address: str, group: str, topic: str, session_ms: int, instance: str | None) -> None:
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=address,
+        group_id=group,
+        group_instance_id=instance,
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=100,
+    )
+    await consumer.start()
+    shown = Shown()
+    while True:
+        batches = await consumer.getmany(timeout_ms=50)
+        shown(p.partition for p in consumer.assignment())
+        for records in batches.values():
+            for record in records:
+                show("record", [record.partition, record.offset, record.value.decode()])
+
+
+def main(kind: str, address: str, group: str, topic: str, session_ms: str, instance: str | None = None) -> None:
+    if kind == "aiokafka":
+        asyncio.run(aiokafka(address, group, topic, int(session_ms), instance))
+    else:
+        run = {"confluent": confluent, "kafka-python": kafka_python}[kind]
+        run(address, group, topic, int(session_ms), instance)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,326 @@
+"""Consumer groups as real clients see them: members that come, crash and come back; commits; opaque protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace_broker.client.connection import Connection
+from headrace_broker.protocol.messages import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+)
+from headrace_broker.protocol.messages.join_group import JoinGroupRequestProtocol
+from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
+from support.broker import BrokerProcess, running_broker
+from support.group_processes import Members
+
+pytestmark = pytest.mark.wire
+
+KINDS = ["confluent", "aiokafka", "kafka-python", "kcat"]
+PARTITIONS = 6
+SESSION_MS = 2_500
+_names = count(1)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("groups"), group_min_session_timeout_ms="500") as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: BrokerProcess) -> str:
+    name = f"topic-{next(_names)}"
+    client = admin(broker)
+    client.create_topics([NewTopic(name, PARTITIONS)])[name].result(10)
+    return name
+
+
+def admin(broker: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.address})
+
+
+def produce(broker: BrokerProcess, topic: str, first: int, number: int) -> set[str]:
+    """Send values to all partitions in turn; the values."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+    values = [f"value-{n}" for n in range(first, first + number)]
+    for n, value in enumerate(values):
+        producer.produce(topic, value.encode(), partition=n % PARTITIONS)
+    assert producer.flush(10) == 0
+    return set(values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_g1_g3_three_members_share_and_take_over_from_one_that_is_killed(
+    broker: BrokerProcess, topic: str, kind: str
+) -> None:
+    if kind == "kcat" and shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed: apt-get install kcat")
+    values = produce(broker, topic, 0, 60)
+    with Members(broker.address, f"group-{kind}", topic, SESSION_MS) as members:
+        members.start(kind)
+        members.await_shared(PARTITIONS, 15)
+        members.start(kind)
+        members.await_shared(PARTITIONS, 15)
+        members.start(kind)
+        members.await_shared(PARTITIONS, 15)
+        members.await_values(values, 10)
+        victim = members.all[1]
+        survivors = [members.all[0], members.all[2]]
+        held = victim.assigned
+        assert held
+        victim.kill()
+        killed = time.monotonic()
+        members.await_(
+            lambda: any(held & (member.assigned or set()) for member in survivors), 15, "a survivor takes over"
+        )
+        # the last heartbeat came at most an interval before the kill
+        assert time.monotonic() - killed > SESSION_MS / 1000 - 0.5
+        members.await_shared(PARTITIONS, 15)
+        late = produce(broker, topic, 60, 60)
+        members.await_values(late, 10)
+        taken = {value for member in survivors for _, _, value in member.records}
+        assert late <= taken
+
+
+def test_members_of_different_clients_share_one_group(broker: BrokerProcess, topic: str) -> None:
+    with Members(broker.address, "mixed", topic, SESSION_MS) as members:
+        for kind in ("confluent", "aiokafka", "kafka-python"):
+            members.start(kind)
+        members.await_shared(PARTITIONS, 20)
+        members.await_values(produce(broker, topic, 0, 30), 10)
+
+
+def test_g6_a_static_member_restarts_without_a_rebalance(broker: BrokerProcess, topic: str) -> None:
+    with Members(broker.address, "static", topic, 10_000) as members:
+        first = members.start("confluent", "a")
+        second = members.start("confluent", "b")
+        members.await_shared(PARTITIONS, 15)
+        before, held = first.assignments, second.assigned
+        assert _generation(broker, "static") is not None
+        generation = _generation(broker, "static")
+        for _ in range(2):
+            second.kill()
+            second = members.start("confluent", "b")
+            members.await_(lambda: second.assigned == held, 8, "the same partitions are back")  # noqa: B023
+        members.await_values(produce(broker, topic, 0, 30), 10)
+        assert first.assignments == before
+        assert _generation(broker, "static") == generation
+
+
+def _generation(broker: BrokerProcess, group: str) -> str:
+    """The last generation of the group that the broker has told of."""
+    return [line.partition("generation")[2] for line in broker.log.splitlines() if f"Group {group}: gen" in line][-1]
+
+
+def test_the_consumer_offsets_survive_a_restart_and_a_crash(broker: BrokerProcess, topic: str) -> None:
+    committed = {f"g{n}": n * 100 for n in range(1, 20)}
+    for group, offset in committed.items():
+        commit(broker, group, TopicPartition(topic, 0, offset, metadata=f"note {group}"))
+    for end in (broker.restart, lambda: (broker.kill(), broker.start())):
+        end()
+        for group, offset in committed.items():
+            found = fetch(broker, group, topic, 0)
+            assert (found.offset, found.metadata) == (offset, f"note {group}")
+
+
+def commit(broker: BrokerProcess, group: str, *offsets: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    consumer.commit(offsets=list(offsets), asynchronous=False)
+    consumer.close()
+
+
+def fetch(broker: BrokerProcess, group: str, topic: str, partition: int) -> TopicPartition:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    (found,) = consumer.committed([TopicPartition(topic, partition)], 10)
+    consumer.close()
+    return found
+
+
+def test_g8_metadata_and_leader_epoch_go_round_in_confluent_kafka(broker: BrokerProcess, topic: str) -> None:
+    commit(broker, "rounds-c", TopicPartition(topic, 1, 5, metadata="a note, ☃", leader_epoch=0))
+    found = fetch(broker, "rounds-c", topic, 1)
+    assert (found.offset, found.metadata, found.leader_epoch) == (5, "a note, ☃", 0)
+    assert fetch(broker, "rounds-c", topic, 2).offset < 0
+
+
+def test_g8_metadata_goes_round_in_aiokafka(broker: BrokerProcess, topic: str) -> None:
+    import aiokafka
+
+    async def go_round() -> tuple[Any, ...]:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=broker.address, group_id="rounds-a")
+        await consumer.start()
+        partition = aiokafka.TopicPartition(topic, 1)
+        consumer.assign([partition])
+        await consumer.commit({partition: (5, "a note")})
+        offset = await consumer.committed(partition)
+        await consumer.stop()
+        return offset
+
+    assert asyncio.run(go_round()) == 5
+    assert fetch(broker, "rounds-a", topic, 1).metadata == "a note"
+
+
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # how it loads its schemas
+def test_g8_metadata_and_leader_epoch_go_round_in_kafka_python(broker: BrokerProcess, topic: str) -> None:
+    import kafka
+
+    consumer = kafka.KafkaConsumer(bootstrap_servers=broker.address, group_id="rounds-k", enable_auto_commit=False)
+    partition = kafka.TopicPartition(topic, 1)
+    consumer.assign([partition])
+    consumer.commit({partition: kafka.OffsetAndMetadata(5, "a note", 0)})
+    found = consumer.committed(partition, metadata=True)
+    consumer.close()
+    assert (found.offset, found.metadata, found.leader_epoch) == (5, "a note", 0)
+
+
+def test_groups_through_the_admin_client(broker: BrokerProcess, topic: str) -> None:
+    client = admin(broker)
+    with Members(broker.address, "watched", topic, SESSION_MS) as members:
+        members.start("confluent")
+        members.await_shared(PARTITIONS, 15)
+        values = produce(broker, topic, 0, 12)
+        members.await_values(values, 10)
+        described = client.describe_consumer_groups(["watched"])["watched"].result(10)
+        assert described.state == ConsumerGroupState.STABLE
+        assert described.partition_assignor == "range"
+        (member,) = described.members
+        assert {p.partition for p in member.assignment.topic_partitions} == set(range(PARTITIONS))
+        assert member.host == "/127.0.0.1"
+        listed = client.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10)
+        assert "watched" in {group.group_id for group in listed.valid}
+        with pytest.raises(Exception, match="NON_EMPTY_GROUP"):
+            client.delete_consumer_groups(["watched"])["watched"].result(10)
+        await_(lambda: committed(client, "watched") == dict.fromkeys(range(PARTITIONS), 2), "all offsets committed")
+    state = ConsumerGroupState.EMPTY
+    await_(lambda: client.describe_consumer_groups(["watched"])["watched"].result(10).state == state, "an empty group")
+    moved = ConsumerGroupTopicPartitions("watched", [TopicPartition(topic, 0, 1)])
+    client.alter_consumer_group_offsets([moved])["watched"].result(10)
+    assert committed(client, "watched") == {0: 1} | dict.fromkeys(range(1, PARTITIONS), 2)
+    client.delete_consumer_groups(["watched"])["watched"].result(10)
+    listed = client.list_consumer_groups().result(10)
+    assert "watched" not in {group.group_id for group in listed.valid}
+
+
+def committed(client: AdminClient, group: str) -> dict[int, int]:
+    """Everything the group has committed, by partition."""
+    offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    return {partition.partition: partition.offset for partition in offsets.topic_partitions}
+
+
+def await_(condition: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+def test_deleting_a_topic_forgets_its_offsets(broker: BrokerProcess, topic: str) -> None:
+    commit(broker, "forgetful", TopicPartition(topic, 0, 5))
+    client = admin(broker)
+    client.delete_topics([topic])[topic].result(10)
+    client.create_topics([NewTopic(topic, 1)])[topic].result(10)
+    assert fetch(broker, "forgetful", topic, 0).offset < 0
+
+
+def test_g7_three_workers_of_an_opaque_protocol_get_their_bytes(broker: BrokerProcess) -> None:
+    """What Connect does: protocol type `connect`, metadata and assignments that only its workers can read."""
+
+    async def work() -> None:
+        workers = [await Worker.open(broker) for _ in range(3)]
+        await asyncio.wait_for(asyncio.gather(*(worker.work(len(workers)) for worker in workers)), 20)
+        (leader,) = [worker for worker in workers if worker.handed_out]
+        assert leader.seen == {worker.member_id: worker.metadata for worker in workers}
+        assert leader.handed_out == {worker.member_id: worker.assignment for worker in workers}
+        for worker in workers:
+            worker.connection.close()
+
+    asyncio.run(work())
+
+
+class Worker:
+    """A member that speaks an opaque protocol, and rejoins until `size` of them are together."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.metadata = os.urandom(1000)
+        self.member_id = ""
+        self.assignment = b""
+        self.seen: dict[str, bytes] = {}
+        self.handed_out: dict[str, bytes] = {}
+
+    @classmethod
+    async def open(cls, broker: BrokerProcess) -> Worker:
+        connection = await Connection.open(broker.host, broker.port)
+        await connection.request(FindCoordinatorRequest(coordinator_keys=["workers"]))
+        return cls(connection)
+
+    async def work(self, size: int) -> None:
+        self.member_id = (await self.connection.request(join_request("workers", "", self.metadata))).member_id
+        while not await self._take_part(size):
+            pass
+
+    async def _take_part(self, size: int) -> bool:
+        """One generation; whether everybody was in it."""
+        joined = await self.connection.request(join_request("workers", self.member_id, self.metadata))
+        assert joined.error_code == 0
+        self.seen = {member.member_id: member.metadata for member in joined.members}
+        self.handed_out = {member: os.urandom(1000) for member in self.seen}
+        request = SyncGroupRequest(
+            group_id="workers",
+            generation_id=joined.generation_id,
+            member_id=self.member_id,
+            protocol_type="connect",
+            protocol_name="sessioned",
+            assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in self.handed_out.items()],
+        )
+        synced = await self.connection.request(request)
+        self.assignment = synced.assignment
+        if joined.leader == self.member_id:
+            is_whole = len(self.seen) == size
+        else:
+            described = await self.connection.request(DescribeGroupsRequest(groups=["workers"]))
+            is_whole = len(described.groups[0].members) == size
+        return is_whole and synced.error_code == 0
+
+
+def join_request(group: str, member_id: str, metadata: bytes) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="connect",
+        protocols=[
+            JoinGroupRequestProtocol(name="sessioned", metadata=metadata),
+            JoinGroupRequestProtocol(name="default", metadata=b"\0\0"),
+        ],
+    )
+
+
+def test_a_lost_connection_does_not_end_a_membership(broker: BrokerProcess) -> None:
+    async def lose() -> None:
+        connection = await Connection.open(broker.host, broker.port)
+        await connection.request(FindCoordinatorRequest(coordinator_keys=["lonely"]))
+        member_id = (await connection.request(join_request("lonely", "", b""))).member_id
+        answer = await connection.request(join_request("lonely", member_id, b""))
+        connection.close()
+        again = await Connection.open(broker.host, broker.port)
+        beat = HeartbeatRequest(group_id="lonely", generation_id=answer.generation_id, member_id=answer.member_id)
+        assert (await again.request(beat)).error_code == 0
+        again.close()
+
+    asyncio.run(lose())
