@@ -1,47 +1,53 @@
-"""Control records: transaction markers and the quorum's own, which no consumer is shown (KIP-98, KIP-595)."""
+"""Control batches: transaction markers and the quorum's own records, which no consumer is shown (KIP-98, KIP-595).
+
+What stands in their keys and values is `protocol.control_records`'; here they become batches.
+"""
 
 from __future__ import annotations
 
-import struct
-from enum import IntEnum
-
+from headrace_broker.protocol.control_records import (
+    ControlType,
+    EndTxnMarker,
+    decode_control_type,
+    decode_control_value,
+    encode_control_key,
+    encode_control_value,
+)
+from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.records.batch import CONTROL_MASK, NO_LEADER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_MASK
 from headrace_broker.records.builder import finish_batch
 from headrace_broker.records.varint import encode_varint
 
-_KEY = struct.Struct(">hh")
-_END_TRANSACTION = struct.Struct(">hi")
-
-
-class ControlType(IntEnum):
-    """The type in a control record's key."""
-
-    ABORT = 0
-    COMMIT = 1
-    LEADER_CHANGE = 2
-    SNAPSHOT_HEADER = 3
-    SNAPSHOT_FOOTER = 4
-    KRAFT_VERSION = 5
-    KRAFT_VOTERS = 6
+__all__ = [
+    "ControlType",
+    "build_control_batch",
+    "end_transaction_value",
+    "parse_control_key",
+    "parse_coordinator_epoch",
+]
 
 
 def parse_control_key(key: bytes | None) -> int:
     """Return the type number in a control record's key. Raises ValueError when there is none."""
-    if key is None or len(key) < _KEY.size:
-        raise ValueError(f"control record key {key!r} is shorter than {_KEY.size} bytes")
-    return int(_KEY.unpack_from(key)[1])
+    try:
+        return decode_control_type(key or b"")
+    except ProtocolError as error:
+        raise ValueError(str(error)) from error
 
 
 def parse_coordinator_epoch(value: bytes | None) -> int:
     """Return the coordinator epoch of a transaction marker. Raises ValueError when it is cut short."""
-    if value is None or len(value) < _END_TRANSACTION.size:
-        raise ValueError(f"transaction marker {value!r} is shorter than {_END_TRANSACTION.size} bytes")
-    return int(_END_TRANSACTION.unpack_from(value)[1])
+    try:
+        marker = decode_control_value(ControlType.COMMIT, value or b"")
+    except ProtocolError as error:
+        raise ValueError(str(error)) from error
+    assert isinstance(marker, EndTxnMarker)
+    return marker.coordinator_epoch
 
 
 def end_transaction_value(coordinator_epoch: int) -> bytes:
     """Return the value of a commit or abort marker."""
-    return _END_TRANSACTION.pack(0, coordinator_epoch)
+    return encode_control_value(EndTxnMarker(coordinator_epoch=coordinator_epoch))
 
 
 def build_control_batch(
@@ -55,7 +61,7 @@ def build_control_batch(
     partition_leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
     """Return a batch with one control record; commit and abort markers carry their producer and are transactional."""
-    key = _KEY.pack(0, control_type)
+    key = encode_control_key(ControlType(control_type))
     body = b"\0\0\0" + encode_varint(len(key)) + key + encode_varint(len(value)) + value + b"\0"
     is_marker = control_type in (ControlType.ABORT, ControlType.COMMIT)
     return finish_batch(
