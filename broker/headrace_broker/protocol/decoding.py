@@ -2,9 +2,8 @@
 
 The function takes (buffer, position) and returns (message, position after it). Fixed-size fields that follow each
 other, with the length that comes after them, are unpacked by one call; nested messages are read inline. Every length
-is held against what is left of the buffer before anything is made from it, so memory stays within a small multiple of
-the message's size, whatever a peer announces. Record batches are memoryviews of the buffer; everything else is copied
-out.
+is held against what is left of the buffer before anything is made from it, and nested messages are counted, so memory
+stays within bounds whatever a peer announces. Record batches are memoryviews of the buffer; the rest is copied out.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ class DecoderSource(Source):
             short=primitives.raise_short,
             null=primitives.raise_null,
             bad_count=primitives.raise_count,
+            too_many=primitives.raise_elements,
             bad_tag_size=primitives.raise_tag_size,
             length=len,
             unpack_from=struct.unpack_from,
@@ -56,7 +56,7 @@ class DecoderSource(Source):
             with self.block("try:"):
                 kind = "memoryview" if self._keeps_views else "bytes"
                 self.line(f"if type(buffer) is not {kind}: buffer = {kind}(buffer)")
-                self.line("end = length(buffer)")
+                self.line(f"end = length(buffer); elements_left = {primitives.ELEMENTS_MAX}")
                 self._struct(self._message, "message")
                 self._flush()
                 self.line("return message, position")
@@ -185,6 +185,9 @@ class DecoderSource(Source):
                 self.line(f"{count} -= 1")
             smallest = max(1, self._smallest(element))
             self.line(f"if {count} * {smallest} > end - position: bad_count({count}, end - position)")
+            if isinstance(element, StructField):
+                self.line(f"elements_left -= {count}")
+                self.line("if elements_left < 0: too_many()")
             if element.kind in primitives.INTEGER_LETTERS:
                 self._integers(element.kind, target, count)
             else:

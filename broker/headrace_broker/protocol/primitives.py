@@ -18,6 +18,9 @@ ARRAY_LENGTH_CACHED = 34
 BY_REFERENCE_SIZE = 1024
 """Bytes fields from this size on become buffers of their own in an encoded message; smaller ones are copied."""
 
+ELEMENTS_MAX = 1_000_000
+"""How many nested messages one message may hold. An empty one takes three bytes to send and a hundred to keep."""
+
 
 class MalformedError(Exception):
     """Internal to codecs: the bytes break the format; the codec adds where."""
@@ -92,6 +95,11 @@ def raise_null() -> None:
 def raise_count(count: int, left: int) -> None:
     """Refuse an array whose elements cannot fit into what is left of the message."""
     raise MalformedError(f"an array of {count} elements announced, {left} bytes left")
+
+
+def raise_elements() -> None:
+    """Refuse a message that holds more nested messages than anybody has use for."""
+    raise MalformedError(f"more than {ELEMENTS_MAX} elements in one message")
 
 
 def raise_tag_size(read: int, announced: int) -> None:

@@ -78,6 +78,14 @@ def test_giant_lengths_allocate_nothing(message: type[Message], fill: bytes) -> 
         tracemalloc.stop()
 
 
+def test_a_message_of_nothing_but_empty_messages() -> None:
+    count = 1_200_000
+    varint = bytes([(count + 1) & 127 | 128, (count + 1) >> 7 & 127 | 128, (count + 1) >> 14])
+    empty_topic = b"\x01\x00"
+    with pytest.raises(DecodeError, match="field topics, at byte 3: more than 1000000 elements"):
+        decode(MetadataRequest, 9, varint + empty_topic * count + b"\x00" * 4)
+
+
 def test_the_error_names_message_version_field_and_position() -> None:
     topics = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=b"x" * 100)])]
     data = encode_joined(ProduceRequest(acks=1, topic_data=topics), 9)
