@@ -217,7 +217,7 @@ def _from_pydantic(model: type[Config], error: pydantic.ValidationError, values:
             found.append(cause)
             continue
         name = names.get(location, location)
-        found.append(ConfigError(name or "(the keys together)", values.get(name), str(cause or item["msg"])))
+        found.append(ConfigError(name, values.get(name), str(cause or item["msg"])))
     return found
 
 

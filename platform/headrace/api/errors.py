@@ -19,13 +19,14 @@ class RetriableError(ConnectError):
 
 
 class ConfigError(ConnectError):
-    """One configuration key is wrong; the text is the one that Kafka's ConfigException has."""
+    """One configuration key is wrong, or (key "") all together; the text is that of Kafka's ConfigException."""
 
     def __init__(self, key: str, value: object = None, message: str = "") -> None:
         self.key = key
         self.value = value
         self.reason = message
-        super().__init__(f"Invalid value {_shown(value)} for configuration {key}" + (f": {message}" if message else ""))
+        text = f"Invalid value {_shown(value)} for configuration {key}" + (f": {message}" if message else "")
+        super().__init__(text if key else message)
 
 
 class MissingConfigError(ConfigError):

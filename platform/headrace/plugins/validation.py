@@ -1,0 +1,246 @@
+"""Validation of a whole connector configuration: framework keys, the connector's own, its converters, transforms and
+predicates. The answer has the shape of Connect's ``PUT /connector-plugins/P/config/validate``.
+
+Plug-in code runs here (classes are imported, the connector's own `validate` may open connections): call it in a process
+that may hang or die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.api.config import config_def
+from headrace.api.config_def import ConfigDef, ConfigKey, ConfigType, ConfigValue, parse_value, unknown_key_warnings
+from headrace.api.connector import Connector, SinkConnector, SourceConnector
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
+from headrace.data.java_regex import JavaPattern
+from headrace.plugins import connector_config, registry
+from headrace.plugins.parts import Part, Props, aliases, configure_errors, converters, steps
+
+
+@dataclass(slots=True)
+class Validation:
+    """What validation found."""
+
+    name: str
+    type: str
+    definitions: dict[str, ConfigKey] = field(default_factory=dict)
+    values: dict[str, ConfigValue] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """Keys that nobody reads, with the nearest ones; not part of Connect's answer."""
+
+    @property
+    def errors(self) -> list[str]:
+        """Every error."""
+        return [error for value in self.values.values() for error in value.errors]
+
+    def add_error(self, name: str, message: str, otherwise: str = "connector.class") -> None:
+        """Put an error beside a key, or beside another one when that key is not known."""
+        value = self.values.get(name) or self.values.get(otherwise)
+        if value is None:
+            value = self.values[name] = ConfigValue(name)
+        if message not in value.errors:
+            value.errors.append(message)
+
+    def as_json(self) -> dict[str, Any]:
+        """Connect's ``ConfigInfos``."""
+        return {
+            "name": self.name,
+            "error_count": len(self.errors),
+            "groups": ConfigDef(self.definitions.values()).groups(),
+            "configs": [
+                {
+                    "definition": self.definitions[name].as_json() if name in self.definitions else None,
+                    "value": value.as_json(),
+                }
+                for name, value in self.values.items()
+            ],
+        }
+
+
+def validate_connector(
+    props: Props, worker: Mapping[str, str], *, originals: Props | None = None, plugin: str | None = None
+) -> Validation:
+    """Check a connector's configuration, variables resolved.
+
+    `originals` is the configuration with its variables: what they stand for appears nowhere in the outcome. `plugin` is
+    the plug-in that the caller means, which ``connector.class`` must be.
+
+    Raises ConnectError when there is no such connector.
+    """
+    connector_class = _connector_class(props, plugin)
+    is_source = issubclass(connector_class, SourceConnector)
+    framework = connector_config.source_def(worker, props) if is_source else connector_config.sink_def(worker)
+    result = Validation(props["connector.class"] or "", "source" if is_source else "sink")
+    parts = [Part(connector_class, "", "connector.class", config_def(connector_class.config_model))]
+    problems: list[ConfigError] = []
+    parts += steps(props, problems, "transforms", "transform", connector_config.TRANSFORMS)
+    parts += steps(props, problems, "predicates", "predicate", connector_config.PREDICATES)
+    parts += converters(props)
+    definition = parts[0].definition.merged(framework)
+    definition = ConfigDef([*framework.keys.values(), *definition.keys.values()])
+    for part in parts[1:]:
+        definition = definition.merged(part.definition)
+    result.definitions = definition.keys
+    result.values = definition.validate({**props, **_converter_types(parts)})
+    _add_part_errors(result, parts, props)
+    for problem in problems:
+        result.add_error(problem.key, str(problem))
+    _check_combinations(result, connector_class, props, worker)
+    _ask_connector(result, connector_class, props)
+    result.warnings = _warnings(result, parts, props)
+    if originals is not None:
+        _redact(result, props, originals)
+    return result
+
+
+def _connector_class(props: Props, plugin: str | None) -> type[Connector]:
+    name = props.get("connector.class")
+    if name is None or not name.strip():
+        raise ConnectError("Connector config contains no connector type")
+    found = registry.find("connector", name)
+    if plugin is not None and registry.find("connector", plugin) is not found:
+        raise ConnectError(f"Included connector type {name} does not match request type {plugin}")
+    return found
+
+
+def _converter_types(parts: list[Part]) -> dict[str, str]:
+    return {part.prefix + name: text for part in parts for name, text in part.extra.items()}
+
+
+def _add_part_errors(result: Validation, parts: list[Part], props: Props) -> None:
+    """What only the models as a whole, or `configure`, find out."""
+    for part in parts:
+        own = part.props(props)
+        errors: list[ConfigError] = part.model.errors(own)
+        if not errors and not issubclass(part.plugin, Connector) and not part.plugin.__dict__.get("abstract", False):
+            errors = configure_errors(part, own)
+        for error in errors:
+            name = part.prefix + error.key
+            if isinstance(error, MissingConfigError):
+                result.add_error(name, str(MissingConfigError(name)))
+            elif name in result.values:
+                result.add_error(name, str(ConfigError(name, error.value, error.reason)))
+            else:
+                result.add_error(part.type_key, str(ConfigError(part.type_key, props.get(part.type_key), error.reason)))
+
+
+# ---- rules over several keys -----------------------------------------------------------------------------------------
+
+
+def _check_combinations(
+    result: Validation, connector_class: type[Connector], props: Props, worker: Mapping[str, str]
+) -> None:
+    for name, text in props.items():
+        if text is None:
+            result.add_error(name, "Null value can not be supplied as the configuration value.")
+    predicates = aliases(props, "predicates")
+    for alias in aliases(props, "transforms"):
+        predicate = props.get(f"transforms.{alias}.predicate")
+        if predicate and predicate not in predicates:
+            name = f"transforms.{alias}.predicate"
+            result.add_error(name, str(ConfigError(name, predicate, "There is no such alias in predicates")))
+    if issubclass(connector_class, SinkConnector):
+        _check_sink(result, connector_class, props, worker)
+        return
+    required = (props.get("exactly.once.support") or "").strip().lower() == "required"
+    if required and worker.get("exactly.once.source.support", "disabled").lower() != "enabled":
+        result.add_error("exactly.once.support", "This worker does not have exactly-once source support enabled.")
+
+
+def _check_sink(
+    result: Validation, connector_class: type[SinkConnector], props: Props, worker: Mapping[str, str]
+) -> None:
+    topics = [topic for topic in parse_value("topics", props.get("topics") or "", ConfigType.LIST) if topic]
+    pattern = (props.get("topics.regex") or "").strip()
+    both = ("topics", "topics.regex")
+    if topics and pattern:
+        for name in both:
+            result.add_error(name, "topics and topics.regex are mutually exclusive options, but both are set.")
+    if not topics and not pattern:
+        for name in both:
+            result.add_error(name, "Must configure one of topics or topics.regex")
+    queue = (props.get("errors.deadletterqueue.topic.name") or "").strip()
+    if queue and queue in topics:
+        result.add_error(
+            "topics",
+            f"The DLQ topic '{queue}' may not be included in the list of topics ('topics={topics}') "
+            "consumed by the connector",
+        )
+    if queue and pattern and not result.values["topics.regex"].errors and JavaPattern(pattern).matches(queue):
+        result.add_error(
+            "topics.regex",
+            f"The DLQ topic '{queue}' may not be matched by the regex for the topics ('topics.regex={pattern}') "
+            "consumed by the connector",
+        )
+    group = props.get("consumer.override.group.id") or f"connect-{props.get('name')}"
+    if worker.get("group.id") == group:
+        result.add_error("name", f"Consumer group for sink connector named {props.get('name')} conflicts with "
+                         f"Connect worker group {group}")  # fmt: skip
+    if not connector_class.supports_transforms:
+        for key in ("transforms", "predicates"):
+            if aliases(props, key):
+                text = f"{connector_class.__name__} reads its topics by itself and takes no {key}"
+                result.add_error(key, str(ConfigError(key, props.get(key), text)))
+
+
+def _ask_connector(result: Validation, connector_class: type[Connector], props: Props) -> None:
+    try:
+        connector = connector_class()
+        connector.validate({name: text for name, text in props.items() if text is not None}, result.values)
+    except ConfigErrors as errors:
+        for each in errors.errors:
+            result.add_error(each.key, str(each))
+    except ConfigError as error:
+        result.add_error(error.key, str(error))
+    except Exception as error:  # noqa: BLE001 - a connector's fault is an error of its configuration here
+        result.add_error("connector.class", f"{connector_class.__name__}.validate: {type(error).__name__}: {error}")
+
+
+def _warnings(result: Validation, parts: list[Part], props: Props) -> list[str]:
+    known = set(result.definitions)
+    free = [*connector_config.CLIENT_OVERRIDES]
+    free += [part.prefix + prefix for part in parts for prefix in part.model.passthrough_prefixes]
+    free += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
+    free += [part.prefix for part in parts[1:] if part.plugin.__dict__.get("abstract", False)]  # of unknown class
+    extras = {f"{part.prefix}plugin.version" for part in parts[1:]}
+    unknown = [name for name in props if name not in known | extras and not name.startswith(tuple(free))]
+    return unknown_key_warnings(unknown, known)
+
+
+def _redact(result: Validation, props: Props, originals: Props) -> None:
+    """Show variables where they stood, and never what they stand for."""
+    secrets = {
+        text: originals[name]
+        for name, text in props.items()
+        if text and originals.get(name) is not None and originals[name] != text
+    }
+    for value in result.values.values():
+        original = originals.get(value.name)
+        if original is not None and original != props.get(value.name):
+            value.value = original
+        for secret, variable in secrets.items():
+            value.errors = [error.replace(secret, variable or "") for error in value.errors]
+
+
+def plugin_config(name: str) -> list[dict[str, Any]]:
+    """The keys of a plug-in, as ``GET /connector-plugins/P/config`` shows them: its own, then the framework's.
+
+    Raises ConnectError when there is no such plug-in.
+    """
+    for kind in registry.Kind:
+        if kind is registry.Kind.CONFIG_PROVIDER:
+            continue
+        try:
+            plugin = registry.find(kind.label, name)
+        except registry.PluginNotFoundError:
+            continue
+        definition = config_def(plugin.config_model)
+        if issubclass(plugin, SourceConnector):
+            definition = definition.merged(connector_config.source_def({}, {}))
+        elif issubclass(plugin, SinkConnector):
+            definition = definition.merged(connector_config.sink_def({}))
+        return [key.as_json() for key in definition.keys.values()]
+    raise registry.PluginNotFoundError(f"Unknown plugin {name}.")
