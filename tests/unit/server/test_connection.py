@@ -106,6 +106,11 @@ def body(tag: bytes, size: int = 8) -> bytes:
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
 def peer() -> Peer:
     return Peer()
 
@@ -140,6 +145,7 @@ def test_a_malformed_request_closes_the_connection_after_earlier_answers(peer: P
     assert len(peer.router.frames) == 2
 
 
+@pytest.mark.anyio
 async def test_answers_leave_in_the_order_of_their_requests(peer: Peer) -> None:
     peer.send(b"".join(frame(body(tag)) for tag in (b"a", b"P1", b"b", b"P2", b"c")))
     assert bytes(peer.transport.written) == body(b"a")
@@ -150,6 +156,7 @@ async def test_answers_leave_in_the_order_of_their_requests(peer: Peer) -> None:
     assert bytes(peer.transport.written) == body(b"a") + b"one" + body(b"b") + b"two" + body(b"c")
 
 
+@pytest.mark.anyio
 async def test_a_held_request_keeps_the_next_ones_waiting(peer: Peer) -> None:
     peer.send(frame(body(b"H")) + frame(body(b"a")))
     assert len(peer.router.frames) == 1
@@ -158,6 +165,7 @@ async def test_a_held_request_keeps_the_next_ones_waiting(peer: Peer) -> None:
     assert bytes(peer.transport.written) == b"held" + body(b"a")
 
 
+@pytest.mark.anyio
 async def test_a_peer_that_never_reads_is_not_read_from(peer: Peer) -> None:
     peer.connection.pause_writing()
     taken = peer.send(frame(body(b"a", 1000)) * 1000)
@@ -171,6 +179,7 @@ async def test_a_peer_that_never_reads_is_not_read_from(peer: Peer) -> None:
     assert len(peer.router.frames) == taken // 1004
 
 
+@pytest.mark.anyio
 async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
     peer = Peer(ConnectionLimits(held_bytes_max=10_000))
     peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
@@ -181,6 +190,7 @@ async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
     assert peer.transport.reading
 
 
+@pytest.mark.anyio
 async def test_parked_requests_are_bounded() -> None:
     peer = Peer(ConnectionLimits(parked_requests_max=10))
     peer.send(frame(body(b"P")) * 5000)
