@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from support.broker import BrokerProcess, running_broker
 
 pytestmark = pytest.mark.wire
