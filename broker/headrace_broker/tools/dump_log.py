@@ -9,26 +9,11 @@ import argparse
 import os
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace_broker.log.index import OffsetIndex, TimeIndex
 from headrace_broker.log.producer_state import CorruptSnapshotError, decode_snapshot
-from headrace_broker.protocol.codec import DecodeError
-from headrace_broker.protocol.control_records import (
-    ControlType,
-    EndTxnMarker,
-    decode_control_type,
-    decode_control_value,
-)
-from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.protocol.group_records import GROUP_KEYS
-from headrace_broker.protocol.json_text import json_text, to_json
-from headrace_broker.protocol.metadata_records import decode_metadata_record
-from headrace_broker.protocol.notation import Message
-from headrace_broker.protocol.primitives import read_unsigned_varint
-from headrace_broker.protocol.transaction_records import TransactionLogKey
-from headrace_broker.protocol.versioned import RecordKey, RecordValue, decode_key, decode_value, key_type
 from headrace_broker.records.batch import (
     HEADER_SIZE,
     SEQUENCE_MAX,
@@ -39,6 +24,14 @@ from headrace_broker.records.batch import (
 )
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.reader import read_batch
+from headrace_broker.tools.record_decoders import (
+    Parser,
+    control_text,
+    parse_metadata,
+    parse_offsets,
+    parse_strings,
+    parse_transactions,
+)
 
 _TRANSACTION_INDEX_ENTRY = struct.Struct(">hqqqq")
 _INT32_MAX = 2**31 - 1
@@ -46,27 +39,6 @@ _DESCRIPTION = (
     "This tool helps to parse a log file and dump its contents to the console, "
     "useful for debugging a seemingly corrupt log segment."
 )
-_CONTROL_LABELS = {
-    ControlType.LEADER_CHANGE: "LeaderChange:",
-    ControlType.SNAPSHOT_HEADER: "SnapshotHeader",
-    ControlType.SNAPSHOT_FOOTER: "SnapshotFooter",
-    ControlType.KRAFT_VERSION: "KRaftVersion",
-    ControlType.KRAFT_VOTERS: "KRaftVoters",
-}
-_TRANSACTION_STATES = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
-
-Parsed = tuple[str | None, str | None]
-"""The texts of a record's key and payload; None = not printed."""
-Parser = Callable[[int, bytes | None, bytes | None], Parsed]
 
 
 @dataclass(slots=True)
@@ -164,7 +136,7 @@ def _dump_log(path: str, options: argparse.Namespace, findings: Findings) -> Non
         end_offset, epoch = os.path.basename(path).removesuffix(".checkpoint").split("-")
         print(f"Snapshot end offset: {int(end_offset)}, epoch: {int(epoch)}")
     parser = _record_parser(options)
-    is_printed = options.print_data_log or parser is not _parse_strings or _has_decoder_class(options)
+    is_printed = options.print_data_log or parser is not parse_strings or _has_decoder_class(options)
     view = _read(path, options.max_bytes)
     position = 0
     last_offset = -1
@@ -235,7 +207,7 @@ def _dump_records(
                 f"headerKeys: [{','.join(name for name, _ in record_headers)}]"
             )
             if header.is_control:
-                line += _control_text(key, value)
+                line += control_text(key, value)
         if is_printed and not header.is_control:
             key_text, payload = parser(offset, key, value)
             texts = [] if key_text is None else [f"key: {key_text}"]
@@ -256,18 +228,6 @@ def _sequence(header: BatchHeader, offset: int) -> int:
     return (header.base_sequence + offset - header.base_offset) & SEQUENCE_MAX
 
 
-def _control_text(key: bytes | None, value: bytes | None) -> str:
-    number = decode_control_type(key or b"")
-    try:
-        control_type = ControlType(number)
-    except ValueError:
-        return f" controlType: UNKNOWN({number})"
-    message = decode_control_value(control_type, value or b"")
-    if isinstance(message, EndTxnMarker):
-        return f" endTxnMarker: {control_type.name} coordinatorEpoch: {message.coordinator_epoch}"
-    return f" {_CONTROL_LABELS[control_type]} {json_text(to_json(message, getattr(message, 'version', 0)))}"
-
-
 # Decoders
 
 
@@ -280,73 +240,10 @@ def _has_decoder_class(options: argparse.Namespace) -> bool:
 
 def _record_parser(options: argparse.Namespace) -> Parser:
     if options.offsets_decoder:
-        return _parse_offsets
+        return parse_offsets
     if options.transaction_log_decoder:
-        return _parse_transactions
-    return _parse_metadata if options.cluster_metadata_decoder else _parse_strings
-
-
-def _parse_strings(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
-    def text(data: bytes | None) -> str | None:
-        return None if data is None else data.decode("utf-8", "replace")
-
-    return text(key), text(value)
-
-
-def _parse_offsets(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
-    return _parse_coordinator_record(GROUP_KEYS, offset, key, value)
-
-
-def _parse_transactions(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
-    return _parse_coordinator_record({0: TransactionLogKey}, offset, key, value)
-
-
-def _parse_coordinator_record(
-    classes: dict[int, type[RecordKey]], offset: int, key: bytes | None, value: bytes | None
-) -> Parsed:
-    if key is None:
-        raise ValueError(
-            f"Failed to decode message at offset {offset} using the specified decoder (message had a missing key)"
-        )
-    try:
-        number = key_type(key)
-        if number not in classes:
-            return f"Unknown record type {number} at offset {offset}, skipping.", None
-        message = decode_key(classes, key)
-        key_text = json_text({"type": str(number), "data": to_json(message, 0)})
-        if value is None:
-            return key_text, "<DELETE>"
-        version = int.from_bytes(value[:2], "big", signed=True)
-        decoded = decode_value(_value_class(type(message)), value)
-        return key_text, json_text({"version": str(version), "data": _value_json(decoded, version)})
-    except (DecodeError, ProtocolError) as error:
-        return f"Error at offset {offset}, skipping. {error}", None
-
-
-def _value_class(key_class: type[RecordKey]) -> type[RecordValue]:
-    name = key_class.__name__.removesuffix("Key") + "Value"
-    return next(value_class for value_class in RecordValue.__subclasses__() if value_class.__name__ == name)
-
-
-def _value_json(message: Message, version: int) -> dict[str, object]:
-    fields = to_json(message, version)
-    status = fields.get("transactionStatus")
-    if isinstance(status, int) and 0 <= status < len(_TRANSACTION_STATES):
-        fields["transactionStatus"] = _TRANSACTION_STATES[status]
-    return fields
-
-
-def _parse_metadata(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
-    try:
-        message = decode_metadata_record(value or b"")
-    except (DecodeError, ProtocolError) as error:
-        return None, f"Error at {offset}, skipping. {error}"
-    _, position = read_unsigned_varint(value or b"", 0)
-    _, position = read_unsigned_varint(value or b"", position)
-    version, _ = read_unsigned_varint(value or b"", position)
-    name = "".join(f"_{letter}" if letter.isupper() else letter for letter in type(message).__name__)
-    fields = {"type": name.lstrip("_").upper(), "version": version, "data": to_json(message, version)}
-    return None, json_text(fields)
+        return parse_transactions
+    return parse_metadata if options.cluster_metadata_decoder else parse_strings
 
 
 # Indexes and snapshots

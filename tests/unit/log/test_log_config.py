@@ -1,0 +1,78 @@
+"""Topic configurations: Kafka's names and defaults, precedence over broker names, and every error at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.log.config import (
+    TOPIC_CONFIGS,
+    ConfigError,
+    ConfigSource,
+    LogConfig,
+    config_in_force,
+    format_value,
+    validate_topic_config,
+    validate_topic_configs,
+)
+
+
+def test_every_default_passes_its_own_check() -> None:
+    assert len(TOPIC_CONFIGS) == 36
+    for key in TOPIC_CONFIGS.values():
+        assert key.parse(format_value(key.default)) == key.default
+        assert key.doc.endswith(".")
+    assert LogConfig.from_properties({}) == LogConfig()
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "3", "log.retention.ms": "7"}, 7),
+        ({"log.retention.hours": "-1"}, -1),
+        ({}, 604_800_000),
+    ],
+)
+def test_broker_names_are_scaled_and_ordered(broker: dict[str, str], expected: int) -> None:
+    assert LogConfig.from_properties({}, broker).retention_ms == expected
+
+
+def test_the_topics_own_value_wins_and_all_places_are_named() -> None:
+    value = config_in_force("segment.bytes", {"segment.bytes": "2000000"}, {"log.segment.bytes": "3000000"})
+    assert (value.value, value.source) == ("2000000", ConfigSource.DYNAMIC_TOPIC)
+    assert value.synonyms == (
+        ("segment.bytes", "2000000", ConfigSource.DYNAMIC_TOPIC),
+        ("log.segment.bytes", "3000000", ConfigSource.STATIC_BROKER),
+        ("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("retention.mss", "1", r"did you mean retention\.ms"),
+        ("retention.ms", "-2", "at least -1"),
+        ("retention.ms", "soon", "Not a value of type LONG"),
+        ("segment.bytes", "4294967296", "Not a value of type INT"),
+        ("segment.bytes", "1000", "at least 1048576"),
+        ("cleanup.policy", "compress", "compact, delete"),
+        ("compression.type", "lzma", "one of"),
+        ("min.cleanable.dirty.ratio", "1.5", "no more than 1"),
+        ("preallocate", "yes", "BOOLEAN"),
+        ("remote.storage.enable", "true", "not supported"),
+        ("retention.ms", None, "Null value"),
+    ],
+)
+def test_bad_values_say_what_is_wrong(name: str, value: str | None, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        validate_topic_config(name, value)
+
+
+def test_all_errors_come_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        validate_topic_configs({"nonsense": "1", "retention.ms": "x", "max.compaction.lag.ms": "5"})
+    assert len(str(raised.value).splitlines()) == 2
+    with pytest.raises(ConfigError, match="must not exceed"):
+        validate_topic_configs({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
+    validate_topic_configs({"cleanup.policy": "compact,delete", "retention.ms": "-1"})

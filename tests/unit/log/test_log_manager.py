@@ -1,0 +1,185 @@
+"""LogManager: directories, locks, restarts clean and unclean, deletion, checkpoints, housekeeping."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.directory import LogDirectoryError
+from headrace_broker.log.manager import LogManager
+from headrace_broker.log.storage import DiskStorage, MemoryStorage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=300)
+
+
+def start(storage: MemoryStorage, *paths: str, config: LogConfig = CONFIG) -> LogManager:
+    manager = LogManager(storage, paths or ("/data",))
+    manager.open_directories()
+    manager.load(lambda topic: config, NOW)
+    return manager
+
+
+def append(manager: LogManager, topic: str, partition: int, *values: bytes) -> None:
+    log = manager.get_or_create(topic, partition, CONFIG, NOW, topic_id=bytes(range(16)))
+    batch = build_batch(RecordColumns(values=list(values), timestamps=NOW))
+    log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+    log.high_watermark = log.log_end_offset
+
+
+def test_a_clean_restart_finds_everything_without_recovery(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    for number in range(10):
+        append(manager, "a-b.c", 3, b"%d" % number)
+    manager.get("a-b.c", 3).delete_records_before(4)
+    manager.close(now_ms=NOW, broker_epoch=6)
+    assert storage.read("/data/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":6}'
+    assert storage.read("/data/recovery-point-offset-checkpoint") == b"0\n1\na-b.c 3 10\n"
+    manager = start(storage)
+    log = manager.get("a-b.c", 3)
+    assert manager.was_closed_cleanly
+    assert manager.directories[0].clean_broker_epoch == 6
+    assert not storage.exists("/data/.kafka_cleanshutdown")
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (4, 10, 10)
+    assert log.topic_id == bytes(range(16))
+    assert caplog.text == ""
+
+
+def test_an_unclean_restart_recovers(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    for number in range(10):
+        append(manager, "t", 0, b"%d" % number)
+    path = manager.get("t", 0).segments[-1].path(".log")
+    storage._files[path] += b"torn"
+    manager.directories[0].release()
+    manager = start(storage)
+    assert not manager.was_closed_cleanly
+    assert manager.get("t", 0).log_end_offset == 10
+    assert path in caplog.text
+
+
+def test_a_directory_in_use_or_of_another_broker_is_refused_in_one_line() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    with pytest.raises(LogDirectoryError, match=r"/data is in use by another process"):
+        start(storage)
+    directory = manager.directories[0]
+    assert not directory.is_formatted
+    directory.format("cluster", 1, "directory")
+    directory.check_owner("cluster", 1)
+    with pytest.raises(LogDirectoryError, match=r"node\.id=1, this broker has 2"):
+        directory.check_owner("cluster", 2)
+
+
+def test_another_process_is_kept_out_of_a_directory_on_disk(tmp_path: Path) -> None:
+    manager = LogManager(DiskStorage(), [str(tmp_path)])
+    manager.open_directories()
+    code = (
+        "import sys; from headrace_broker.log.manager import LogManager; "
+        "from headrace_broker.log.storage import DiskStorage; "
+        "LogManager(DiskStorage(), [sys.argv[1]]).open_directories()"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "is in use by another process" in result.stderr.splitlines()[-1]
+    manager.close(now_ms=NOW)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_partitions_spread_over_directories_and_are_found_again() -> None:
+    storage = MemoryStorage()
+    manager = start(storage, "/one", "/two")
+    for partition in range(4):
+        append(manager, "t", partition, b"x")
+    assert {manager.directory_of("t", partition).path for partition in range(4)} == {"/one", "/two"}
+    manager.close(now_ms=NOW)
+    manager = start(storage, "/one", "/two")
+    assert sorted(manager.logs) == [("t", partition) for partition in range(4)]
+    storage.makedirs("/one/t-1")
+    storage.makedirs("/two/t-1")
+    manager.close(now_ms=NOW)
+    with pytest.raises(LogDirectoryError, match="lies in both"):
+        start(storage, "/one", "/two")
+
+
+def test_a_deleted_partition_goes_after_its_delay_and_can_be_made_again() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"old")
+    manager.delete("t", 0, NOW)
+    assert manager.get("t", 0) is None
+    renamed = [name for name in storage.list_directories("/data") if name.endswith("-delete")]
+    assert len(renamed) == 1
+    append(manager, "t", 0, b"new", b"er")
+    assert manager.get("t", 0).log_end_offset == 2
+    manager.maintain(NOW + 59_999)
+    assert storage.exists(f"/data/{renamed[0]}")
+    manager.maintain(NOW + 60_000)
+    assert not storage.exists(f"/data/{renamed[0]}")
+    manager.delete("t", 0, NOW)
+    manager.close(now_ms=NOW)
+    assert start(storage).logs == {}
+    assert storage.list_directories("/data") == []
+
+
+def test_housekeeping_flushes_rolled_segments_retains_and_writes_checkpoints() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    for number in range(20):
+        append(manager, "t", 0, b"value %d" % number)
+    log = manager.get("t", 0)
+    log.config = LogConfig(segment_bytes=300, retention_bytes=0, file_delete_delay_ms=0)
+    manager.maintain(NOW)
+    manager.maintain(NOW)
+    assert log.recovery_point == log.segments[-1].base_offset > 0
+    for now in (NOW + 300_000, NOW + 300_001):
+        manager.maintain(now)
+        manager.maintain(now)
+    assert log.log_start_offset > 0
+    assert storage.read("/data/replication-offset-checkpoint") == b"0\n1\nt 0 20\n"
+    names = storage.listdir("/data/t-0")
+    assert not any(name.endswith(".deleted") for name in names)
+    assert f"{0:020d}.log" not in names
+
+
+def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
+    storage = MemoryStorage()
+    manager = start(storage, "/one", "/two")
+    append(manager, "t", 0, b"x")
+    failed = manager.directory_of("t", 0)
+    log = manager.get("t", 0)
+
+    def fail(data: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    broken = type("Broken", (), {"append": staticmethod(fail), "truncate": lambda self, size: None, "close": id})()
+    log.segments[-1]._file = broken
+    with pytest.raises(ApiError) as raised:
+        append(manager, "t", 0, b"y")
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    manager.maintain(NOW)
+    assert failed.offline_reason is not None
+    append(manager, "t", 1, b"on the other directory")
+    assert manager.directory_of("t", 1) is not failed
+    log.segments[-1]._file = None
+    manager.close(now_ms=NOW)
+    assert not storage.exists(f"{failed.path}/.kafka_cleanshutdown")
+
+
+def test_names_that_are_no_partition_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    for name in ("lost+found", "t-0", "__cluster_metadata-0", "t-1.0123-delete", "t-x"):
+        storage.makedirs(f"/data/{name}")
+    manager = start(storage)
+    assert list(manager.logs) == [("t", 0)]
+    assert "t-x" in caplog.text
