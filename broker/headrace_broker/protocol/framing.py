@@ -21,9 +21,10 @@ SIZE_BYTES = 4
 _REQUEST_HEADER = struct.Struct(">hhih")
 _SIZED_REQUEST_HEADER = struct.Struct(">ihhih")
 _SIZED_RESPONSE_HEADER = struct.Struct(">ii")
+_SIZED_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iix")
 _CORRELATION_ID = struct.Struct(">i")
-_FLEXIBLE_FROM = {key: first for key, api in API.items() if (first := api.flexible_version) is not None}
 _NEVER = 32768
+_FLEXIBLE_FROM = {key: _NEVER if api.flexible_version is None else api.flexible_version for key, api in API.items()}
 
 
 class RequestHeader(NamedTuple):
@@ -40,6 +41,8 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
     """Read the header of a request. Raises ProtocolError if it is cut, malformed, or of an API that does not exist."""
     try:
         api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+        if api_key not in _FLEXIBLE_FROM:
+            raise ProtocolError(f"there is no API with the key {api_key}")
         end = 10
         client_id = None
         if size >= 0:
@@ -47,12 +50,10 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
             if end > len(frame):
                 raise ProtocolError(f"a client id of {size} bytes announced in a frame of {len(frame)}")
             client_id = str(frame[10:end], "utf-8")
-        if api_version >= _FLEXIBLE_FROM.get(api_key, _NEVER):
+        if api_version >= _FLEXIBLE_FROM[api_key]:
             end = skip_tagged_section(frame, end)
     except (struct.error, IndexError, UnicodeDecodeError, MalformedError) as error:
         raise ProtocolError(f"a malformed request header in a frame of {len(frame)} bytes: {error}") from None
-    if api_key not in API:
-        raise ProtocolError(f"there is no API with the key {api_key}")
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
@@ -61,7 +62,7 @@ def encode_request(correlation_id: int, client_id: str | None, message: Message,
     key = message.__api_key__
     buffers = encoder(type(message), version)(message)
     client = b"" if client_id is None else client_id.encode()
-    tail = client + b"\0" if version >= _FLEXIBLE_FROM.get(key, _NEVER) else client
+    tail = client + b"\0" if version >= _FLEXIBLE_FROM[key] else client
     size = _REQUEST_HEADER.size + len(tail) + sum(map(len, buffers))
     client_size = -1 if client_id is None else len(client)
     head = _SIZED_REQUEST_HEADER.pack(size, key, version, correlation_id, client_size)
@@ -75,7 +76,7 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
     """
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
-        if version < _FLEXIBLE_FROM.get(api_key, _NEVER) or api_key == ApiKey.API_VERSIONS:
+        if version < _FLEXIBLE_FROM[api_key] or api_key == ApiKey.API_VERSIONS:
             return correlation_id, 4
         return correlation_id, skip_tagged_section(frame, 4)
     except (struct.error, IndexError, MalformedError) as error:
@@ -84,12 +85,12 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
 
 def encode_response(correlation_id: int, message: Message, version: int) -> list[Buffer]:
     """Return the frame of a response, size prefix included, as buffers for `writelines`. Raises EncodeError."""
-    key = message.__api_key__
     buffers = encoder(type(message), version)(message)
-    size = 4 + sum(map(len, buffers))
-    if version >= _FLEXIBLE_FROM.get(key, _NEVER) and key != ApiKey.API_VERSIONS:
-        return _with_head(_SIZED_RESPONSE_HEADER.pack(size + 1, correlation_id) + b"\0", buffers)
-    return _with_head(_SIZED_RESPONSE_HEADER.pack(size, correlation_id), buffers)
+    key = message.__api_key__
+    size = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+    if version >= _FLEXIBLE_FROM[key] and key != ApiKey.API_VERSIONS:
+        return _with_head(_SIZED_FLEXIBLE_RESPONSE_HEADER.pack(size + 5, correlation_id), buffers)
+    return _with_head(_SIZED_RESPONSE_HEADER.pack(size + 4, correlation_id), buffers)
 
 
 def encode_unsupported_api_versions(correlation_id: int, served: dict[int, tuple[int, int]]) -> list[Buffer]:
