@@ -90,9 +90,7 @@ class World:
         for batch in plan.batches:
             code = self.code_for(fate, batch)
             verdict = (
-                self.core.acknowledge(batch)
-                if code == ErrorCode.NONE
-                else self.core.refuse(batch, code, self.now_ms)
+                self.core.acknowledge(batch) if code == ErrorCode.NONE else self.core.refuse(batch, code, self.now_ms)
             )
             self.settle(batch, verdict)
 

@@ -1,8 +1,9 @@
 """The admin client: topics, partitions, configurations, records, the cluster and its groups.
 
-Calls about several things answer {name: result}, where a result is the value or the BrokerError for that one; `checked`
-raises the first of them instead. Retriable failures of a whole call are retried within default.api.timeout.ms. Changes go
-to the controller, questions about partitions to their leaders, questions about groups to their coordinators.
+Calls about several things answer {name: result}, where a result is the value or the BrokerError for that one;
+`checked` raises the first of them instead. Retriable failures of a whole call are retried within
+default.api.timeout.ms. Changes go to the controller, questions about partitions to their leaders, questions about
+groups to their coordinators.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which member of a consumer group reads which partition: range, round robin, sticky and cooperative sticky.
 
-Pure: subscriptions and partition counts in, {member: partitions} out. Range and round robin give exactly what Java's do,
-since members of both kinds may lead a group in turn. Sticky keeps what members hold as far as balance allows; the
+Pure: subscriptions and partition counts in, {member: partitions} out. Range and round robin give exactly what Java's
+do, since members of both kinds may lead a group in turn. Sticky keeps what members hold as far as balance allows; the
 cooperative one withholds a partition from its new owner for one round, until the old one has given it up (KIP-429).
 """
 

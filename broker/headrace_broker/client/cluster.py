@@ -1,9 +1,9 @@
 """The connections to a cluster's brokers and what is known of it: bootstrap, metadata, leaders, coordinators, retries.
 
-One Cluster belongs to one event loop and can be shared by writer, reader and admin. Connections are made when needed, one
-for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat; a broker that refuses is tried again
-after reconnect.backoff.ms, growing. Metadata is asked for tracked topics: at once when something asks, else every
-metadata.max.age.ms. When no known broker answers, the bootstrap servers are tried again (KIP-899).
+One Cluster belongs to one event loop and can be shared by writer, reader and admin. Connections are made when needed,
+one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat; a broker that refuses is tried
+again after reconnect.backoff.ms, growing. Metadata is asked for tracked topics: at once when something asks, else
+every metadata.max.age.ms. When no known broker answers, the bootstrap servers are tried again (KIP-899).
 """
 
 from __future__ import annotations

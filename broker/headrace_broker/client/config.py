@@ -1,8 +1,9 @@
 """The client's configuration: Java's keys, defaults and units for producer, consumer and admin, in one table.
 
 `ClientConfig.from_properties` reports every error at once and warns by name about each key without a meaning here. A
-field's metadata is the single place where its key, the kinds of client that have it, and its bounds stand. Connect's own
-overrides are the caller's. `explicit` holds the keys that were given, for the few rules of Java that depend on that.
+field's metadata is the single place where its key, the kinds of client that have it, and its bounds stand. Connect's
+own overrides are the caller's. `explicit` holds the keys that were given, for the few rules of Java that depend on
+that.
 """
 
 from __future__ import annotations

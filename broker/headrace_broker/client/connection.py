@@ -1,9 +1,10 @@
 """One connection to one broker: pipelined requests, answers matched in order, version negotiation, time-outs.
 
 A thin shell: it moves bytes. A small receive buffer takes size prefixes and short answers; the rest of a long one is
-received straight into a frame of its own, and the records in it stay a view of that frame. A connection that times out,
-answers out of order or sends what cannot be read is closed; everything in flight then fails with a ConnectionLostError.
-ApiVersions is the first request (KIP-35), in a version that old brokers may not know: they answer in version 0 (KIP-511).
+received straight into a frame of its own, and the records in it stay a view of that frame. A connection that times
+out, answers out of order or sends what cannot be read is closed; everything in flight then fails with a
+ConnectionLostError. ApiVersions is the first request (KIP-35), in a version that old brokers may not know: they
+answer in version 0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from headrace_broker.client.errors import (
     BrokerError,
@@ -199,8 +200,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Offer the place for the next bytes: the rest of the frame, or the receive buffer."""

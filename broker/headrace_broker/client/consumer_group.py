@@ -1,9 +1,9 @@
 """A reader's side of a consumer group: what it subscribes to, what it holds, and the turns of a rebalance.
 
-Connects `membership` (protocol type `consumer`) with a reader. Every change of the assignment becomes a `Rebalance` that
-the reader carries out inside its poll, as Java's consumer does, so that no partition is given up while its records are
-still being worked on; the next JoinGroup waits for that. With cooperative assignors only, partitions that stay are kept
-through a rebalance (KIP-429); with any other one, everything is given up first.
+Connects `membership` (protocol type `consumer`) with a reader. Every change of the assignment becomes a `Rebalance`
+that the reader carries out inside its poll, as Java's consumer does, so that no partition is given up while its
+records are still being worked on; the next JoinGroup waits for that. With cooperative assignors only, partitions that
+stay are kept through a rebalance (KIP-429); with any other one, everything is given up first.
 """
 
 from __future__ import annotations

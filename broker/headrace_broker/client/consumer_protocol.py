@@ -1,8 +1,8 @@
 """The bytes that members of protocol type `consumer` exchange through the coordinator: subscriptions and assignments.
 
 Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0-3, and the user data of the sticky
-assignor. Written in version 3 (assignments: 0, the bytes being the same); newer versions are read as version 3, which is
-what Kafka promises to allow.
+assignor. Written in version 3 (assignments: 0, the bytes being the same); newer versions are read as version 3, which
+is what Kafka promises to allow.
 """
 
 from __future__ import annotations

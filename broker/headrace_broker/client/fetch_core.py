@@ -1,12 +1,12 @@
 """What to fetch from whom, and what to do with the answers: positions, prefetch, resets, aborted transactions.
 
-Pure: the shell hands in answers (raw record bytes by reference, error codes) and asks for the next fetches. Guarantees:
-- The chunks of a partition come out in log order, each offset once, whatever was paused, sought or re-elected meanwhile: an
-  answer to a fetch from a position that is not wanted any more is thrown away.
-- At most one fetch of a node is in flight, and the next one leaves only while less than one answer of that node waits to be
-  taken: one response is read ahead, no more is held in memory.
-- A position moves over control batches, compaction gaps and a batch's unwanted beginning.
-State belongs to one owner.
+Pure: the shell hands in answers (raw record bytes by reference, error codes) and asks for the next fetches.
+Guarantees:
+- The chunks of a partition come out in log order, each offset once, whatever was paused, sought or re-elected
+  meanwhile: an answer to a fetch from a position that is not wanted any more is thrown away.
+- At most one fetch of a node is in flight, and the next one leaves only while less than one answer of that node waits
+  to be taken: one response is read ahead, no more is held in memory.
+- A position moves over control batches, compaction gaps and a batch's unwanted beginning. State belongs to one owner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Membership of a group under the classic protocol: join, sync, heartbeats, leave; for consumers and Connect workers.
 
-A shell around `membership_core`. The owner gives a protocol type and an object with five callbacks; bytes of metadata and
-assignments stay the owner's affair. Heartbeats run beside the callbacks, so that a slow one does not cost the membership;
-they stop only while JoinGroup and SyncGroup are under way, when the coordinator takes a member for alive anyway.
+A shell around `membership_core`. The owner gives a protocol type and an object with five callbacks; bytes of metadata
+and assignments stay the owner's affair. Heartbeats run beside the callbacks, so that a slow one does not cost the
+membership; they stop only while JoinGroup and SyncGroup are under way, when the coordinator takes a member for alive
+anyway.
 """
 
 from __future__ import annotations

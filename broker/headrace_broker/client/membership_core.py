@@ -1,7 +1,8 @@
 """A member's side of the classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup): what each answer means.
 
 Pure: answers in, the next step out; the requests are built here, too. The protocol type and the bytes of metadata and
-assignments are opaque, so that consumers and Connect workers are members alike. Static membership is KIP-345. Transitions:
+assignments are opaque, so that consumers and Connect workers are members alike. Static membership is KIP-345.
+Transitions:
 
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING ...
     any of them -> UNJOINED when the coordinator does not know the member or its generation any more

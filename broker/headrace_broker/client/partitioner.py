@@ -80,7 +80,7 @@ def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> 
         else:
             chosen.append(index)
     if len(indexes) == 1:
-        return {partition: columns for partition in indexes}
+        return dict.fromkeys(indexes, columns)
     return {partition: take(columns, chosen) for partition, chosen in indexes.items()}
 
 

@@ -1,9 +1,9 @@
 """The reader: fetched records as columns, by assignment or as a member of a consumer group.
 
 A shell around `fetch_core` on one event loop: it keeps a fetch in flight for each leader, finds positions (committed
-offset, else auto.offset.reset), and hands out what arrived as one `FetchedBatch` for each fetched run of a partition. `poll`
-parses in the loop's thread, `poll_blocking` in the calling thread. Rebalances are carried out inside poll, in the thread
-that polls: callbacks may be plain functions or coroutine functions.
+offset, else auto.offset.reset), and hands out what arrived as one `FetchedBatch` for each fetched run of a partition.
+`poll` parses in the loop's thread, `poll_blocking` in the calling thread. Rebalances are carried out inside poll, in
+the thread that polls: callbacks may be plain functions or coroutine functions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The writer: columns in, built record batches out, one acknowledgement for each `send`.
 
-A shell around `writer_core` on one event loop. Batches are built in the thread that sends, so that the loop only moves
-bytes; `send_blocking` is for other threads, everything else for the loop's own. Sends smaller than batch.size gather for
-linger.ms; larger ones leave at once, whole, cut only at batch.size when that key was given, else at 256 KiB. A bounded
-number of bytes waits (buffer.memory): `ready` and `send_blocking` wait for room. Two locks: `_send_lock` keeps senders in
-order while they build, `_room` guards the count of buffered bytes.
+A shell around `writer_core` on one event loop. Batches are built in the thread that sends, so that the loop only
+moves bytes; `send_blocking` is for other threads, everything else for the loop's own. Sends smaller than batch.size
+gather for linger.ms; larger ones leave at once, whole, cut only at batch.size when that key was given, else at 256
+KiB. A bounded number of bytes waits (buffer.memory): `ready` and `send_blocking` wait for room. Two locks:
+`_send_lock` keeps senders in order while they build, `_room` guards the count of buffered bytes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""What to send when, what to retry and what to give up: the decisions of an idempotent batch producer (KIP-98, KIP-360).
+"""What to send when, what to retry and what to give up: the decisions of an idempotent batch producer (KIP-98,
+KIP-360).
 
-Pure: batches, answers and `now_ms` come in, plans and verdicts go out; the shell owns sockets and futures. Guarantees:
+Pure: batches, answers and `now_ms` come in, plans and verdicts go out; the shell owns sockets and futures.
+Guarantees:
 - Batches of a partition reach its log in the order in which they were added, whatever fails. Without idempotence that
   means one batch of a partition in flight; with it up to five, and after a failure one at a time until it is mended.
-- With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer id,
-  epoch and sequence. A new epoch starts at sequence 0 and only when the broker has said that the first unresolved batch
-  is not in the log. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
-- A failed batch fails alone; other partitions never wait for it.
-State belongs to one owner. A batch is in exactly one place: waiting, in flight, or resolved.
+- With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer
+  id, epoch and sequence. A new epoch starts at sequence 0 and only when the broker has said that the first unresolved
+  batch is not in the log. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
+- A failed batch fails alone; other partitions never wait for it. State belongs to one owner. A batch is in exactly
+  one place: waiting, in flight, or resolved.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ from headrace_broker.records.columns import RecordColumns
 TOPIC = "t"
 
 
-def make_core(*, idempotent: bool = True, in_flight: int = 5, retries: int = 2**31 - 1, acks: bool = True) -> WriterCore:
+def make_core(
+    *, idempotent: bool = True, in_flight: int = 5, retries: int = 2**31 - 1, acks: bool = True
+) -> WriterCore:
     core = WriterCore(
         idempotent=idempotent,
         waits_for_answers=acks,

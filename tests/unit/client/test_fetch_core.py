@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.client.fetch_core import Answer, FetchCore, FetchPartition
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value
+from headrace_broker.records.reader import read_columns
+
+P0, P1 = ("t", 0), ("t", 1)
+
+
+def make_core(*, read_committed: bool = False) -> FetchCore:
+    core = FetchCore(partition_bytes_max=1000, read_committed=read_committed, backoff_ms=lambda attempts: 100)
+    core.assign([P0])
+    core.seek(P0, 0)
+    return core
+
+
+def plan(core: FetchCore, now_ms: float = 0) -> dict[int, list[FetchPartition]]:
+    return core.plan(now_ms, lambda topic, partition: (1, 5), lambda node: True)[0]
+
+
+def batch_at(offset: int, count: int, **options: int | bool) -> bytes:
+    columns = RecordColumns([b"%d" % (offset + index) for index in range(count)], timestamps=1)
+    return bytes(build_batch(columns, base_offset=offset, **options))  # type: ignore[arg-type]
+
+
+def receive(core: FetchCore, asked: FetchPartition, records: bytes, **options: object) -> Answer:
+    core.fetch_done(1)
+    answer = core.receive(1, asked, memoryview(records), high_watermark=100, **options)  # type: ignore[arg-type]
+    core.response_size(1, len(records))
+    return answer
+
+
+def test_one_response_is_read_ahead_and_no_more() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    assert (asked.fetch_offset, asked.leader_epoch, asked.max_bytes) == (0, 5, 1000)
+    assert plan(core) == {}  # in flight
+    assert receive(core, asked, batch_at(0, 3)) is Answer.RECORDS
+    assert plan(core) == {}  # one response waits
+    chunk = core.take()
+    assert chunk is not None
+    assert (chunk.from_offset, chunk.next_offset, chunk.high_watermark) == (0, 3, 100)
+    (asked,) = plan(core)[1]
+    assert asked.fetch_offset == 3
+
+
+def test_the_position_moves_when_the_chunk_is_taken_not_before() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    receive(core, asked, batch_at(0, 3))
+    assert core.position(P0) == 0
+    chunk = core.take()
+    assert chunk is not None
+    core.taken("t", 0, chunk.next_offset)
+    assert core.position(P0) == 3
+
+
+def test_an_answer_to_a_position_left_by_a_seek_is_thrown_away() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    core.seek(P0, 50)
+    assert receive(core, asked, batch_at(0, 3)) is Answer.NOTHING
+    assert not core.has_chunks()
+    assert plan(core)[1][0].fetch_offset == 50
+
+
+def test_a_seek_drops_what_was_read_ahead() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    receive(core, asked, batch_at(0, 3))
+    core.seek(P0, 1)
+    assert core.take() is None
+    assert plan(core)[1][0].fetch_offset == 1
+
+
+def test_a_paused_partition_keeps_its_chunks_and_is_not_fetched() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    core.pause(P0)
+    receive(core, asked, batch_at(0, 3))
+    assert core.take() is None
+    assert plan(core) == {}
+    core.resume(P0)
+    assert core.take() is not None
+
+
+def test_a_cut_batch_at_the_end_is_dropped_and_fetched_again() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    second = batch_at(3, 2)
+    receive(core, asked, batch_at(0, 3) + second[:-1])
+    chunk = core.take()
+    assert chunk is not None
+    assert chunk.next_offset == 3
+    assert read_columns(chunk.spans[0]).values == [b"0", b"1", b"2"]
+
+
+def test_when_only_a_cut_batch_comes_more_is_asked_for() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    whole = bytes(build_batch(RecordColumns([b"x" * 5000], timestamps=1)))
+    assert receive(core, asked, whole[:1000]) is Answer.NOTHING
+    assert plan(core)[1][0].max_bytes >= len(whole)
+
+
+def test_gaps_and_control_batches_move_the_position_on() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    marker = bytes(
+        build_control_batch(ControlType.COMMIT, end_transaction_value(0), timestamp=1, base_offset=9, producer_id=4)
+    )
+    receive(core, asked, batch_at(5, 2) + marker)  # compaction removed 0-4 and 7-8
+    chunk = core.take()
+    assert chunk is not None
+    assert chunk.next_offset == 10
+    assert read_columns(chunk.spans[0]).values == [b"5", b"6"]
+
+
+def test_aborted_transactions_are_left_out_for_read_committed() -> None:
+    core = make_core(read_committed=True)
+    (asked,) = plan(core)[1]
+    aborted = {"producer_id": 4, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    committed = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    abort = bytes(
+        build_control_batch(ControlType.ABORT, end_transaction_value(0), timestamp=1, base_offset=6, producer_id=4)
+    )
+    records = batch_at(0, 2) + batch_at(2, 2, **aborted) + batch_at(4, 2, **committed) + abort
+    after = batch_at(7, 1, **{**aborted, "base_sequence": 2})
+    receive(core, asked, records + after, aborted=[(4, 2)])
+    chunk = core.take()
+    assert chunk is not None
+    values = [value for span in chunk.spans for value in read_columns(span).values]
+    assert values == [b"0", b"1", b"4", b"5", b"7"]
+    assert chunk.next_offset == 8
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Answer.REFRESH),
+        (ErrorCode.UNKNOWN_TOPIC_ID, Answer.REFRESH),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, Answer.RESET),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, Answer.ERROR),
+    ],
+)
+def test_errors(code: ErrorCode, answer: Answer) -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    core.fetch_done(1)
+    assert core.refuse(asked, code, 0) is answer
+    if answer is Answer.REFRESH:
+        assert plan(core, 50) == {}
+        assert core.retry_at_ms(50) == 100
+        assert plan(core, 100)
+
+
+def test_partitions_take_turns() -> None:
+    core = FetchCore(partition_bytes_max=1000, backoff_ms=lambda attempts: 100)
+    core.assign([P0, P1])
+    core.seek(P0, 0)
+    core.seek(P1, 0)
+    first = plan(core)[1]
+    assert [(part.topic, part.partition) for part in first] == [P0, P1]
+    core.fetch_done(1)
+    assert [(part.topic, part.partition) for part in plan(core)[1]] == [P1, P0]
+
+
+def test_assignment_keeps_what_stays() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    receive(core, asked, batch_at(0, 3))
+    core.assign([P0, P1])
+    assert core.without_position() == [P1]
+    assert core.has_chunks()
+    core.assign([P1])
+    assert not core.has_chunks()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import ctypes
+from random import Random
+
+import pytest
+
+from headrace_broker.client.partitioner import StickyPartitioner, murmur2, partition_for_key, split_by_key
+from headrace_broker.records.columns import RecordColumns
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [  # the vectors of Kafka's own UtilsTest
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_java_s(key: bytes, expected: int) -> None:
+    assert ctypes.c_int32(murmur2(key)).value == expected
+
+
+def test_long_keys_need_no_table() -> None:
+    assert murmur2(b"x" * 1000) == murmur2(b"x" * 1000)
+    assert murmur2(b"x" * 1000) != murmur2(b"x" * 1001)
+
+
+def test_records_are_split_by_key_in_order_and_keyless_ones_stick() -> None:
+    keys = [b"a", b"b", None, b"a", b"c", None]
+    columns = RecordColumns([b"%d" % index for index in range(6)], keys=list(keys), timestamps=list(range(6)))
+    parts = split_by_key(columns, 4, keyless=3)
+    assert sum(len(part) for part in parts.values()) == 6
+    for partition, part in parts.items():
+        assert part.keys is not None
+        for key in part.keys:
+            assert partition == (3 if key is None else partition_for_key(key, 4))
+        assert part.timestamps == sorted(part.timestamps)  # type: ignore[arg-type]
+
+
+def test_one_partition_needs_no_hash() -> None:
+    columns = RecordColumns([b"v"], keys=[b"k"])
+    assert split_by_key(columns, 1, keyless=0) == {0: columns}
+
+
+def test_sticky_changes_the_partition_after_a_batch() -> None:
+    sticky = StickyPartitioner(100, Random(1))
+    first = sticky.partition("t", [0, 1, 2])
+    sticky.produced("t", 99)
+    assert sticky.partition("t", [0, 1, 2]) == first
+    sticky.produced("t", 1)
+    assert sticky.partition("t", [0, 1, 2]) != first
+
+
+def test_sticky_leaves_a_partition_without_leader() -> None:
+    sticky = StickyPartitioner(100, Random(1))
+    first = sticky.partition("t", [0, 1, 2])
+    others = [number for number in (0, 1, 2) if number != first]
+    assert sticky.partition("t", others) in others
