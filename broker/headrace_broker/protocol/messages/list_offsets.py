@@ -1,8 +1,8 @@
 """ListOffsets (2): the offset for a timestamp, or one of the special offsets.
 
 Timestamps below zero are names: -1 the end, -2 the start, -3 the record of the greatest timestamp (7), -4 the
-earliest local offset (8), -5 the last tiered (9), -6 the earliest to be tiered (11). Version 4 brings leader epochs,
-6 is flexible, 10 has a timeout.
+earliest local offset (8), -5 the last tiered (9), -6 the earliest to be tiered (11). A consumer says -1 for its
+replica id, which is not the default. Version 4 brings leader epochs, 6 is flexible, 10 has a timeout.
 """
 
 from __future__ import annotations
