@@ -1,0 +1,99 @@
+"""SimpleDateFormat in English and UTC; every vector came out of a Java 17 run."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from headrace.data.errors import DataError
+from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.logical import millis_to_timestamp, timestamp_to_millis
+
+TODAY = dt.date(2026, 11, 21)  # the day of that run: it decides what two-digit years mean
+MOMENTS = (1700000000123, 0, 1609459199007)
+
+FORMATTED = [
+    ("yyyy-MM-dd'T'HH:mm:ss.SSSZ",
+     "2023-11-14T22:13:20.123+0000", "1970-01-01T00:00:00.000+0000", "2020-12-31T23:59:59.007+0000"),
+    ("yy/M/d h:m:s a", "23/11/14 10:13:20 PM", "70/1/1 12:0:0 AM", "20/12/31 11:59:59 PM"),
+    ("EEE, d MMM yyyy HH:mm:ss z",
+     "Tue, 14 Nov 2023 22:13:20 UTC", "Thu, 1 Jan 1970 00:00:00 UTC", "Thu, 31 Dec 2020 23:59:59 UTC"),
+    ("EEEE MMMM dd yyyy G",
+     "Tuesday November 14 2023 AD", "Thursday January 01 1970 AD", "Thursday December 31 2020 AD"),
+    ("D k K S u X XX XXX w W F",
+     "318 22 10 123 2 Z Z Z 46 3 2", "1 24 0 0 4 Z Z Z 1 1 1", "366 23 11 7 4 Z Z Z 1 5 5"),
+    ("yyyyMMddHHmmssSSS", "20231114221320123", "19700101000000000", "20201231235959007"),
+    ("''yyyy''", "'2023'", "'1970'", "'2020'"),
+    ("YYYY-'W'ww", "2023-W46", "1970-W01", "2021-W01"),
+    ("MMMMM E L LLL LLLL", "November Tue 11 Nov November", "January Thu 1 Jan January", "December Thu 12 Dec December"),
+    ("y yyy yyyyy", "2023 2023 02023", "1970 1970 01970", "2020 2020 02020"),
+    ("SS S SSSS", "123 123 0123", "00 0 0000", "07 7 0007"),
+    ("zzzz", "Coordinated Universal Time", "Coordinated Universal Time", "Coordinated Universal Time"),
+]  # fmt: skip
+
+PARSED = [
+    ("yyyy-MM-dd", "2020-1-5", 1578182400000),
+    ("yyyy-MM-dd", "2020-13-45", 1613260800000),
+    ("yyyy-MM-dd", "20-01-05xx", -61535894400000),
+    ("yy", "99", 915148800000),
+    ("yy", "30", 1893456000000),
+    ("yy", "45", 2366841600000),
+    ("yy", "46", 2398377600000),
+    ("yy", "47", -725846400000),
+    ("yyyyMMdd", "20200105", 1578182400000),
+    ("HH:mm:ss", "25:61:61", 93721000),
+    ("yyyy-MM-dd HH:mm:ss.SSS", "2020-01-05 10:11:12.5", 1578219072005),
+    ("yyyy-MM-dd'T'HH:mm:ssX", "2020-01-05T10:11:12+0200", 1578211872000),
+    ("yyyy-MM-dd'T'HH:mm:ssXXX", "2020-01-05T10:11:12+02:00", 1578211872000),
+    ("yyyy-MM-dd'T'HH:mm:ssXXX", "2020-01-05T10:11:12Z", 1578219072000),
+    ("yyyy-MM-dd'T'HH:mm:ssZ", "2020-01-05T10:11:12-0330", 1578231672000),
+    ("d MMM yyyy hh:mm a", "5 jan 2020 12:30 AM", 1578184200000),
+    ("d MMMM yyyy hh:mm a", "5 Jan 2020 12:30 pm", 1578227400000),
+    ("EEE MMM dd HH:mm:ss zzz yyyy", "Thu Jan 02 00:00:00 UTC 2020", 1577923200000),
+    ("EEE MMM dd HH:mm:ss zzz yyyy", "Thu Jan 02 00:00:00 PST 2020", 1577952000000),
+    ("yyyy-MM-dd", " 2020-01-05", 1578182400000),
+    ("yyyy-MM-dd'T'HH:mm:ssz", "2020-01-05T10:11:12GMT+02:00", 1578211872000),
+    ("yyyy-MM-dd HH:mm:ss", "2020-01-05  10:11:12", 1578219072000),
+    ("yyyyMMddHHmmssSSS", "20200105101112123", 1578219072123),
+    ("DDD yyyy", "032 2020", 1580515200000),
+    ("yyy-M", "5-1", -62009539200000),
+]
+
+
+@pytest.mark.parametrize(("pattern", "texts"), [(pattern, texts) for pattern, *texts in FORMATTED])
+def test_format(pattern: str, texts: list[str]) -> None:
+    write = SimpleDateFormat(pattern).format
+    assert [write(millis_to_timestamp(millis)) for millis in MOMENTS] == texts
+
+
+# Java counts days of the Julian calendar before October 1582; Python and ISO 8601 do not.
+JULIAN = {"20-01-05xx": 2 * 86_400_000, "5-1": 2 * 86_400_000}
+
+
+@pytest.mark.parametrize(("pattern", "text", "millis"), PARSED)
+def test_parse(pattern: str, text: str, millis: int) -> None:
+    assert timestamp_to_millis(SimpleDateFormat(pattern, TODAY).parse(text)) == millis + JULIAN.get(text, 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("yyyy/MM/dd", "2020-01-05"),
+        ("yyyy-MM-dd", ""),
+        ("yyyy-MM-dd", "-2020-01-05"),
+        ("yyyy", "12345"),
+        ("MMM", "Foo"),
+        ("HH:mm X", "10:00 PST"),
+        ("YYYY-ww", "2020-01"),
+    ],
+)
+def test_what_does_not_match_is_named(pattern: str, text: str) -> None:
+    with pytest.raises(DataError):
+        SimpleDateFormat(pattern).parse(text)
+
+
+@pytest.mark.parametrize("pattern", ["yyyy-bb", "T", "'open", "XXXX"])
+def test_patterns_that_java_refuses(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"Illegal pattern|Unterminated|invalid ISO"):
+        SimpleDateFormat(pattern)

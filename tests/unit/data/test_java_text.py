@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.data.schema import (
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    array,
+    map_of,
+    struct,
+)
+from headrace.data.struct import Struct
+from headrace.data.text import java_string, java_strings
+
+INNER = struct([("f", FLOAT32_SCHEMA)], optional=True)
+OUTER = struct([("a", INT32_SCHEMA), ("b", OPTIONAL_STRING_SCHEMA), ("i", INNER), ("l", array(FLOAT32_SCHEMA))])
+TENTH = 0.10000000149011612
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x", "x"),
+        (1, "1"),
+        (True, "true"),
+        (None, "null"),
+        (1e10, "1.0E10"),
+        ([1, "a", None, False], "[1, a, null, false]"),
+        ({"a": 1}, "{a=1}"),
+        ({"data_source": "t", "line": "x"}, "{line=x, data_source=t}"),
+        ({"a": {"b": [1.5]}}, "{a={b=[1.5]}}"),
+        (Decimal("1E+3"), "1E+3"),
+        (Decimal("0.0000001"), "1E-7"),
+        (Decimal("123.450"), "123.450"),
+        (dt.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=dt.UTC), "Tue Nov 14 22:13:20 UTC 2023"),
+        (dt.date(1970, 1, 1), "Thu Jan 01 00:00:00 UTC 1970"),
+        (dt.time(1, 2, 3), "Thu Jan 01 01:02:03 UTC 1970"),
+        (b"\x01\xff", "01ff"),
+    ],
+)
+def test_text_without_schema(value: Any, text: str) -> None:
+    assert java_string(value) == text
+
+
+def test_structs_leave_nulls_out() -> None:
+    value = Struct(OUTER, {"a": 1, "i": Struct(INNER, {"f": TENTH}), "l": [TENTH]})
+    assert repr(value) == "Struct{a=1,i=Struct{f=0.1},l=[0.1]}"
+    assert java_string((1, None, (TENTH,), [TENTH]), OUTER) == repr(value)
+    assert repr(Struct(OUTER, [1, "b", None, None])) == "Struct{a=1,b=b}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "texts"),
+    [
+        (STRING_SCHEMA, ["a", "b"], ["a", "b"]),
+        (OPTIONAL_STRING_SCHEMA, ["a", None], ["a", "null"]),
+        (FLOAT32_SCHEMA, [TENTH], ["0.1"]),
+        (FLOAT64_SCHEMA, [TENTH], ["0.10000000149011612"]),
+        (map_of(STRING_SCHEMA, FLOAT32_SCHEMA), [{"k": TENTH}], ["{k=0.1}"]),
+        (None, [{"k": 1}], ["{k=1}"]),
+    ],
+)
+def test_text_of_lists(schema: Schema | None, values: list[Any], texts: list[str]) -> None:
+    assert java_strings(schema, values) == texts

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from headrace.data.errors import DataError
+from headrace.data.schema import (
+    BYTES_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    Type,
+    array,
+    map_of,
+    struct,
+)
+from headrace.data.struct import Struct
+
+POINT = struct([("x", INT32_SCHEMA), ("label", OPTIONAL_STRING_SCHEMA)], name="point", version=1, doc="d")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optional": True},
+        {"name": "other"},
+        {"name": None},
+        {"version": 2},
+        {"doc": "other"},
+        {"parameters": {"a": "b"}},
+        {"fields": [("x", INT32_SCHEMA)]},
+        {"fields": [("label", OPTIONAL_STRING_SCHEMA), ("x", INT32_SCHEMA)]},
+        {"fields": [("x", INT32_SCHEMA), ("label", STRING_SCHEMA)]},
+    ],
+)
+def test_every_attribute_counts_for_equality(change: dict[str, object]) -> None:
+    other = POINT.replace(**change)
+    assert other != POINT
+    assert POINT.replace() == POINT
+    assert hash(POINT.replace()) == hash(POINT)
+    assert len({POINT, POINT.replace(), other}) == 2
+
+
+def test_defaults_of_different_type_differ() -> None:
+    assert Schema(Type.FLOAT64, default=1.0) != Schema(Type.FLOAT64)
+    assert Schema(Type.INT32, default=1) != Schema(Type.INT32, default=2)
+
+
+def test_containers_compare_their_parts() -> None:
+    assert array(STRING_SCHEMA) == array(STRING_SCHEMA)
+    assert array(STRING_SCHEMA) != array(OPTIONAL_STRING_SCHEMA)
+    assert map_of(STRING_SCHEMA, INT32_SCHEMA) != map_of(INT32_SCHEMA, STRING_SCHEMA)
+
+
+def test_a_schema_survives_pickling() -> None:
+    schema = POINT.replace(parameters={"k": "v"})
+    copy = pickle.loads(pickle.dumps(schema))
+    assert copy == schema
+    assert copy.index_of("label") == 1
+
+
+def test_fields_by_name() -> None:
+    assert POINT.index_of("label") == 1
+    assert POINT.field("nope") is None
+    with pytest.raises(DataError, match="nope is not a valid field name"):
+        POINT.index_of("nope")
+
+
+def test_field_names_are_unique() -> None:
+    with pytest.raises(DataError, match="duplication"):
+        struct([("a", INT32_SCHEMA), ("a", STRING_SCHEMA)])
+
+
+def test_a_default_must_fit() -> None:
+    with pytest.raises(DataError, match="INT8"):
+        Schema(Type.INT8, default=128)
+    assert (
+        Schema(Type.STRUCT, fields=POINT.fields, default=Struct(struct(POINT.fields), {"x": 1})).default.get("x") == 1
+    )
+
+
+def test_put_validates_and_names_the_field() -> None:
+    value = Struct(POINT)
+    with pytest.raises(DataError, match=r'null used for required field: "x", schema type: INT32'):
+        value.put("x", None)
+    with pytest.raises(DataError, match=r'with type INT32: str for field: "x"'):
+        value.put("x", "1")
+    with pytest.raises(DataError, match="INT32"):
+        value.put("x", True)
+    with pytest.raises(DataError, match="out of range"):
+        value.put("x", 2**31)
+    assert value.put("x", 1).get("x") == 1
+
+
+def test_nested_values_are_validated() -> None:
+    holder = struct([("items", array(map_of(STRING_SCHEMA, INT8_SCHEMA))), ("raw", BYTES_SCHEMA)])
+    value = Struct(holder, {"items": [{"a": 1}], "raw": b""})
+    value.validate()
+    with pytest.raises(DataError, match=r'value of map element of array field: "items"'):
+        value.put("items", [{"a": 300}])
+
+
+def test_get_gives_the_default_for_null() -> None:
+    schema = struct([("n", Schema(Type.INT32, optional=True, default=7))])
+    value = Struct(schema)
+    assert value.get("n") == value["n"] == 7
+    assert value.get_without_default("n") is None
+    value.validate()
+
+
+def test_a_struct_of_another_schema_does_not_fit() -> None:
+    outer = struct([("p", POINT)])
+    with pytest.raises(DataError, match="do not match"):
+        Struct(outer).put("p", Struct(POINT.replace(doc=None), {"x": 1}))

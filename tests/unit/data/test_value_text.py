@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    FLOAT32_SCHEMA,
+    INT8_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    Type,
+    array,
+    map_of,
+    struct,
+)
+from headrace.data.struct import Struct
+from headrace.data.value_text import convert_to_string, parse_string
+
+NOTHING = Schema(Type.ARRAY, value_schema=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("", STRING_SCHEMA, ""),
+        ("null", None, None),
+        ("true", BOOLEAN_SCHEMA, True),
+        ("true}", STRING_SCHEMA, "true}"),
+        ("truer", STRING_SCHEMA, "truer"),
+        ("1", INT8_SCHEMA, 1),
+        ("1.0", INT8_SCHEMA, 1),
+        ("-129", INT16_SCHEMA, -129),
+        ("70000", INT32_SCHEMA, 70000),
+        ("9223372036854775807", INT64_SCHEMA, 2**63 - 1),
+        ("1.5", FLOAT32_SCHEMA, 1.5),
+        ("1e3", INT16_SCHEMA, 1000),
+        ("hello 1", STRING_SCHEMA, "hello 1"),
+        ("1 and 2", STRING_SCHEMA, "1 and 2"),
+        ("1,2", STRING_SCHEMA, "1,2"),
+        ("12:30", STRING_SCHEMA, "12:30"),
+        ("[]", NOTHING, []),
+        ("[1, 2, 300]", array(INT16_SCHEMA), [1, 2, 300]),
+        ("[1, 2.5]", array(FLOAT32_SCHEMA), [1.0, 2.5]),
+        ('["a", 1]', NOTHING, ["a", 1]),
+        ('["a","b,c"]', array(STRING_SCHEMA), ["a", "b,c"]),
+        ('{"a":1,"b":2}', map_of(STRING_SCHEMA, INT8_SCHEMA), {"a": 1, "b": 2}),
+        ("[a, b]", STRING_SCHEMA, "[a, b]"),
+        ("[1", STRING_SCHEMA, "[1"),
+        ("[1,]", STRING_SCHEMA, "[1,]"),
+        ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
+    ],
+)
+def test_parse(text: str, schema: Schema | None, value: Any) -> None:
+    assert parse_string(text) == (schema, value)
+    assert type(parse_string(text).value) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2019-08-23", dt.date(2019, 8, 23)),
+        ("14:34:54.346Z", dt.time(14, 34, 54, 346000)),
+        ("2019-08-23T14:34:54.346Z", dt.datetime(2019, 8, 23, 14, 34, 54, 346000, tzinfo=dt.UTC)),
+    ],
+)
+def test_dates_and_times_both_ways(text: str, value: Any) -> None:
+    assert parse_string(text).value == value
+    assert convert_to_string(value) == text
+    assert parse_string(f'["{text}"]').value == [value]
+
+
+def test_numbers_beyond_the_types() -> None:
+    assert parse_string("9223372036854775808").value == Decimal("9223372036854775808")
+    assert parse_string("1.0e300").value == 1e300
+    assert parse_string("0.1").value == 0.10000000149011612
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('a"b', 'a"b'),
+        (['a"b', None, 1, 1e10], '["a\\"b",null,1,1.0E10]'),
+        ({"k": [True]}, '{"k":[true]}'),
+        (b"\x00\xff", "AP8="),
+        ([b"\x00\xff"], '["AP8="]'),
+        (Struct(struct([("a", INT8_SCHEMA)]), {"a": 1}), '{"a":1}'),
+        (Decimal("1.50"), "1.50"),
+        (dt.datetime(1970, 1, 1, 1, tzinfo=dt.UTC), "01:00:00.000Z"),
+        (dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "2020-01-01"),
+        (dt.datetime(1950, 1, 1, 1, tzinfo=dt.UTC), "1950-01-01T01:00:00.000Z"),
+    ],
+)
+def test_to_text(value: Any, text: str) -> None:
+    assert convert_to_string(value) == text
