@@ -1,0 +1,156 @@
+"""Hostile bytes at the listener: they cost their sender its connection, and neighbours and memory nothing."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_broker.protocol.apis import API
+from headrace_broker.protocol.framing import encode_request
+from support.broker import BrokerProcess, running_broker
+from support.random_messages import random_message
+from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
+
+pytestmark = pytest.mark.integration
+
+MEMORY_GROWTH_MAX = 48 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("fuzz"), socket_request_max_bytes="10000000") as process:
+        yield process
+
+
+class Neighbour:
+    """A well-behaved client on a connection of its own, which must never notice anything."""
+
+    def __init__(self, broker: BrokerProcess, topic: str) -> None:
+        self.client = RawClient(broker.address)
+        self.topic = topic
+        self.offset = 0
+        create_topic(self.client, topic)
+
+    def check(self) -> None:
+        answer = self.client.call(produce_request(self.topic, batch(b"hello")), 9).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, self.offset)
+        found = self.client.call(fetch_request(self.topic, self.offset), 12).responses[0].partitions[0]
+        assert found.error_code == 0
+        assert b"hello" in bytes(found.records)
+        self.offset += 1
+
+
+@pytest.fixture
+def neighbour(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Neighbour]:
+    topic = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    polite = Neighbour(broker, topic)
+    polite.check()
+    yield polite
+    polite.client.socket.close()
+
+
+def fire(broker: BrokerProcess, data: bytes) -> None:
+    """Send bytes on a fresh connection, read a little of whatever comes, and leave."""
+    host, port = broker.host, broker.port
+    with socket.create_connection((host, port), timeout=5) as connection:
+        connection.settimeout(0.02)
+        try:
+            connection.sendall(data)
+            connection.recv(4096)
+        except OSError:
+            return
+
+
+def mutated(rng: random.Random) -> bytes:
+    """A request of any API that the broker serves, with a few bytes changed, cut or doubled."""
+    api = API[rng.choice(sorted(API))]
+    version = rng.randint(api.min_version, api.max_version)
+    request = random_message(api.request, version, rng)
+    frame = bytearray(b"".join(encode_request(rng.getrandbits(31), "fuzz", request, version)))
+    for _ in range(rng.choice((0, 1, 1, 2, 5))):
+        frame[rng.randrange(len(frame))] = rng.getrandbits(8)
+    kind = rng.random()
+    if kind < 0.15:
+        frame = frame[: rng.randrange(len(frame))]
+    elif kind < 0.3:
+        frame = frame * 2
+    if rng.random() < 0.7:
+        frame[:4] = struct.pack(">i", len(frame) - 4)
+    return bytes(frame)
+
+
+def random_frame(rng: random.Random) -> bytes:
+    body = rng.randbytes(rng.choice((0, 1, 7, 8, 20, 200, 5000)))
+    size = rng.choice((len(body), len(body) + 3, -1, 2**31 - 1, 10_000_001, rng.getrandbits(32) - 2**31))
+    header = struct.pack(">hhi", rng.choice(sorted(API)), rng.randint(-1, 20), 1) if rng.random() < 0.5 else b""
+    return struct.pack(">i", size) + header + body
+
+
+@pytest.mark.parametrize("make", [mutated, random_frame])
+def test_hostile_frames_hurt_nobody_else(broker: BrokerProcess, neighbour: Neighbour, make: object) -> None:
+    before = broker.resident_bytes
+    rng = random.Random(2026)
+    deadline = time.monotonic() + 15
+    for number in range(1200):
+        fire(broker, make(rng))  # type: ignore[operator]
+        if number % 20 == 0:
+            neighbour.check()
+        if time.monotonic() > deadline:
+            break
+    neighbour.check()
+    assert number > 200
+    assert broker.resident_bytes - before < MEMORY_GROWTH_MAX
+    assert "Traceback" not in broker.log, broker.log[broker.log.index("Traceback") - 300 :][:3000]
+
+
+def test_announced_frames_that_never_come_cost_no_memory(broker: BrokerProcess, neighbour: Neighbour) -> None:
+    before = broker.resident_bytes
+    held = [socket.create_connection((broker.host, broker.port)) for _ in range(100)]
+    for connection in held:
+        connection.sendall(struct.pack(">i", 9_999_999) + b"\0\0\0\x07" + bytes(1000))
+    neighbour.check()
+    assert broker.resident_bytes - before < MEMORY_GROWTH_MAX
+    for connection in held:
+        connection.close()
+
+
+def test_a_client_that_never_reads_grows_nothing(broker: BrokerProcess, neighbour: Neighbour) -> None:
+    with RawClient(broker.address) as filler:
+        create_topic(filler, "large")
+        for _ in range(20):
+            filler.call(produce_request("large", batch(bytes(1_000_000))), 9)
+    before = broker.resident_bytes
+    deaf = [RawClient(broker.address) for _ in range(10)]
+    request = b"".join(encode_request(1, "deaf", fetch_request("large", max_bytes=1 << 20), 12))
+    for client in deaf:
+        client.socket.setblocking(False)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sent = 0
+        try:
+            while sent < 50_000_000:
+                sent += client.socket.send(request * 100)
+        except BlockingIOError:
+            pass  # the broker does not read any more: that is what keeps it small
+        assert sent < 50_000_000
+    neighbour.check()
+    time.sleep(0.3)
+    neighbour.check()
+    assert broker.resident_bytes - before < MEMORY_GROWTH_MAX
+    for client in deaf:
+        client.socket.close()
+    neighbour.check()
+
+
+def test_one_line_names_peer_and_size(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        port = client.socket.getsockname()[1]
+        client.socket.sendall(struct.pack(">i", 10_000_001))
+        assert client.is_closed()
+    lines = [line for line in broker.log.splitlines() if f":{port}" in line]
+    assert len(lines) == 1
+    assert "frame of 10000001 bytes" in lines[0]
