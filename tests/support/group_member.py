@@ -70,7 +70,8 @@ def kafka_python(address: str, group: str, topic: str, session_ms: int, instance
     )
     shown = Shown()
     while True:
-        batches = consumer.poll(timeout_ms=50)
+        # kafka-python 3.0.12 loses its assignment when this time is over while its SyncGroup is on the way
+        batches = consumer.poll(timeout_ms=1000)
         shown(p.partition for p in consumer.assignment())
         for records in batches.values():
             for record in records:
