@@ -34,8 +34,10 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
-    """Return (topic, partition) -> offset. Raises MalformedFileError."""
+    """Return (topic, partition) -> offset; an empty file holds none. Raises MalformedFileError."""
     offsets: dict[TopicPartition, int] = {}
+    if not data:
+        return offsets
     for number, line in _decode_checkpoint(data):
         topic, partition, offset = _split(line, number, 3)
         offsets[topic, _number(partition, number)] = _number(offset, number)
@@ -48,8 +50,10 @@ def encode_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_epoch_checkpoint(data: bytes) -> list[tuple[int, int]]:
-    """Return (leader epoch, start offset) pairs. Raises MalformedFileError."""
-    entries = []
+    """Return (leader epoch, start offset) pairs; an empty file holds none. Raises MalformedFileError."""
+    entries: list[tuple[int, int]] = []
+    if not data:
+        return entries
     for number, line in _decode_checkpoint(data):
         epoch, start_offset = _split(line, number, 2)
         entries.append((_number(epoch, number), _number(start_offset, number)))

@@ -62,16 +62,12 @@ class OffsetIndex:
         if len(data) % OFFSET_ENTRY_SIZE:
             raise ValueError(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_SIZE}")
         flat = array("i")
-        flat.frombytes(data)
+        flat.frombytes(_without_empty_entries(data, OFFSET_ENTRY_SIZE))
         if sys.byteorder == "little":
             flat.byteswap()
         index = cls()
         index.offsets = flat[0::2]
         index.positions = flat[1::2]
-        # A file that its writer had no time to trim ends in zeros.
-        while len(index) and index.positions[-1] == 0 and index.offsets[-1] == 0:
-            index.offsets.pop()
-            index.positions.pop()
         if len(index) > 1 and (index.positions[-1] <= index.positions[0] or index.offsets[-1] <= index.offsets[0]):
             raise ValueError("the entries are not in order")
         return index
@@ -116,12 +112,16 @@ class TimeIndex:
             raise ValueError(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
         index = cls()
         previous = -1
-        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):
             if timestamp <= previous:
-                if timestamp == 0 and offset == 0:
-                    break  # zeros of a file that its writer had no time to trim
                 raise ValueError("the entries are not in order")
             index.timestamps.append(timestamp)
             index.offsets.append(offset)
             previous = timestamp
         return index
+
+
+def _without_empty_entries(data: bytes, entry_size: int) -> bytes:
+    """Return `data` without the zeros at the end of a preallocated file that its writer had no time to trim."""
+    used = len(data.rstrip(b"\0"))
+    return data[: -(-used // entry_size) * entry_size]

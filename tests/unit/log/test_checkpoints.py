@@ -31,12 +31,13 @@ def test_offset_checkpoints_are_kafkas() -> None:
     assert data == b"0\n2\na-b 0 5\na.b 12 1099511627776\n"
     assert decode_offset_checkpoint(data) == offsets
     assert decode_offset_checkpoint(b"0\n0\n") == {}
+    assert decode_offset_checkpoint(b"") == {}
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "version"),
+        (b"x", "version"),
         (b"1\n0\n", "version"),
         (b"0\nx\n", "line 2"),
         (b"0\n2\na 0 1\n", "announces 2"),
@@ -52,6 +53,7 @@ def test_malformed_checkpoints_name_the_line(data: bytes, reason: str) -> None:
 def test_epoch_checkpoints_are_kafkas() -> None:
     assert encode_epoch_checkpoint([(0, 0), (3, 17)]) == b"0\n2\n0 0\n3 17\n"
     assert decode_epoch_checkpoint(b"0\n2\n0 0\n3 17\n") == [(0, 0), (3, 17)]
+    assert decode_epoch_checkpoint(b"") == []
 
 
 def test_partition_metadata_is_kafkas() -> None:
