@@ -26,6 +26,7 @@ from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, TopicImage
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.connection import Connection, ConnectionLimits
 from headrace_broker.server.data_dirs import StartError, directory_id, open_directories, random_uuid
@@ -91,11 +92,13 @@ class Broker:
         broker.cluster_id = open_directories(storage, broker._directories, config.node_id, cluster_id)
         try:
             await broker._serve()
-        except BaseException:
+        except BaseException as error:
             broker._listening.close()
             broker._cancel_timers()
             for directory in broker._directories:
                 directory.release()
+            if isinstance(error, ApiError):  # a log that cannot be written
+                raise StartError(error.message) from None
             raise
         return broker
 

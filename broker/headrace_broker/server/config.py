@@ -220,7 +220,8 @@ class _Parser:
         if not serving:
             self.errors.append("listeners holds no listener for clients: add PLAINTEXT://host:port")
             return None
-        return serving, advertised_from(serving, advertised, self.errors), controller
+        for_clients = tuple(item for item in advertised if item.name not in controller)
+        return serving, advertised_from(serving, for_clients, self.errors), controller
 
     def _log_config(self) -> LogConfig | None:
         before = len(self.errors)

@@ -1,0 +1,241 @@
+"""The broker as a process: how it starts, what it refuses in one line, how it ends, what survives."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace_broker.protocol.messages.metadata import MetadataRequest
+from headrace_broker.records.reader import read_columns
+from support.broker import running_broker
+from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
+
+pytestmark = pytest.mark.integration
+
+
+def refused(*properties: str, **environment: str) -> str:
+    """Start a broker that must not start; returns its only line on standard error."""
+    command = [sys.executable, "-m", "headrace_broker.server"]
+    for item in properties:
+        command += ["--property", item]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, **environment})
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("headrace broker: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0].removeprefix("headrace broker: ")
+
+
+def topics_of(client: RawClient) -> dict[str, bytes]:
+    return {item.name: item.topic_id for item in client.call(MetadataRequest(topics=None), 12).topics}
+
+
+def test_start_is_quick_and_small(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            create_topic(client, "t")
+        assert broker.resident_bytes < 60 * 1024 * 1024
+        assert broker.started_ms < 1500  # the goal is 500; this machine may be busy
+        broker.restart()
+        assert broker.started_ms < 1500
+
+
+def test_what_was_there_is_there_after_a_stop_and_after_a_crash(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            first_id = create_topic(client, "kept", partitions=3, retention_ms="100000")
+            client.call(produce_request("kept", batch(b"one")), 9)
+            producer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4)
+            before = topics_of(client)
+        for end in (broker.stop, broker.kill):
+            end()
+            broker.start()
+            with RawClient(broker.address) as client:
+                assert topics_of(client) == before == {"kept": first_id}
+                found = client.call(fetch_request("kept"), 12).responses[0].partitions[0]
+                assert read_columns(found.records).values == [b"one"]
+                again = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4)
+                assert again.producer_id > producer.producer_id
+                producer = again
+
+
+def test_thousands_of_topics_are_replayed_quickly(tmp_path: Path) -> None:
+    from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+    with running_broker(tmp_path) as broker:
+        with RawClient(broker.address, timeout_s=60) as client:
+            topics = [
+                CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1) for number in range(1000)
+            ]
+            client.call(CreateTopicsRequest(topics=topics), 7)
+        broker.restart()
+        with RawClient(broker.address) as client:
+            assert len(topics_of(client)) == 1000
+        assert broker.started_ms < 5000
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'd'}")
+    assert line == (
+        f"port {port} of PLAINTEXT://127.0.0.1:{port} is in use: stop whoever has it, or name another port in listeners"
+    )
+
+
+def test_a_data_directory_in_use_is_one_line(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
+    assert str(broker.data_dir) in line
+    assert "in use by another process" in line
+
+
+def test_a_directory_of_another_node_or_of_strangers_is_one_line(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        pass
+    line = refused("node.id=2", "listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
+    assert "belongs to node 1, not 2" in line
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
+    line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={tmp_path / 'photos'}")
+    assert "cat.jpg" in line
+    assert not (tmp_path / "photos" / "meta.properties").exists()
+
+
+def test_a_bad_configuration_is_one_line_per_error(tmp_path: Path) -> None:
+    assert "num.partitions=x" in refused("num.partitions=x", f"log.dirs={tmp_path}")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace_broker.server", str(tmp_path / "nothing.properties")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"headrace broker: {tmp_path}/nothing.properties: No such file or directory\n"
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
+    if os.geteuid() != 0 or subprocess.run(options, capture_output=True).returncode != 0:
+        pytest.skip("needs root, to mount a small tmpfs")
+    try:
+        (mount / ".filler").write_bytes(bytes(56 * 1024))
+        line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={mount / 'd'}")
+        assert "No space left" in line or "disk is full" in line
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_disk_that_fills_up_costs_the_writer_an_error_and_nobody_the_data(tmp_path: Path) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)]
+    if os.geteuid() != 0 or subprocess.run(options, capture_output=True).returncode != 0:
+        pytest.skip("needs root, to mount a small tmpfs")
+    try:
+        with running_broker(mount) as broker, RawClient(broker.address) as client:
+            create_topic(client, "t")
+            written = 0
+            for _ in range(100):
+                answer = client.call(produce_request("t", batch(bytes(200_000))), 9).responses[0]
+                if answer.partition_responses[0].error_code:
+                    break
+                written += 1
+            assert answer.partition_responses[0].error_code == 56
+            assert 5 < written < 100
+            found = client.call(fetch_request("t", max_bytes=1000), 12).responses[0].partitions[0]
+            assert found.high_watermark == written
+            assert broker.log.count("No space left") >= 1
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it_cleanly_although_clients_wait(tmp_path: Path, number: signal.Signals) -> None:
+    with running_broker(tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            create_topic(client, "t")
+            client.send(fetch_request("t", max_wait_ms=60_000), 12)
+            began = time.monotonic()
+            os.kill(broker.pid, number)
+            assert client.is_closed()
+            while not (broker.data_dir / ".kafka_cleanshutdown").exists():
+                assert time.monotonic() - began < 5
+                time.sleep(0.01)
+        assert "Traceback" not in broker.log
+        broker.stop()
+
+
+def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess, sys\n"
+        "read_fd, write_fd = os.pipe()\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'headrace_broker.server', '--property', "
+        f"'listeners=PLAINTEXT://127.0.0.1:0', '--property', 'log.dirs={tmp_path / 'd'}', '--watch-fd', str(read_fd)], "
+        "pass_fds=[read_fd], stdout=subprocess.PIPE, text=True)\n"
+        "print(child.pid, child.stdout.readline(), flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    parent = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert parent.returncode == -signal.SIGKILL
+    pid = int(parent.stdout.split()[0])
+    assert "serves 127.0.0.1:" in parent.stdout
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        assert time.monotonic() < deadline, "the broker outlived its parent"
+        time.sleep(0.01)
+    assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
+
+
+def test_ready_fd_tells_the_address(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    command = [sys.executable, "-m", "headrace_broker.server", "--ready-fd", str(write_fd)]
+    command += ["--property", "listeners=PLAINTEXT://localhost:0", "--property", f"log.dirs={tmp_path / 'd'}"]
+    process = subprocess.Popen(command, pass_fds=[write_fd], stdout=subprocess.PIPE, text=True)
+    os.close(write_fd)
+    try:
+        with open(read_fd, encoding="ascii") as ready:
+            address = ready.read()
+        found = re.fullmatch(r"localhost:(\d+)\n", address)
+        assert found is not None
+        for host in ("127.0.0.1", "::1"):
+            if host == "::1" and not _has_ipv6():
+                continue
+            socket.create_connection((host, int(found[1])), timeout=5).close()
+    finally:
+        process.terminate()
+        assert process.communicate(timeout=10)[0].startswith("headrace broker 1 serves localhost:")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def test_connections_are_limited(tmp_path: Path) -> None:
+    with (
+        running_broker(tmp_path, max_connections="2") as broker,
+        RawClient(broker.address) as first,
+        RawClient(broker.address) as second,
+    ):
+        create_topic(first, "a")
+        create_topic(second, "b")
+        with RawClient(broker.address) as third:
+            assert third.is_closed()
+        assert "max.connections=2" in broker.log
+        assert set(topics_of(first)) == {"a", "b"}

@@ -1,0 +1,131 @@
+"""The broker's configuration: Kafka's keys, every error at once, warnings by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.server.config import BrokerConfig, ConfigError
+from headrace_broker.server.endpoints import Listener
+
+
+def parse(**properties: str) -> BrokerConfig:
+    """`node_id="2"` sets `node.id`."""
+    return BrokerConfig.from_properties(
+        {"node.id": "1"} | {key.replace("_", "."): value for key, value in properties.items()}
+    )
+
+
+def errors_of(**properties: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(**properties)
+    return caught.value.errors
+
+
+def test_defaults_are_kafkas() -> None:
+    config = parse()
+    assert config.auto_create_topics_enable
+    assert config.num_partitions == 1
+    assert config.offsets_topic_num_partitions == 50
+    assert config.socket_request_max_bytes == 104_857_600
+    assert config.connections_max_idle_ms == 600_000
+    assert config.log_dirs == ("/tmp/kafka-logs",)
+    assert config.listeners == (Listener("PLAINTEXT", "", 9092),)
+    assert config.log_defaults.retention_ms == 7 * 24 * 3_600_000
+    assert config.warnings == ()
+
+
+def test_a_file_as_kafka_ships_it() -> None:
+    config = parse(
+        process_roles="broker,controller",
+        controller_quorum_bootstrap_servers="localhost:9093",
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+        inter_broker_listener_name="PLAINTEXT",
+        advertised_listeners="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        controller_listener_names="CONTROLLER",
+        listener_security_protocol_map="CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+        num_network_threads="3",
+        socket_send_buffer_bytes="102400",
+        log_dirs="/tmp/a, /tmp/b",
+        num_recovery_threads_per_data_dir="1",
+        offsets_topic_replication_factor="1",
+        log_retention_hours="168",
+        log_segment_bytes="1073741824",
+        log_retention_check_interval_ms="300000",
+    )
+    assert config.listeners == (Listener("PLAINTEXT", "", 9092),)
+    assert config.advertised_listeners == (Listener("PLAINTEXT", "localhost", 9092),)
+    assert config.log_dirs == ("/tmp/a", "/tmp/b")
+    assert config.log_defaults.retention_ms == 168 * 3_600_000
+    assert all("no meaning" in warning for warning in config.warnings)
+    assert {warning.split()[0] for warning in config.warnings} == {
+        "controller.quorum.bootstrap.servers",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+    }
+
+
+def test_every_error_is_reported_at_once_by_its_key() -> None:
+    errors = errors_of(
+        num_partitions="many",
+        auto_create_topics_enable="maybe",
+        socket_request_max_bytes="0",
+        listeners="PLAINTEXT:9092",
+        log_retention_hours="soon",
+        controller_quorum_voters="1@a:1,2@b:1",
+        process_roles="broker",
+    )
+    keys = sorted(error.split("=")[0].split(":")[0].split(" ")[0] for error in errors)
+    assert keys == [
+        "auto.create.topics.enable",
+        "controller.quorum.voters",
+        "listeners",
+        "log.retention.hours",
+        "num.partitions",
+        "process.roles",
+        "socket.request.max.bytes",
+    ]
+
+
+def test_unknown_keys_are_warned_about_with_the_nearest() -> None:
+    warnings = parse(num_partition="3", frobnicate="1").warnings
+    assert warnings == (
+        "num.partition is not a key of the broker and is ignored; did you mean num.partitions?",
+        "frobnicate is not a key of the broker and is ignored",
+    )
+
+
+def test_a_missing_node_id_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"node.id is required.*node.id=1"):
+        BrokerConfig.from_properties({})
+
+
+@pytest.mark.parametrize(
+    ("listeners", "words"),
+    [
+        ("SASL_SSL://:9092", "SASL_SSL"),
+        ("FOO://:9092", "listener.security.protocol.map"),
+        ("PLAINTEXT://:9092,PLAINTEXT://:9093", "named twice"),
+        ("PLAINTEXT://:99999", "NAME://host:port"),
+        ("CONTROLLER://:9093", "no listener for clients"),
+    ],
+)
+def test_listeners_that_cannot_be_served_are_refused_by_name(listeners: str, words: str) -> None:
+    (error,) = errors_of(listeners=listeners)
+    assert words in error
+
+
+def test_several_named_listeners_with_their_own_advertised_addresses() -> None:
+    config = parse(
+        listeners="IN://127.0.0.1:0,OUT://[::1]:9094",
+        listener_security_protocol_map="IN:PLAINTEXT,OUT:PLAINTEXT",
+        advertised_listeners="OUT://broker.example:19094",
+    )
+    assert config.listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "::1", 9094))
+    assert config.advertised_listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "broker.example", 19094))
+    (error,) = errors_of(advertised_listeners="PLAINTEXT://0.0.0.0:9092")
+    assert "name a host" in error
+
+
+def test_old_names_are_understood() -> None:
+    config = BrokerConfig.from_properties({"broker.id": "7", "log.dir": "/tmp/x"})
+    assert (config.node_id, config.log_dirs) == (7, ("/tmp/x",))

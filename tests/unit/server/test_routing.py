@@ -1,0 +1,79 @@
+"""Counting and sweeping connections, and what is made of the handler modules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from headrace_broker.protocol.apis import API
+from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.routing import RequestRouter, load_routes
+
+
+class Transport:
+    closed = False
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return self.host, 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def router(**limits: int) -> RequestRouter:
+    config = SimpleNamespace(max_connections=100, max_connections_per_ip=100, connections_max_idle_ms=30_000)
+    for name, value in limits.items():
+        setattr(config, name, value)
+    broker: Any = SimpleNamespace(config=config)
+    return RequestRouter(broker, {})
+
+
+def connect(to: RequestRouter, host: str = "127.0.0.1") -> tuple[Connection, Transport]:
+    transport: Any = Transport(host)
+    connection = Connection(to, "PLAINTEXT", ConnectionLimits())
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_connections_are_limited_in_all_and_per_host() -> None:
+    both = router(max_connections=3, max_connections_per_ip=2)
+    assert not connect(both)[1].closed
+    second, _ = connect(both)
+    assert connect(both)[1].closed
+    assert not connect(both, "10.0.0.1")[1].closed
+    assert connect(both, "10.0.0.2")[1].closed
+    second.connection_lost(None)
+    assert not connect(both)[1].closed
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
+    swept = router(connections_max_idle_ms=30_000)
+    _, idle = connect(swept)
+    busy, busy_transport = connect(swept)
+    for _ in range(5):
+        busy.active = True
+        swept.sweep(10_000)
+    assert idle.closed
+    assert not busy_transport.closed
+
+
+def test_minus_one_never_closes_an_idle_connection() -> None:
+    swept = router(connections_max_idle_ms=-1)
+    _, idle = connect(swept)
+    for _ in range(5):
+        swept.sweep(1_000_000_000)
+    assert not idle.closed
+
+
+def test_every_handler_serves_versions_that_its_api_has() -> None:
+    routes = load_routes()
+    assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 37, 44, 46, 60}.issubset(routes)
+    for key, route in routes.items():
+        api = API[key]
+        assert api.min_version <= route.versions[0] <= route.versions[1] <= api.max_version, api
+        assert route.advertised[0] <= route.versions[0], api
+        assert route.advertised[1] == route.versions[1], api
+        assert (route.handle is None) != (route.handle_frame is None), api
