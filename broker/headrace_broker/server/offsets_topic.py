@@ -25,6 +25,10 @@ class OffsetsTopic:
         topic = self._broker.metadata.image.topics.get(GROUP_METADATA_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
+    def topic_exists(self, topic: str) -> bool:
+        """Whether the image has a topic of this name."""
+        return topic in self._broker.metadata.image.topics
+
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch as leader and return its last offset; raises ApiError when nothing was written."""
         held = self._partition(partition)

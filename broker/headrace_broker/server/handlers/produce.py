@@ -57,45 +57,61 @@ if TYPE_CHECKING:
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
     """Append every batch and answer; acks=all waits for the high watermark."""
     transactional_id, acks, timeout_ms, topics = read_produce_request(frame, version)
-    refused = _refused(transactional_id, acks)
-    results: list[_TopicResult] = []
-    failed = False
-    for topic, partitions in topics:
-        of_topic: list[_Result] = []
-        for index, records in partitions:
-            partition = None
-            try:
-                if refused is not None:
-                    raise refused
-                partition = _find(broker, topic, index)
-                of_topic.append((index, partition, _append(broker, partition, records, version)))
-            except ApiError as error:
-                failed = True
-                of_topic.append((index, partition, error))
-        results.append((topic, of_topic))
-    if acks == _NONE:
-        if failed:
-            connection.close(f"acks=0 and {_first_failure(results)}")
-        return
-    if acks == _ALL:
-        missing = _not_replicated(results)
-        if missing:
-            _answer_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
+    if len(topics) == 1 and acks == 1 and transactional_id is None:
+        topic, partitions = topics[0]
+        if len(partitions) == 1:  # what producers of one topic send, and worth its own few lines
+            index, records = partitions[0]
+            connection.reply((_append_and_encode(broker, connection, correlation_id, version, topic, index, records),))
             return
-    if not failed and len(results) == 1 and len(results[0][1]) == 1:
-        index, _, info = results[0][1][0]
-        connection.reply((_encode_only(correlation_id, version, results[0][0], index, info),))
+    refused = _refused(transactional_id, acks)
+    results = [
+        (topic, [_attempt(broker, topic, index, records, version, refused) for index, records in partitions])
+        for topic, partitions in topics
+    ]
+    if acks == _NONE:
+        failure = _first_failure(results)
+        if failure is not None:
+            connection.close(f"acks=0 and {failure}")
+        return
+    missing = _not_replicated(results) if acks == _ALL else {}
+    if missing:
+        _answer_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
     else:
         connection.reply(encode_response(correlation_id, _response(broker, connection, results, version), version))
 
 
-def _encode_only(
-    correlation_id: int, version: int, topic: str | bytes, index: int, info: AppendInfo | ApiError
+def _append_and_encode(
+    broker: Broker,
+    connection: Connection,
+    correlation_id: int,
+    version: int,
+    topic: str | bytes,
+    index: int,
+    records: memoryview | None,
 ) -> bytes:
-    assert not isinstance(info, ApiError)
+    partition = None
+    try:
+        partition = _find(broker, topic, index)
+        info = _append(broker, partition, records, version)
+    except ApiError as error:
+        results: list[_TopicResult] = [(topic, [(index, partition, error)])]
+        return b"".join(encode_response(correlation_id, _response(broker, connection, results, version), version))
     return encode_appended(
         correlation_id, version, topic, index, info.base_offset, info.log_append_time_ms, info.log_start_offset
     )
+
+
+def _attempt(
+    broker: Broker, topic: str | bytes, index: int, records: memoryview | None, version: int, refused: ApiError | None
+) -> _Result:
+    if refused is not None:
+        return index, None, refused
+    partition = None
+    try:
+        partition = _find(broker, topic, index)
+        return index, partition, _append(broker, partition, records, version)
+    except ApiError as error:
+        return index, partition, error
 
 
 def _refused(transactional_id: str | None, acks: int) -> ApiError | None:
@@ -211,10 +227,10 @@ def _partition_response(result: _Result, version: int, leaders: set[int]) -> Par
     return response
 
 
-def _first_failure(results: list[_TopicResult]) -> str:
+def _first_failure(results: list[_TopicResult]) -> str | None:
     for topic, of_topic in results:
         for index, _, info in of_topic:
             if isinstance(info, ApiError):
                 name = topic if isinstance(topic, str) else topic.hex()
                 return f"{name}-{index} refused its batch: {info}"
-    return "nothing failed"
+    return None
