@@ -277,9 +277,8 @@ class PartitionLog:
             if header.partition_leader_epoch != self._epochs.latest_epoch:
                 self.assign_epoch(header.partition_leader_epoch, header.base_offset)
         segment = self._active
-        if not segment.has_room(
-            len(data), last.last_offset, config.segment_bytes, config.segment_index_bytes
-        ) or self._is_aged(segment, now_ms, last.max_timestamp):
+        has_room = segment.has_room(len(data), last.last_offset, config.segment_bytes, config.segment_index_bytes)
+        if not has_room or self._is_aged(segment, now_ms, last.max_timestamp):
             self.roll(now_ms, headers[0].base_offset)
             segment = self._active
         try:

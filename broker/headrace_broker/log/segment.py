@@ -69,6 +69,7 @@ class LogSegment:
         "_directory",
         "_file",
         "_index",
+        "_index_bytes",
         "_indexes_dirty",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -101,6 +102,7 @@ class LogSegment:
         self._file: StorageFile | None = None
         self._index: OffsetIndex | None = OffsetIndex() if is_new else None
         self._time_index: TimeIndex | None = TimeIndex() if is_new else None
+        self._index_bytes = 0
         self._indexes_dirty = is_new
         self._bytes_since_index_entry = 0
         self._cursors: dict[int, int] = {}
@@ -161,9 +163,13 @@ class LogSegment:
             self._time_index = TimeIndex.decode(self._storage.read(self.path(TIME_INDEX_SUFFIX)))
             if len(self._index) and self._index.positions[-1] >= self.size_bytes:
                 raise ValueError("the last entry points behind the end of the log")
+            self._index_bytes = self._larger_index_size()
         except (ValueError, FileNotFoundError) as error:
             _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG_SUFFIX), error)
             self.rebuild_indexes()
+
+    def _larger_index_size(self) -> int:
+        return max(OFFSET_ENTRY_SIZE * len(self.index), TIME_ENTRY_SIZE * len(self.time_index))
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
         """Make both indexes and the largest timestamp anew from the batch headers."""
@@ -175,6 +181,7 @@ class LogSegment:
     def reset_indexes(self) -> None:
         """Forget everything that `note` gathers, before the records are walked again."""
         self._index, self._time_index = OffsetIndex(), TimeIndex()
+        self._index_bytes = 0
         self._indexes_dirty = True
         self._bytes_since_index_entry = 0
         self._max_timestamp = NO_TIMESTAMP
@@ -263,6 +270,7 @@ class LogSegment:
         if self._bytes_since_index_entry > index_interval_bytes:
             self.index.append(header.base_offset + header.last_offset_delta - self.base_offset, position)
             self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self._index_bytes = self._larger_index_size()
             self._indexes_dirty = True
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += header.batch_length + OVERHEAD_SIZE
@@ -272,8 +280,7 @@ class LogSegment:
         return (
             self.size_bytes + size_bytes <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and len(self.index) < segment_index_bytes // OFFSET_ENTRY_SIZE
-            and len(self.time_index) < segment_index_bytes // TIME_ENTRY_SIZE
+            and self._index_bytes + TIME_ENTRY_SIZE <= segment_index_bytes
         )
 
     def truncate_to_position(self, size_bytes: int, next_offset: int) -> None:
@@ -284,6 +291,7 @@ class LogSegment:
         self.index.truncate(size_bytes)
         times = self.time_index
         times.truncate(next_offset - self.base_offset)
+        self._index_bytes = self._larger_index_size()
         self._indexes_dirty = True
         self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)

@@ -453,3 +453,13 @@ def test_flush_messages_moves_the_recovery_point() -> None:
     assert log.recovery_point == 0
     append(log, b"c")
     assert log.recovery_point == 3
+
+
+def test_a_full_index_rolls_the_segment() -> None:
+    log = open_log(config=LogConfig(index_interval_bytes=0, segment_index_bytes=120))
+    for number in range(30):
+        append(log, b"x", timestamp=NOW + number)
+    assert len(log.segments) > 2
+    for segment in log.segments:
+        assert log.storage.size(segment.path(".timeindex")) <= 120
+    assert values_from(log) == [b"x"] * 30
