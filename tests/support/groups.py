@@ -263,9 +263,13 @@ class MemoryTopic:
         self.commits = True
         self.error: ErrorCode | None = None
         self.count = PARTITIONS
+        self.missing: set[str] = set()
 
     def partition_count(self) -> int:
         return self.count
+
+    def topic_exists(self, topic: str) -> bool:
+        return topic not in self.missing
 
     def append(self, partition: int, batch: bytearray) -> int:
         if self.error is not None:

@@ -17,6 +17,7 @@ from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.records import encode_record
 from headrace_broker.coordinator.groups.shard import GroupShard
 from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome, Reply
+from headrace_broker.protocol.codec import EncodeError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import Buffer
 from headrace_broker.records.builder import build_batch, split
@@ -29,10 +30,13 @@ _JUMP_MS = 500
 
 
 class InternalTopic(Protocol):
-    """The coordinator's port to its internal topic; nothing here waits."""
+    """The coordinator's port to its internal topic, and to what topics there are; nothing here waits."""
 
     def partition_count(self) -> int:
         """How many partitions the topic has; 0 while it does not exist."""
+
+    def topic_exists(self, topic: str) -> bool:
+        """Whether any topic of this name exists."""
 
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch as leader and return its last offset. Raises ApiError when nothing was written."""
@@ -120,7 +124,11 @@ class ShardRunner:
         """Append the records in batches no larger than the topic takes; the error of the first refused batch."""
         if not records:
             return None
-        pairs = [encode_record(record) for record in records]
+        try:
+            pairs = [encode_record(record) for record in records]
+        except EncodeError:
+            _log.exception("Records for partition %d of the internal topic cannot be written", self._partition)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         columns = RecordColumns(values=[value for _, value in pairs], keys=[key for key, _ in pairs], timestamps=now_ms)
         done = 0
         for part in split(columns, self._config.batch_size_bytes_max):
@@ -180,10 +188,12 @@ class ShardRunner:
 
     def _run_timers(self) -> None:
         self._timer = None
-        self.flush()
-        for outcome in self.shard.run_timers(self.now_ms()):
-            self._execute(outcome)
-        self._arm()
+        try:
+            self.flush()
+            for outcome in self.shard.run_timers(self.now_ms()):
+                self._execute(outcome)
+        finally:
+            self._arm()  # one group's failure must not stop the clock of the others
 
     def now_ms(self) -> int:
         """Wall-clock time; when somebody sets the clock, sessions and rebalances take no notice."""

@@ -18,7 +18,7 @@ from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.fetch_replies import asked_groups, fetch_response, group_error
 from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.coordinator.groups.offset_requests import commit_response
-from headrace_broker.coordinator.groups.records import decode_record
+from headrace_broker.coordinator.groups.records import NAME_LENGTH_MAX, decode_record
 from headrace_broker.coordinator.groups.shard import GroupShard
 from headrace_broker.coordinator.placement import coordinator_partition
 from headrace_broker.coordinator.runner import InternalTopic, ShardRunner
@@ -109,6 +109,9 @@ class GroupCoordinator:
         del self._loading[partition]
         self._runners[partition] = runner
         runner.run(shard.loaded(runner.now_ms()))
+        # a crash may have come between the deletion of a topic and the removal of its offsets
+        gone = frozenset(topic for topic in shard.offsets.topics() if not self._topic.topic_exists(topic))
+        runner.run(shard.topics_deleted(gone))
         if shard.groups:
             _log.info("Loaded %d groups of partition %d of __consumer_offsets", len(shard.groups), partition)
 
@@ -268,7 +271,9 @@ class GroupCoordinator:
     # -- the way to a shard
 
     def _runner(self, group_id: str) -> ShardRunner:
-        """The runner of the group's shard. Raises ApiError while it is loading, and when it is not here."""
+        """The runner of the group's shard. Raises ApiError while it is loading, when it is not here, for no name."""
+        if len(group_id) > NAME_LENGTH_MAX:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         count = self._topic.partition_count()
         partition = coordinator_partition(group_id, count) if count else -1
         runner = self._runners.get(partition)

@@ -310,3 +310,46 @@ def test_offsets_of_deleted_topics_and_of_the_past_are_removed() -> None:
         assert await fetch(coordinator) == -1
 
     coordinated(scene, GroupConfig(offsets_retention_ms=20, offsets_retention_check_interval_ms=30))
+
+
+def test_offsets_of_a_topic_that_went_away_in_a_crash_are_removed_when_loading() -> None:
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        await coordinator.commit_offsets(commit(1), 9)
+        topic.missing.add("t")
+        partition = coordinator_partition("g", PARTITIONS)
+        await coordinator.load(partition)
+        topic.missing.clear()
+        assert await fetch(coordinator) == -1
+        await coordinator.load(partition)
+        assert await fetch(coordinator) == -1
+
+    coordinated(scene)
+
+
+def test_names_too_long_to_be_stored_are_refused_at_the_door() -> None:
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        long = "x" * 40_000
+        assert error_of(await coordinator.commit_offsets(commit(1, long), 9)) is ErrorCode.INVALID_GROUP_ID
+        assert (await coordinator.join_group(join(group=long), 9, CLIENT)).error_code == ErrorCode.INVALID_GROUP_ID
+        for field in ("protocol_type", "group_instance_id"):
+            request = join()
+            setattr(request, field, long)
+            assert (await coordinator.join_group(request, 9, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
+        request = join()
+        request.protocols = [JoinGroupRequestProtocol(name=long, metadata=b"")]
+        assert (await coordinator.join_group(request, 9, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
+        assert not any(topic.batches)
+
+    coordinated(scene)
+
+
+def test_what_cannot_be_written_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        odd = commit(1)
+        odd.topics[0].name = "x" * 40_000
+        assert error_of(await coordinator.commit_offsets(odd, 9)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert error_of(await coordinator.commit_offsets(commit(2), 9)) is ErrorCode.NONE
+        assert await fetch(coordinator) == 2
+
+    coordinated(scene)
+    assert "cannot be written" in caplog.text

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member, Parked
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.rebalance import Rebalancer
-from headrace_broker.coordinator.groups.records import empty_group_record, group_record
+from headrace_broker.coordinator.groups.records import NAME_LENGTH_MAX, empty_group_record, group_record
 from headrace_broker.coordinator.groups.replies import SKIP_ASSIGNMENT_VERSION, join_answer, join_error
 from headrace_broker.coordinator.runtime import Outcome, Token
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -62,6 +62,10 @@ class _Join:
             Parked(token, version),
         )
 
+    def names(self) -> list[str]:
+        """What of it will be stored as a string."""
+        return [self.client.client_id, self.group_instance_id or "", self.protocol_type, *self.protocols]
+
 
 class Joining:
     """The JoinGroup requests of one shard's groups."""
@@ -110,6 +114,8 @@ class Joining:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         if not self._config.min_session_timeout_ms <= join.session_timeout_ms <= self._config.max_session_timeout_ms:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if any(len(name) > NAME_LENGTH_MAX for name in join.names()):
+            raise ApiError(ErrorCode.INVALID_REQUEST)
         if join.group_id not in self._groups and join.member_id:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 

@@ -52,6 +52,10 @@ class OffsetStore:
     def has_group(self, group_id: str) -> bool:
         return group_id in self._offsets
 
+    def topics(self) -> set[str]:
+        """The topics that any group has offsets of."""
+        return {topic for by_topic in self._offsets.values() for topic in by_topic}
+
     # -- records that remove
 
     def tombstones_of_group(self, group_id: str) -> Iterator[CoordinatorRecord]:

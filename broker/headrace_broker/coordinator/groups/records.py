@@ -30,6 +30,9 @@ from headrace_broker.protocol.versioned import (
     key_type,
 )
 
+NAME_LENGTH_MAX = 8_000
+"""Characters in a name that can surely be stored, with something added: a string holds 32767 bytes."""
+
 _OFFSET_VALUE_VERSION = 3
 _EXPIRING_OFFSET_VALUE_VERSION = 1
 _GROUP_VALUE_VERSION = 3
