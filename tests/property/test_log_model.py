@@ -24,7 +24,7 @@ PRODUCER_ID = 5
 class LogMachine(RuleBasedStateMachine):
     """`model` holds (value, timestamp, epoch) of every offset from 0 on; `start` is where the log starts."""
 
-    @initialize(segment_bytes=st.integers(250, 1500), interval=st.integers(0, 400))
+    @initialize(segment_bytes=st.integers(600, 1800), interval=st.integers(0, 400))
     def begin(self, segment_bytes: int, interval: int) -> None:
         self.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval, retention_bytes=3000)
         self.storage = MemoryStorage()

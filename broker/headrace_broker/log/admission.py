@@ -72,6 +72,11 @@ def admit(records: bytearray | memoryview, config: LogConfig, origin: AppendOrig
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a record batch of {size_bytes} bytes is over the topic's max.message.bytes={config.max_message_bytes}",
         )
+    if size_bytes > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"a record batch of {size_bytes} bytes does not fit into a segment of segment.bytes={config.segment_bytes}",
+        )
     if crc32c(memoryview(records)[ATTRIBUTES_OFFSET:]) != header.crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the checksum {header.crc:#010x} does not match the record batch")
     count = header.records_count

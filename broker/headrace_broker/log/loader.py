@@ -23,18 +23,21 @@ from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.producer_state import CorruptSnapshotError, ProducerState
 from headrace_broker.log.segment import (
     DELETED_SUFFIX,
+    INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
     LogSegment,
     OpenSegments,
     file_name,
 )
 from headrace_broker.log.storage import Storage
-from headrace_broker.records.batch import BatchHeader, CorruptBatchError, verify_crc
+from headrace_broker.records.batch import BatchHeader, CorruptBatchError, iter_batches, verify_crc
 from headrace_broker.records.control import parse_control_key, parse_coordinator_epoch
 from headrace_broker.records.reader import read_batch
 
 _log = logging.getLogger(__name__)
+SWAP_SUFFIX = ".swap"
 _RECOVERY_CHUNK_SIZE = 1024 * 1024
 _LEFT_OVER_SUFFIXES = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
@@ -67,6 +70,8 @@ def load(
     """Return the log in `directory`, made if missing. Raises OSError."""
     storage.makedirs(directory)
     names = _without_left_overs(storage, directory)
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        names = _finish_swaps(storage, directory, names)
     segments = [
         LogSegment(
             storage,
@@ -164,6 +169,31 @@ def _without_left_overs(storage: Storage, directory: str) -> list[str]:
         else:
             names.append(name)
     return names
+
+
+def _finish_swaps(storage: Storage, directory: str, names: list[str]) -> list[str]:
+    """Put compacted segments in the place of those they were made from, where a stop came between (KAFKA-6264).
+
+    A `.swap` file is complete; the segments it replaces begin within its offsets. Returns the names then.
+    """
+    for name in sorted(name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        base_offset = offset_of(name)
+        path = f"{directory}/{name}"
+        size_bytes = storage.size(path)
+        end_offset = base_offset
+        file = storage.open(path)
+        for _, header in iter_batches(file.pread(size_bytes, 0)):
+            end_offset = header.next_offset
+        file.close()
+        for old in [old for old in names if old.endswith(LOG_SUFFIX) and base_offset <= offset_of(old) < end_offset]:
+            _log.info("Replacing %s/%s by the compacted %s", directory, old, name)
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                storage.remove(f"{directory}/{file_name(offset_of(old), suffix)}")
+        storage.rename(path, path.removesuffix(SWAP_SUFFIX))
+    for name in storage.listdir(directory):
+        if name.endswith(SWAP_SUFFIX):  # indexes: cheaper to build anew than to trust
+            storage.remove(f"{directory}/{name}")
+    return storage.listdir(directory)
 
 
 def _load_epochs(storage: Storage, directory: str, names: Sequence[str]) -> LeaderEpochCache:

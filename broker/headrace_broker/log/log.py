@@ -24,7 +24,15 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.producer_state import ProducerBatch, ProducerState
 from headrace_broker.log.retention import SegmentFacts, count_expired
-from headrace_broker.log.segment import SNAPSHOT_SUFFIX, LogSegment, OpenSegments, file_name
+from headrace_broker.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    LogSegment,
+    OpenSegments,
+    file_name,
+)
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import (
@@ -176,7 +184,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Where a read_committed consumer stops: the oldest open transaction, or the high watermark."""
-        unstable = self._producers.first_unstable_offset() if self._producers.producers else None
+        unstable = self._producers.first_unstable_offset()
         return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
 
     @property
@@ -444,7 +452,8 @@ class PartitionLog:
         """Return (files of rolled segments behind the recovery point, the offset they reach), for a flush elsewhere."""
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]
-        return [segment.path(".log") for segment in rolled], self._active.base_offset
+        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        return [segment.path(suffix) for segment in rolled for suffix in suffixes], self._active.base_offset
 
     def rolled_flushed(self, end_offset: int, error: OSError | None) -> None:
         """Take the result of a flush of rolled segments: all before `end_offset` is on disk now, or it failed."""

@@ -59,11 +59,12 @@ class ProducerEntry:
 class ProducerState:
     """producer id -> entry, for one partition, up to `end_offset`."""
 
-    __slots__ = ("end_offset", "producers")
+    __slots__ = ("_open_transactions", "end_offset", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[int, ProducerEntry] = {}
         self.end_offset = 0
+        self._open_transactions: dict[int, int] = {}
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
         """Return the batch this one repeats, or None when it is the next one.
@@ -124,6 +125,7 @@ class ProducerState:
         entry.timestamp = header.max_timestamp
         if header.is_transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = header.base_offset
+            self._open_transactions[header.producer_id] = header.base_offset
 
     def update_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
         """Take in a commit or abort marker: the producer's transaction is over."""
@@ -134,11 +136,11 @@ class ProducerState:
         entry.coordinator_epoch = coordinator_epoch
         entry.timestamp = header.max_timestamp
         entry.transaction_first_offset = -1
+        self._open_transactions.pop(header.producer_id, None)
 
     def first_unstable_offset(self) -> int | None:
         """Return where the oldest open transaction begins, None without one."""
-        offsets = [entry.transaction_first_offset for entry in self.producers.values()]
-        return min((offset for offset in offsets if offset >= 0), default=None)
+        return min(self._open_transactions.values(), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers that have been idle for `expiration_ms` and have no transaction open."""
@@ -148,6 +150,7 @@ class ProducerState:
 
     def clear(self, end_offset: int) -> None:
         self.producers.clear()
+        self._open_transactions.clear()
         self.end_offset = end_offset
 
     def encode_snapshot(self) -> bytes:
@@ -172,6 +175,11 @@ class ProducerState:
         """Replace everything by a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
         self.producers = decode_snapshot(data)
         self.end_offset = end_offset
+        self._open_transactions = {
+            producer_id: entry.transaction_first_offset
+            for producer_id, entry in self.producers.items()
+            if entry.transaction_first_offset >= 0
+        }
 
 
 def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:

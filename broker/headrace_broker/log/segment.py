@@ -306,6 +306,8 @@ class LogSegment:
         """Return once records and indexes would survive a power failure."""
         self.file.sync()
         self.write_indexes()
+        self._storage.sync(self.path(INDEX_SUFFIX))
+        self._storage.sync(self.path(TIME_INDEX_SUFFIX))
 
     # Reading
 

@@ -17,6 +17,7 @@ from headrace_broker.records.batch import iter_batches
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
+from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value
 from headrace_broker.records.reader import read_columns
 
 NOW = 1_700_000_000_000
@@ -463,3 +464,46 @@ def test_a_full_index_rolls_the_segment() -> None:
     for segment in log.segments:
         assert log.storage.size(segment.path(".timeindex")) <= 120
     assert values_from(log) == [b"x"] * 30
+
+
+def test_a_batch_larger_than_a_segment_is_refused() -> None:
+    log = open_log(config=LogConfig(segment_bytes=300))
+    assert error_of(lambda: append(log, b"x" * 300)) == ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_an_interrupted_compaction_is_finished() -> None:
+    storage = MemoryStorage()
+    config = LogConfig(segment_bytes=300)
+    log = open_log(storage, config)
+    for number in range(12):
+        append(log, b"value %d" % number)
+    bases = [segment.base_offset for segment in log.segments]
+    replaced = [segment for segment in log.segments if segment.base_offset < bases[2]]
+    kept = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW), base_offset=bases[2] - 1)
+    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", kept)
+    storage.write(f"{DIRECTORY}/{0:020d}.index.swap", b"")
+    storage.remove(replaced[0].path(".log"))
+    log = open_log(storage, config)
+    assert [segment.base_offset for segment in log.segments] == [0, *bases[2:]]
+    assert values_from(log) == [b"compacted", *[b"value %d" % number for number in range(bases[2], 12)]]
+    assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
+
+
+def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    append(log, b"plain")
+    producer = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
+    append(log, b"a", b"b", is_transactional=True, **producer)
+    assert (log.last_stable_offset, log.high_watermark) == (1, 3)
+    log.close(clean=True, now_ms=NOW)
+    log = open_log(storage, was_closed_cleanly=True)
+    log.high_watermark = 3
+    assert log.last_stable_offset == 1
+    marker = build_control_batch(
+        ControlType.COMMIT, end_transaction_value(0), timestamp=NOW, producer_id=3, producer_epoch=0
+    )
+    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
+    log.high_watermark = 4
+    assert log.last_stable_offset == 4
+    assert open_log(storage).last_stable_offset == 0
