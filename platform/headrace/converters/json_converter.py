@@ -220,6 +220,7 @@ class JsonConverter(Converter, HeaderConverter):
         try:
             envelope = _envelope.decode(data)
         except msgspec.ValidationError:
+            parse(data)  # says so when it is not even JSON
             raise DataError(_NOT_AN_ENVELOPE) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise unreadable(error) from None

@@ -261,7 +261,7 @@ def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
             after[field.index] = convert
         default = _NULL if type_ is msgspec.Raw else None if field.schema.optional else msgspec.NODEFAULT
         fields.append((f"v{field.index}", type_, msgspec.field(name=field.name, default=default)))
-    decode = msgspec.json.Decoder(msgspec.defstruct("Row", fields, gc=False)).decode
+    decode = msgspec.json.Decoder(msgspec.defstruct("Row", fields, gc=False, kw_only=True)).decode
     as_tuple = msgspec.structs.astuple
     if not after:
         return lambda payloads: list(map(as_tuple, map(decode, payloads)))

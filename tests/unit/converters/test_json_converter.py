@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.api.converter import Run
+from headrace.api.errors import BatchError, ConfigErrors, DataError
+from headrace.converters.json_converter import JsonConverter
+from headrace.data.logical import (
+    DATE_SCHEMA,
+    OPTIONAL_TIMESTAMP_SCHEMA,
+    TIME_SCHEMA,
+    TIMESTAMP_SCHEMA,
+    decimal_schema,
+)
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    Type,
+    array,
+    map_of,
+    struct,
+)
+from headrace.data.struct import Struct
+
+NOT_AN_ENVELOPE = (
+    'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
+    "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
+)
+
+
+def converter(**props: str) -> JsonConverter:
+    made = JsonConverter()
+    made.configure({name.replace("_", "."): value for name, value in props.items()}, False)
+    return made
+
+
+PLAIN = {"schemas_enable": "false"}
+LINE = struct([("line", STRING_SCHEMA), ("source", OPTIONAL_STRING_SCHEMA)])
+LINE_SCHEMA = (
+    b'{"type":"struct","fields":[{"type":"string","optional":false,"field":"line"},'
+    b'{"type":"string","optional":true,"field":"source"}],"optional":false}'
+)
+
+
+# Payloads as Kafka's JsonConverterTest and Jackson have them.
+PAYLOADS: list[tuple[Schema, Any, bytes]] = [
+    (BOOLEAN_SCHEMA, True, b"true"),
+    (INT8_SCHEMA, -12, b"-12"),
+    (INT64_SCHEMA, 4398046511104, b"4398046511104"),
+    (FLOAT32_SCHEMA, 12.34000015258789, b"12.34"),
+    (FLOAT32_SCHEMA, 1.0e10, b"1.0E10"),
+    (FLOAT64_SCHEMA, 12.34, b"12.34"),
+    (FLOAT64_SCHEMA, 1e10, b"1.0E10"),
+    (FLOAT64_SCHEMA, 1e-7, b"1.0E-7"),
+    (FLOAT64_SCHEMA, -5.0, b"-5.0"),
+    (FLOAT64_SCHEMA, math.inf, b'"Infinity"'),
+    (BYTES_SCHEMA, b"test-string", b'"dGVzdC1zdHJpbmc="'),
+    (STRING_SCHEMA, 'a"b\\c/\u00e9\u2028\x1f\x7f\n', '"a\\"b\\\\c/\u00e9\u2028\\u001F\x7f\\n"'.encode()),
+    (STRING_SCHEMA, "\\u001f", b'"\\\\u001f"'),
+    (array(INT32_SCHEMA), [1, 2, 3], b"[1,2,3]"),
+    (map_of(STRING_SCHEMA, INT32_SCHEMA), {"key1": 12, "key2": 15}, b'{"key1":12,"key2":15}'),
+    (map_of(INT32_SCHEMA, INT32_SCHEMA), {1: 12, 2: 15}, b"[[1,12],[2,15]]"),
+    (map_of(OPTIONAL_STRING_SCHEMA, INT32_SCHEMA), {None: 1}, b'{"null":1}'),
+    (decimal_schema(2), Decimal("1.56"), b'"AJw="'),
+    (DATE_SCHEMA, dt.date(1997, 5, 19), b"10000"),
+    (TIME_SCHEMA, dt.time(4, 0), b"14400000"),
+    (TIMESTAMP_SCHEMA, dt.datetime(2001, 9, 9, 1, 46, 40, tzinfo=dt.UTC), b"1000000000000"),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "payload"), PAYLOADS)
+def test_payloads(schema: Schema, value: Any, payload: bytes) -> None:
+    assert converter(**PLAIN).from_connect("t", schema, value) == payload
+    in_struct = struct([("a", schema), ("b", schema.replace(optional=True))])
+    rows = [(value, None), (value, value)]
+    assert converter(**PLAIN).from_connect_batch("t", in_struct, rows) == [
+        b'{"a":' + payload + b',"b":null}',
+        b'{"a":' + payload + b',"b":' + payload + b"}",
+    ]
+
+
+def test_nan() -> None:
+    assert converter(**PLAIN).from_connect("t", FLOAT64_SCHEMA, math.nan) == b'"NaN"'
+    enveloped = converter().from_connect("t", FLOAT64_SCHEMA, math.nan)
+    assert math.isnan(converter().to_connect("t", enveloped).value)
+
+
+def test_the_envelope() -> None:
+    made = converter()
+    data = made.from_connect("t", LINE, Struct(LINE, {"line": "x"}))
+    assert data == b'{"schema":' + LINE_SCHEMA + b',"payload":{"line":"x","source":null}}'
+    assert made.to_connect("t", data) == (LINE, Struct(LINE, {"line": "x"}))
+
+
+def test_every_attribute_of_a_schema_is_written_in_jacksons_order() -> None:
+    schema = Schema(Type.INT32, optional=True, default=7, name="n", version=3, doc="d", parameters={"p": "q", "r": "s"})
+    data = converter().from_connect("t", schema, 1)
+    assert data == (
+        b'{"schema":{"type":"int32","optional":true,"name":"n","version":3,"doc":"d",'
+        b'"parameters":{"p":"q","r":"s"},"default":7},"payload":1}'
+    )
+    assert converter().to_connect("t", data) == (schema, 1)
+    nested = map_of(INT32_SCHEMA, array(decimal_schema(2)), optional=True)
+    assert converter().from_connect("t", nested, None) == (
+        b'{"schema":{"type":"map","keys":{"type":"int32","optional":false},"values":{"type":"array","items":'
+        b'{"type":"bytes","optional":false,"name":"org.apache.kafka.connect.data.Decimal","version":1,'
+        b'"parameters":{"scale":"2"}},"optional":false},"optional":true},"payload":null}'
+    )
+
+
+def test_nulls() -> None:
+    assert converter().from_connect("t", None, None) is None
+    assert converter(**PLAIN).from_connect("t", None, None) is None
+    assert converter(**PLAIN).from_connect("t", OPTIONAL_STRING_SCHEMA, None) == b"null"
+    assert converter().to_connect("t", None) == (None, None)
+    assert converter().to_connect("t", b'{"schema":null,"payload":null}') == (None, None)
+    assert converter(**PLAIN).to_connect("t", b"") == (None, None)
+    with pytest.raises(DataError, match="null value for field that is required and has no default value"):
+        converter().from_connect("t", STRING_SCHEMA, None)
+
+
+def test_nulls_and_defaults() -> None:
+    schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
+    assert converter(**PLAIN).from_connect_batch("t", schema, [(None,), (1,)]) == [b'{"n":7}', b'{"n":1}']
+    keep = converter(replace_null_with_default="false", **PLAIN)
+    assert keep.from_connect_batch("t", schema, [(None,)]) == [b'{"n":null}']
+    data = converter(replace_null_with_default="false").from_connect("t", schema, Struct(schema))
+    assert data is not None
+    assert converter().to_connect("t", data).value.get_without_default("n") == 7
+    assert converter(replace_null_with_default="false").to_connect("t", data).value.get_without_default("n") is None
+
+
+def test_a_structs_default() -> None:
+    inner = struct([("x", INT32_SCHEMA)], optional=True)
+    schema = struct([("p", inner.replace(default=Struct(inner, {"x": 1})))])
+    data = converter().from_connect_batch("t", schema, [(None,), ((2,),)])
+    assert [item[-15:] for item in data if item] == [b':{"p":{"x":1}}}', b':{"p":{"x":2}}}']
+    assert converter().to_connect_batch("t", data) == [Run(schema, [((1,),), ((2,),)])]
+
+
+def test_without_schema() -> None:
+    made = converter(**PLAIN)
+    value = {"s": "x", "i": 2**70, "f": 1e10, "l": [1.5, None, True], "m": {"k": b"ab"}}
+    data = made.from_connect("t", None, value)
+    assert data == b'{"s":"x","i":1180591620717411303424,"f":1.0E10,"l":[1.5,null,true],"m":{"k":"YWI="}}'
+    assert made.to_connect("t", data).value == {**value, "m": {"k": "YWI="}}
+    assert made.to_connect("t", b"12") == (None, 12)
+    assert made.to_connect("t", b"12.0") == (None, 12.0)
+    assert converter().from_connect("t", None, {"a": 1}) == b'{"schema":null,"payload":{"a":1}}'
+    assert made.from_connect("t", None, {1: "a"}) == b'[[1,"a"]]'
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, Decimal("1"), dt.date(2020, 1, 1), Struct(LINE, {"line": "x"})])
+def test_values_that_need_a_schema(value: Any) -> None:
+    with pytest.raises(DataError):
+        converter(**PLAIN).from_connect("t", None, value)
+
+
+def test_numeric_decimals() -> None:
+    made = converter(decimal_format="numeric", **PLAIN)
+    schema = struct([("d", decimal_schema(2))])
+    digits = Decimal("12345678901234567890123.40")
+    assert made.from_connect_batch("t", schema, [(digits,)]) == [b'{"d":12345678901234567890123.40}']
+    reading = converter()
+    for payload, value in ((b"1.50", "1.50"), (b'"AJY="', "1.50"), (b"1e3", "1E+3"), (b"7", "7")):
+        envelope = converter().from_connect("t", schema, Struct(schema, {"d": Decimal("0.00")}))
+        assert envelope is not None
+        data = envelope.replace(b'{"d":"AA=="}', b'{"d":' + payload + b"}")
+        assert str(reading.to_connect("t", data).value.get("d")) == value
+        assert str(reading.to_connect_batch("t", [data])[0].values[0][0]) == value
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"a":1}', b"[]", b"1", b'{"schema":null}', b'{"schema":null,"payload":1,"x":2}', b'{"payload":1,"a":2}']
+)
+def test_what_is_no_envelope(data: bytes) -> None:
+    with pytest.raises(DataError) as caught:
+        converter().to_connect("t", data)
+    assert str(caught.value) == NOT_AN_ENVELOPE
+
+
+@pytest.mark.parametrize("data", [b"{", b'"\xff"', b"nul", b'{"schema":null,"payload":1}x', b"[" * 100_000])
+def test_what_is_no_json(data: bytes) -> None:
+    for made in (converter(), converter(**PLAIN)):
+        with pytest.raises(DataError, match="due to serialization error"):
+            made.to_connect("t", data)
+        with pytest.raises(BatchError):
+            made.to_connect_batch("t", [data])
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("{}", "must contain 'type'"),
+        ('{"type":"int128"}', "Unknown schema type: int128"),
+        ('{"type":"array"}', "element type"),
+        ('{"type":"map","keys":{"type":"string"}}', "value type"),
+        ('{"type":"struct"}', '"fields" argument is not an array'),
+        ('{"type":"struct","fields":[{"type":"int8"}]}', "field name not specified"),
+        ('{"type":"int8","parameters":{"a":1}}', "string values"),
+        ('{"type":"int8","default":"x"}', "INT8"),
+    ],
+)
+def test_what_is_no_schema(schema: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        converter().to_connect("t", b'{"schema":' + schema.encode() + b',"payload":null}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        (INT32_SCHEMA, b'"1"'),
+        (INT32_SCHEMA, b"true"),
+        (INT32_SCHEMA, b"2147483648"),
+        (INT32_SCHEMA, b"null"),
+        (STRING_SCHEMA, b"1"),
+        (BOOLEAN_SCHEMA, b"0"),
+        (FLOAT64_SCHEMA, b'"x"'),
+        (BYTES_SCHEMA, b'"!"'),
+        (TIMESTAMP_SCHEMA, b"1.5"),
+        (TIME_SCHEMA, b"86400000"),
+        (decimal_schema(2), b'""'),
+        (decimal_schema(2), b"[]"),
+        (array(INT32_SCHEMA), b"{}"),
+        (map_of(STRING_SCHEMA, INT32_SCHEMA), b"[]"),
+        (map_of(INT32_SCHEMA, INT32_SCHEMA), b"[[1]]"),
+    ],
+)
+def test_payloads_that_do_not_fit_are_named(schema: Schema, payload: bytes) -> None:
+    made = converter()
+    holder = struct([("before", OPTIONAL_STRING_SCHEMA), ("it", schema)])
+    prefix = made._envelope_prefix(holder)
+    bad, good = prefix + b'{"it":' + payload + b"}}", prefix + b'{"it":' + _good(schema) + b"}}"
+    with pytest.raises(DataError, match='field "it"'):
+        made.to_connect("t", bad)
+    with pytest.raises(BatchError) as caught:
+        made.to_connect_batch("t", [good, bad, None, bad, b"{"])
+    assert list(caught.value.errors) == [1, 3, 4]
+    assert len(made.to_connect_batch("t", [good, None])) == 2
+
+
+def _good(schema: Schema) -> bytes:
+    by_type = {Type.STRING: b'""', Type.BOOLEAN: b"true", Type.BYTES: b'"AA=="', Type.ARRAY: b"[]"}
+    if schema.type is Type.MAP:
+        return b"{}" if schema.key_schema is STRING_SCHEMA else b"[]"
+    return by_type.get(schema.type, b"0")
+
+
+def test_numbers_are_read_as_jackson_reads_them() -> None:
+    made = converter()
+    cases: list[tuple[Schema, bytes, Any]] = [
+        (INT32_SCHEMA, b"3.7", 3),
+        (FLOAT64_SCHEMA, b"1", 1.0),
+        (FLOAT32_SCHEMA, b"0.1", 0.10000000149011612),
+    ]
+    for schema, payload, value in cases:
+        assert made.to_connect("t", made._envelope_prefix(schema) + payload + b"}") == (schema, value)
+        in_struct = struct([("a", schema)])
+        data = made._envelope_prefix(in_struct) + b'{"a":' + payload + b',"unknown":1}}'
+        assert made.to_connect_batch("t", [data]) == [Run(in_struct, [(value,)])]
+
+
+def test_bad_values_are_reported_by_their_place() -> None:
+    rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("\ud800", None)]
+    with pytest.raises(BatchError) as caught:
+        converter().from_connect_batch("t", LINE, rows)
+    assert list(caught.value.errors) == [1, 3, 4, 5]
+    assert 'field "line"' in str(caught.value.errors[1])
+    good = [row for index, row in enumerate(rows) if index not in caught.value.errors]
+    assert len(converter().from_connect_batch("t", LINE, good)) == 2
+
+
+def test_runs_of_schemas() -> None:
+    made = converter()
+    lines = made.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
+    numbers = made.from_connect_batch("t", INT32_SCHEMA, [1])
+    plain = [b'{"schema":null,"payload":5}', b'{ "payload": 6, "schema": null }']
+    odd = [b'{"payload":{"line":"d"}, "schema":' + LINE_SCHEMA + b"}"]
+    data = [*lines, *odd, None, *numbers, *plain, *lines[:1]]
+    assert made.to_connect_batch("t", data) == [
+        Run(LINE, [("a", None), ("b", "c"), ("d", None)]),
+        Run(None, [None]),
+        Run(INT32_SCHEMA, [1]),
+        Run(None, [5, 6]),
+        Run(LINE, [("a", None)]),
+    ]
+    assert made.to_connect_batch("t", []) == []
+
+
+def test_an_envelope_that_only_looks_like_its_neighbours() -> None:
+    made = converter()
+    good = made.from_connect_batch("t", LINE, [("a", None)])[0]
+    assert good is not None
+    for bad in (good[:-1] + b"]", good[:-1] + b',"x":1}', good[:-1], good[:-2] + b',"line":1}}'):
+        with pytest.raises(BatchError) as caught:
+            made.to_connect_batch("t", [good, bad])
+        assert list(caught.value.errors) == [1]
+    assert made.to_connect_batch("t", [good, good + b" \n"]) == [Run(LINE, [("a", None), ("a", None)])]
+
+
+def test_schema_content() -> None:
+    made = converter(schema_content=LINE_SCHEMA.decode())
+    assert made.to_connect_batch("t", [b'{"line":"x"}', None]) == [Run(LINE, [("x", None)]), Run(None, [None])]
+
+
+def test_the_schema_cache_is_bounded() -> None:
+    made = converter(schemas_cache_size="2")
+    for number in range(5):
+        data = made.from_connect("t", INT32_SCHEMA.replace(name=f"n{number}"), number)
+        assert made.to_connect("t", data).value == number
+    assert len(made._decoders) == len(made._prefixes) == 2
+
+
+def test_optional_logical_fields() -> None:
+    schema = struct([("t", OPTIONAL_TIMESTAMP_SCHEMA), ("n", INT64_SCHEMA)])
+    rows = [(None, 1), (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 2)]
+    data = converter().from_connect_batch("t", schema, rows)
+    assert converter().to_connect_batch("t", data) == [Run(schema, rows)]
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        converter(schemas_enable="maybe", decimal_format="HEX")
+    assert len(caught.value.errors) == 2
+
+
+def test_headers() -> None:
+    made = converter(**PLAIN)
+    assert made.from_connect_header("t", "h", INT32_SCHEMA, 5) == b"5"
+    assert made.to_connect_header("t", "h", b"5") == (None, 5)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.converters.simple_header_converter import SimpleHeaderConverter
+from headrace.data.schema import BYTES_SCHEMA, INT8_SCHEMA, STRING_SCHEMA, array, map_of
+
+
+@pytest.mark.parametrize(
+    ("value", "data", "schema", "back"),
+    [
+        ("text", b"text", STRING_SCHEMA, "text"),
+        (7, b"7", INT8_SCHEMA, 7),
+        ([1, 2], b"[1,2]", array(INT8_SCHEMA), [1, 2]),
+        ({"a": "b"}, b'{"a":"b"}', map_of(STRING_SCHEMA, STRING_SCHEMA), {"a": "b"}),
+        (b"\x00\xff", b"AP8=", STRING_SCHEMA, "AP8="),
+        ("7", b"7", INT8_SCHEMA, 7),
+        (None, None, None, None),
+    ],
+)
+def test_there_and_back(value: Any, data: bytes | None, schema: Any, back: Any) -> None:
+    converter = SimpleHeaderConverter()
+    converter.configure({})
+    assert converter.from_connect_header("t", "h", None, value) == data
+    assert converter.to_connect_header("t", "h", data) == (schema, back)
+
+
+def test_what_is_no_text_stays_bytes() -> None:
+    assert SimpleHeaderConverter().to_connect_header("t", "h", b"\xff\xfe") == (BYTES_SCHEMA, b"\xff\xfe")
