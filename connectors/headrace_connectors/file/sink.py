@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConnectError
@@ -20,9 +20,11 @@ class FileStreamSinkTask(SinkTask):
 
     config_model = FileStreamSinkConfig
 
+    def __init__(self) -> None:
+        self._descriptor = _STDOUT
+
     def start(self, config: FileStreamSinkConfig) -> None:
         """Open the file."""
-        self._descriptor = _STDOUT
         self._file = config.file
         if config.file:
             try:
@@ -44,12 +46,9 @@ class FileStreamSinkTask(SinkTask):
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Everything has been handed to the operating system by `put_batch`."""
 
-    def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions leave nothing behind."""
-
-    def close_resources(self) -> None:
+    def stop(self) -> None:
         """Close the file."""
-        if getattr(self, "_descriptor", _STDOUT) != _STDOUT:
+        if self._descriptor != _STDOUT:
             os.close(self._descriptor)
             self._descriptor = _STDOUT
 

@@ -35,11 +35,13 @@ class FileStreamSourceTask(SourceTask):
 
     config_model = FileStreamSourceConfig
 
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._descriptor: int | None = None
+
     def start(self, config: FileStreamSourceConfig) -> None:
         """Find out where to go on; the file is opened by the first poll."""
         self._config = config
-        self._stopping = threading.Event()
-        self._descriptor: int | None = None
         self._partition = {"filename": config.file}
         self._said_missing = False
         offset = self.context.offsets.read(self._partition) if config.file else None
@@ -60,11 +62,11 @@ class FileStreamSourceTask(SourceTask):
             source_offset={"position": cutter.position},
         )
 
-    def stop(self) -> None:
+    def wake_up(self) -> None:
         """End a wait."""
         self._stopping.set()
 
-    def close_resources(self) -> None:
+    def stop(self) -> None:
         """Close the file."""
         if self._descriptor not in (None, _STDIN):
             os.close(self._descriptor)

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _start_in_background(options)
     from headrace.cli import standalone_worker
 
-    return standalone_worker.run(options.worker, options.connectors)
+    return standalone_worker.run(options.worker, options.connectors, dict(options.override))
 
 
 def entry() -> None:
@@ -40,18 +40,34 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("-daemon", action="store_true", help="run in the background, output to logs/NAME.out")
     parser.add_argument("-name", default="connectStandalone", help="name of the background process")
     parser.add_argument("-loggc", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        type=_key_value,
+        metavar="KEY=VALUE",
+        help="set a key of the worker, over the file; may be repeated",
+    )
     parser.add_argument("worker", type=Path, metavar="worker.properties")
     parser.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties|json")
     return parser.parse_args(arguments)
 
 
+def _key_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key.strip(), value.strip()
+
+
 def _start_in_background(options: argparse.Namespace) -> int:
     directory = Path(os.environ.get("LOG_DIR", "logs"))
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "headrace.cli.connect_standalone", str(options.worker)]
+    command = [sys.executable, "-m", "headrace.cli.connect_standalone"]
+    command += [argument for key, value in options.override for argument in ("--override", f"{key}={value}")]
     with open(directory / f"{options.name}.out", "ab") as output:
         subprocess.Popen(
-            [*command, *map(str, options.connectors)],
+            [*command, str(options.worker), *map(str, options.connectors)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-
-from headrace.runtime import process_tree
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
@@ -31,6 +28,7 @@ class EmbeddedBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._keep_alive = -1  # the broker ends when this is closed
         self._ready = -1
+        self._alive = -1  # reads its end when the broker has gone
 
     @property
     def pid(self) -> int:
@@ -42,25 +40,19 @@ class EmbeddedBroker:
         """Start the process, without waiting for it."""
         watch, self._keep_alive = os.pipe()
         self._ready, ready = os.pipe()
-        worker_pid = os.getpid()
-
-        def in_child() -> None:
-            process_tree.signal_at_death_of(worker_pid)
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-
+        self._alive, alive = os.pipe()
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "headrace_broker.server"),
+                *(sys.executable, "-m", "headrace.cli.broker_child", str(os.getpid())),
                 *("--watch-fd", str(watch), "--ready-fd", str(ready)),
                 *self._properties(),
             ],
-            pass_fds=[watch, ready],
+            pass_fds=[watch, ready, alive],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            preexec_fn=in_child,
         )
-        os.close(watch)
-        os.close(ready)
+        for theirs in (watch, ready, alive):
+            os.close(theirs)
 
     async def address(self) -> str:
         """`host:port`, once it serves. Raises BrokerFailed."""
@@ -78,9 +70,13 @@ class EmbeddedBroker:
     async def wait(self) -> int:
         """Its exit status, when it ends."""
         assert self._process is not None
-        while (status := self._process.poll()) is None:
-            await asyncio.sleep(0.2)
-        return status
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._alive, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(self._alive)
+        return self._process.wait()
 
     def stop(self) -> None:
         """End it cleanly; kill it when that takes too long."""

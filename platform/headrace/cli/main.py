@@ -1,6 +1,6 @@
 """`headrace`: one command for brokers, workers and files.
 
-    headrace broker start FILE | broker format FILE | connect standalone WORKER CONNECTOR… | validate FILE… | version
+headrace broker start FILE | broker format FILE | connect standalone WORKER CONNECTOR… | validate FILE… | version
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version as distribution_version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.api.errors import ConfigErrors, ConnectError
 from headrace.cli.connect_standalone import PREPARING, STARTING
@@ -19,6 +20,10 @@ from headrace.cli.embedded_broker import BrokerFailed, EmbeddedBroker
 from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
 from headrace.metrics import logs
 from headrace.runtime.worker_config import WorkerConfig
+from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
+
+if TYPE_CHECKING:
+    from headrace.herder.standalone import StandaloneHerder
 
 log = logging.getLogger("headrace.worker")
 
@@ -32,14 +37,14 @@ class CannotStart(Exception):
         super().__init__("\n".join(self.lines))
 
 
-def run(worker_file: Path, connector_files: Sequence[Path]) -> int:
-    """Run until a signal ends it; the exit code."""
+def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> int:
+    """Run until a signal ends it; the exit code. `overrides` go over the worker file's keys."""
     started = time.monotonic()
     logs.set_up()
     log.info("Kafka Connect worker initializing ...")
     broker: EmbeddedBroker | None = None
     try:
-        config = _worker_config(worker_file)
+        config = _worker_config(worker_file, overrides or {})
         connectors = _connector_files(connector_files)
         if config.embedded_broker:
             broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
@@ -125,11 +130,9 @@ class _Standalone:
         properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
         return WorkerConfig.standalone(properties)
 
-    async def _create_connectors(self, herder: object) -> None:
+    async def _create_connectors(self, herder: StandaloneHerder) -> None:
         from headrace.herder.errors import HerderError
-        from headrace.herder.standalone import StandaloneHerder
 
-        assert isinstance(herder, StandaloneHerder)
         complaints: list[str] = []
 
         async def create(file: ConnectorFile) -> None:
@@ -140,8 +143,7 @@ class _Standalone:
             else:
                 log.info("Created connector %s", file.name)
 
-        for file in self._connectors:
-            await create(file)
+        await asyncio.gather(*map(create, self._connectors))
         if complaints:
             raise CannotStart(STARTING, complaints)
 
@@ -176,11 +178,11 @@ class _Standalone:
         return (time.monotonic() - self._started) * 1000
 
 
-def _worker_config(path: Path) -> WorkerConfig:
+def _worker_config(path: Path, overrides: Mapping[str, str]) -> WorkerConfig:
     from headrace.plugins.config_providers import resolve_worker
 
     try:
-        raw = read_properties(path)
+        raw = {**read_properties(path), **overrides}
         properties = resolve_worker(raw) if raw.get("config.providers", "").strip() else raw
         config = WorkerConfig.standalone(properties)
     except FileError as error:
@@ -211,9 +213,7 @@ def _connector_files(paths: Sequence[Path]) -> list[ConnectorFile]:
     return found
 
 
-def _offset_store(config: WorkerConfig) -> object:
-    from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
-
+def _offset_store(config: WorkerConfig) -> FileOffsetStore:
     store = FileOffsetStore(Path(config["offset.storage.file.filename"]))
     try:
         store.load()

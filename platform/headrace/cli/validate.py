@@ -19,15 +19,16 @@ def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
     except FileError as error:
         click.echo(str(error), err=True)
         return False
-    return all([_validate_file(path, worker) for path in paths])
+    outcomes = [_validate_file(path, worker) for path in paths]
+    return all(outcomes)
 
 
 def _validate_file(path: Path, worker: dict[str, str]) -> bool:
-    from headrace.runtime.connector_unit import validate_now
+    from headrace.runtime.connector_unit import validate_config
 
     try:
         connector = read_connector(path)
-        result = validate_now(connector.config, worker, None)
+        result = validate_config(connector.config, worker, None)
     except FileError as error:
         click.echo(str(error), err=True)
         return False

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.herder.errors import BadRequestError, HerderError
+from headrace.runtime import client_configs
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ClientError
-from headrace_broker.client.reader import OffsetAndMetadata
-
-from headrace.herder.errors import BadRequestError, HerderError
-from headrace.runtime import client_configs
+from headrace_broker.client.offsets import OffsetAndMetadata
+from headrace_broker.protocol.errors import ErrorCode
 
 Offsets = list[tuple[dict[str, Any], dict[str, Any] | None]]
 
@@ -46,6 +46,7 @@ class GroupOffsets:
                 "offset": {"kafka_offset": found.offset},
             }
             for (topic, partition), found in sorted(committed.items())
+            if found is not None
         ]
 
     async def alter(self, name: str, config: Mapping[str, str], offsets: Offsets) -> None:
@@ -57,9 +58,9 @@ class GroupOffsets:
         try:
             async with _Opened(self._worker, config) as admin:
                 if sets:
-                    await admin.alter_group_offsets(group, sets)
+                    _raise_first(await admin.alter_group_offsets(group, sets))
                 if removals:
-                    await admin.delete_group_offsets(group, removals)
+                    _raise_first(await admin.delete_group_offsets(group, removals))
         except ClientError as error:
             raise HerderError(f"Failed to alter consumer group offsets for connector {name}: {error}") from error
 
@@ -67,13 +68,13 @@ class GroupOffsets:
         """Remove the group. Raises HerderError."""
         try:
             async with _Opened(self._worker, config) as admin:
-                await admin.delete_groups([_group(name, config)])
+                _raise_first(await admin.delete_groups([_group(name, config)]))
         except ClientError as error:
-            if error.code.name == "GROUP_ID_NOT_FOUND":
+            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 return
             raise HerderError(
-                f"Failed to reset consumer group offsets for connector {name}: {error}. If its tasks have not come to an "
-                "end yet, try again in a while."
+                f"Failed to reset consumer group offsets for connector {name}: {error}. If its tasks have not come to "
+                "an end yet, try again in a while."
             ) from error
 
 
@@ -91,6 +92,12 @@ class _Opened:
     async def __aexit__(self, *_exception: object) -> None:
         if self._admin is not None:
             await self._admin.close()
+
+
+def _raise_first(results: Mapping[Any, ClientError | None]) -> None:
+    for error in results.values():
+        if error is not None:
+            raise error
 
 
 def _group(name: str, config: Mapping[str, str]) -> str:

@@ -175,7 +175,7 @@ class StandaloneHerder:
             await self._pause_or_resume(connector)
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> dict[str, Any]:
-        """Restart what the request covers (KIP-745); returns the status as it was when it began. Raises NotFoundError."""
+        """Restart what the request covers (KIP-745); the status as it was when it began. Raises NotFoundError."""
         connector = self._get(name)
         async with connector.lock:
             plan = self.board.plan_restart(name, include_tasks=include_tasks, only_failed=only_failed)
@@ -389,7 +389,8 @@ class StandaloneHerder:
         errors = [f"\n{message}" for item in result["configs"] for message in item["value"]["errors"]]
         if errors:
             raise BadRequestError(
-                f"Connector configuration is invalid and contains the following {len(errors)} error(s):{''.join(errors)}\n"
+                f"Connector configuration is invalid and contains the following {len(errors)} error(s):"
+                f"{''.join(errors)}\n"
                 "You can also find the above list of errors at the endpoint "
                 "`/connector-plugins/{connectorType}/config/validate`"
             )
@@ -415,7 +416,10 @@ class StandaloneHerder:
 
     async def plugin_config(self, plugin: str) -> Any:
         """`GET /connector-plugins/P/config`. Raises NotFoundError."""
-        return await self._translated(self.worker.describe_plugins("plugin_config", plugin))
+        try:
+            return await self._translated(self.worker.describe_plugins("plugin_config", plugin))
+        except BadRequestError as error:
+            raise NotFoundError(str(error)) from None
 
     async def _write_offsets(self, name: str, offsets: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
         async with self._store_lock:
@@ -424,15 +428,16 @@ class StandaloneHerder:
     def _check_stopped(self, connector: Connector) -> None:
         if connector.target is not TargetState.STOPPED or connector.tasks:
             raise BadRequestError(
-                "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
-                f"specified connector by issuing a 'PUT' request to the '/connectors/{connector.name}/stop' endpoint"
+                "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for "
+                "the specified connector by issuing a 'PUT' request to the "
+                f"'/connectors/{connector.name}/stop' endpoint"
             )
 
     async def _translated(self, call: Awaitable[Any]) -> Any:
         try:
             return await call
         except RemoteError as error:
-            if error.kind in ("UnknownPluginError", "ConfigError", "ConfigErrors", "DataError", "ConnectError"):
+            if error.kind in ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataError", "ConnectError"):
                 raise BadRequestError(error.message) from error
             raise HerderError(error.message) from error
         except (Hung, PeerGone) as error:
@@ -445,7 +450,7 @@ class StandaloneHerder:
             raise NotFoundError(f"Connector {name} not found") from None
 
     def _in_background(self, coroutine: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(coroutine)
+        task: asyncio.Task[Any] = asyncio.ensure_future(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task

@@ -120,7 +120,7 @@ def set_up(level: int = logging.INFO) -> None:
     handler.setFormatter(LineFormatter())
     root.setLevel(level)
     logging.captureWarnings(True)
-    for name in ("asyncio", "uvicorn.access", "py4j"):
+    for name in ("asyncio", "uvicorn.access", "uvicorn.error", "py4j"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 

@@ -12,7 +12,7 @@ import logging
 import socket
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -83,8 +83,7 @@ class Channel(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's does not derive from it
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -121,7 +120,7 @@ class Channel(asyncio.Protocol):
     async def _serve(self, kind: int, number: int, method: str, arguments: list[Any]) -> None:
         try:
             result = await self._handler(method, arguments)
-        except Exception as error:  # noqa: BLE001 - the caller gets it
+        except Exception as error:
             if kind == _NOTICE:
                 log.exception("Notice %s failed", method)
             else:

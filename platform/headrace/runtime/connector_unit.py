@@ -17,7 +17,7 @@ from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.plugins.config_providers import ConfigResolver
 from headrace.runtime.channel import Channel
-from headrace.runtime.plugin_setup import class_path
+from headrace.runtime.plugin_setup import class_path, use_plugin_path
 from headrace.runtime.spec import ConnectorSpec
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class _Context:
 
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """A configuration without variables; what is secret in it is masked in this process's log from now on."""
-    registry.use_plugin_path(worker.get("plugin.path"))
+    use_plugin_path(worker)
     with ConfigResolver.from_worker(worker) as resolver:
         values = resolver.resolve(config)
         logs.secrets.add(resolver.resolved_values)
@@ -119,7 +119,7 @@ def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, 
 
 async def validate(config: dict[str, str], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
     """Check a connector configuration in a thread of its own: REST's shape, with `type` and `warnings` beside."""
-    return await asyncio.to_thread(_validate, config, worker, plugin)
+    return await asyncio.to_thread(validate_config, config, worker, plugin)
 
 
 async def alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
@@ -145,8 +145,24 @@ async def list_plugins(worker: dict[str, str], connectors_only: bool) -> list[di
 
 
 def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[str, str]]:
-    registry.use_plugin_path(worker.get("plugin.path"))
+    use_plugin_path(worker)
     shown = [kind for kind in registry.Kind if kind is not registry.Kind.CONFIG_PROVIDER]
     kinds = [registry.Kind.CONNECTOR] if connectors_only else shown
     infos = registry.default().describe(kinds)
     return [{"class": info.class_name, "type": info.type, "version": info.version} for info in infos]
+
+
+def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
+    """Check a connector configuration: REST's shape, with `type` and `warnings` beside. Raises ConnectError."""
+    from headrace.plugins.validation import validate_connector
+
+    result = validate_connector(resolved(config, worker), worker, originals=config, plugin=plugin)
+    return {**result.as_json(), "type": result.type, "warnings": result.warnings}
+
+
+async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, Any]]:
+    """`GET /connector-plugins/P/config`. Raises PluginNotFoundError."""
+    from headrace.plugins import validation
+
+    use_plugin_path(worker)
+    return await asyncio.to_thread(validation.plugin_config, plugin)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
-
-from headrace_broker.records.columns import RecordColumns
 
 from headrace.api.converter import Converter, HeaderConverter, Run
 from headrace.api.errors import BatchError
@@ -14,6 +13,7 @@ from headrace.data.batch import Batch, SinkBatch
 from headrace.data.headers import Headers
 from headrace.data.records import TimestampType
 from headrace.runtime.tolerance import Stage, Stages
+from headrace_broker.records.columns import RecordColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _overlaps(keys: list[Run] | None, values: list[Run]) -> Iterator[tuple[int, 
     count = sum(len(run.values) for run in values)
     cuts = {0, count} | set(_ends(values)) | set(_ends(keys or ()))
     edges = sorted(cuts)
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         yield start, stop, None if keys is None else _cut(keys, start, stop), _cut(values, start, stop)
 
 

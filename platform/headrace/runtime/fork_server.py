@@ -87,6 +87,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             parent = os.getppid()
             process_tree.signal_at_death_of(parent)
+            process_tree.adopt_orphans()  # so that at this child's death the server gets its orphans, and nobody else's
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             process_tree.name_process(name)

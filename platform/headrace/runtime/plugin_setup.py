@@ -7,6 +7,7 @@ its log.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ class Setup:
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.worker = spec.worker
-        registry.use_plugin_path(spec.worker.get("plugin.path"))
+        use_plugin_path(spec.worker)
         with ConfigResolver.from_worker(spec.worker) as resolver:
             self.connector_config = resolver.resolve(spec.connector_config)
             self.task_config = resolver.resolve(spec.config)
@@ -90,6 +91,14 @@ class Setup:
         predicate_settings = under(self.connector_config, f"predicates.{name}.")
         predicate = configured(registry.find("predicate", predicate_settings["type"]), predicate_settings)
         return Step(transformation, predicate, settings.get("negate", "false").strip().lower() == "true")
+
+
+def use_plugin_path(worker: Mapping[str, str]) -> None:
+    """Find and import plug-ins from the worker's `plugin.path` too."""
+    registry.use_plugin_path(worker.get("plugin.path"))
+    for directory in split_list(worker.get("plugin.path")):
+        if directory not in sys.path:
+            sys.path.append(directory)
 
 
 def configured(plugin_class: Any, settings: Mapping[str, str]) -> Any:

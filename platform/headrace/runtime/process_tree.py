@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Container
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def kill_descendants(pid: int, spare: Container[int] = ()) -> None:
     while living := _living_descendants(pid, spare):
         for descendant in living:
             _kill(descendant)
+        time.sleep(0.001)  # a killed process is a matter of the scheduler; what it forked meanwhile is next
 
 
 def kill_tree(pid: int) -> None:

@@ -100,9 +100,16 @@ class Processes:
             self._control.close()
         if self._server is not None:
             await asyncio.to_thread(self._server.wait)
-            process_tree.kill_descendants(os.getpid(), spare=self.spared)
+            self._kill_orphans()
         for host in self._living.values():
             host._has_ended(-signal.SIGKILL)
+
+    def _kill_orphans(self) -> None:
+        """What a dead fork server has left is this process's (sub-reaper): kill and reap it."""
+        process_tree.kill_descendants(os.getpid(), spare=self.spared)
+        for child in process_tree.children_of(os.getpid()):
+            if child not in self.spared:
+                os.waitpid(child, 0)
 
     def _receive(self) -> None:
         assert self._control is not None
@@ -136,7 +143,7 @@ class Processes:
         self._control.close()
         self._server.kill()
         status = self._server.wait()
-        process_tree.kill_descendants(os.getpid(), spare=self.spared)
+        self._kill_orphans()
         for host in self._living.values():
             host._has_ended(-signal.SIGKILL)
         self._living.clear()

@@ -8,16 +8,15 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_broker.client.admin import Admin
-from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.reader import OffsetAndMetadata
-
 from headrace.api.task import SelfReadingSinkTask
 from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime.plugin_setup import split_list
 from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.task_unit import TaskUnit
+from headrace_broker.client.admin import Admin, checked
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.reader import OffsetAndMetadata
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +58,15 @@ class SelfReadingTaskUnit(TaskUnit):
         finally:
             self.from_loop(self._admin.close())
 
+    def wake_task(self) -> None:
+        """`stop` ends `run`."""
+        self.task.stop()
+
+    def release_task(self) -> None:
+        """After a failure nobody has stopped the task yet."""
+        if not self.stopping.is_set():
+            self.task.stop()
+
     def set_paused(self, paused: bool) -> None:
         """Pass the wish on; from the loop."""
         if paused is self.paused:
@@ -94,7 +102,7 @@ class SelfReadingTaskUnit(TaskUnit):
     async def _fetch_committed(self) -> dict[TopicPartition, int]:
         assert self._admin is not None
         committed = await self._admin.list_group_offsets(self._group)
-        return {partition: found.offset for partition, found in committed.items()}
+        return {partition: found.offset for partition, found in committed.items() if found is not None}
 
     async def _commit_forever_in_background(self) -> None:
         self.background(self._commit_forever())
@@ -115,7 +123,8 @@ class SelfReadingTaskUnit(TaskUnit):
         timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
         wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
         try:
-            await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
+            results = await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
+            checked(results)
         except Exception as error:  # noqa: BLE001 - the table itself knows its offsets; the next round tries again
             log.error("Offsets could not be committed to group %s: %s", self._group, error)
             return

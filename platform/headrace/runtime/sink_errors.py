@@ -11,11 +11,6 @@ import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.client.admin import Admin
-from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.writer import Writer
-from headrace_broker.records.columns import RecordColumns
-
 from headrace.api.errors import ConnectError
 from headrace.data.records import SinkRecord
 from headrace.runtime import client_configs
@@ -23,6 +18,10 @@ from headrace.runtime.conversion import Converters, RawPart, take_columns
 from headrace.runtime.dead_letters import context_headers
 from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, ToleranceExceeded
 from headrace.runtime.topic_maker import create_topic
+from headrace_broker.client.admin import Admin
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.writer import Writer
+from headrace_broker.records.columns import RecordColumns
 
 if TYPE_CHECKING:
     from headrace.runtime.sink_task import SinkTaskUnit
@@ -168,7 +167,8 @@ def _identity(part: Any) -> tuple[str, int, int]:
     """Topic, partition and offset of a part of one record: a `SinkBatch`, or a raw part on its way to become one."""
     if hasattr(part, "original_offsets"):
         return part.original_topic, part.original_partition, part.original_offsets[0]
-    raw = part if isinstance(part, RawPart) else part.raw
+    raw: RawPart = part if isinstance(part, RawPart) else part.raw
+    assert raw.columns.offsets is not None
     return raw.topic, raw.partition, raw.columns.offsets[0]
 
 

@@ -16,14 +16,10 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any
 
-import regex
-from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.errors import ClientError
-from headrace_broker.client.reader import FetchedBatch, OffsetAndMetadata, Reader
-
 from headrace.api.errors import RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.batch import SinkBatch
+from headrace.data.java_regex import JavaPattern
 from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime.chain import TransformChain
@@ -33,6 +29,9 @@ from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
 from headrace.runtime.task_unit import TaskUnit
 from headrace.runtime.tolerance import ErrorPolicy, Stages
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import ClientError
+from headrace_broker.client.reader import FetchedBatch, OffsetAndMetadata, Reader
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +122,7 @@ class SinkTaskUnit(TaskUnit):
         self.from_loop(self._pause(paused, assigned - paused))
 
     def _open(self) -> None:
-        setup, spec = self.setup, self.spec
+        setup = self.setup
         policy = ErrorPolicy.from_config(setup.connector_config)
         self._converters = setup.make_converters()
         self.errors = SinkErrors(self, policy, self._converters)
@@ -143,9 +142,8 @@ class SinkTaskUnit(TaskUnit):
         if epoch == self._epoch:
             self._held.extend(batches)
             self._deliver_held()
-        if not self._resting and not self._redeliver and not self._held:
-            if not batches:
-                self.task.put_nothing()
+        if not batches and not self._resting and not self._redeliver and not self._held:
+            self.task.put_nothing()
         self._read_on()
 
     def _deliver_held(self) -> None:
@@ -284,8 +282,7 @@ class SinkTaskUnit(TaskUnit):
     def _subscription(self) -> dict[str, Any]:
         config = self.setup.connector_config
         if config.get("topics.regex"):
-            pattern = regex.compile(config["topics.regex"], regex.VERSION1)
-            return {"pattern": lambda topic: pattern.fullmatch(topic) is not None}
+            return {"pattern": JavaPattern(config["topics.regex"]).matches}
         return {"topics": split_list(config.get("topics"))}
 
     async def _read_forever(self, reader: Reader) -> None:

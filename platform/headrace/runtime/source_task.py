@@ -15,10 +15,6 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, cast
 
-from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.writer import Writer
-from headrace_broker.records.columns import RecordColumns
-
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch, from_records
@@ -30,6 +26,9 @@ from headrace.runtime.offsets_tracker import Offsets, OffsetsTracker, Submission
 from headrace.runtime.task_unit import TaskUnit
 from headrace.runtime.tolerance import ErrorPolicy, Failure, Stages
 from headrace.runtime.topic_maker import TopicMaker
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.writer import Writer
+from headrace_broker.records.columns import RecordColumns
 
 log = logging.getLogger(__name__)
 

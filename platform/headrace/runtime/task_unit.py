@@ -1,8 +1,8 @@
 """What all tasks have in common: a thread of their own, a state, orders from the worker, counters.
 
-Life: the thread sets the task up, says RUNNING (or PAUSED), works, and says STOPPED or FAILED with the trace at its end.
-`stop` asks for that end and waits for it. The event loop serves clients and channel; the thread alone runs plug-in code,
-but for `Task.stop`, which wakes it up.
+Life: the thread sets the task up, says RUNNING (or PAUSED), works, and at its end says STOPPED, or FAILED with the
+trace. `stop` asks for that end and waits for it. The event loop serves clients and channel; the thread alone runs
+plug-in code, but for `wake_up`, which cuts waits short.
 """
 
 from __future__ import annotations
@@ -71,6 +71,14 @@ class TaskUnit:
 
     def wake(self) -> None:
         """`stopping` or `paused` has changed; from the loop."""
+
+    def wake_task(self) -> None:
+        """Have plug-in code under way come to an end; from a thread of its own."""
+        self.task.wake_up()
+
+    def release_task(self) -> None:
+        """The last call into the task; in its thread."""
+        self.task.stop()
 
     # the worker's orders
 
@@ -142,7 +150,7 @@ class TaskUnit:
         state, trace = "STOPPED", None
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001 - plug-in code raises what it likes; the task fails, nobody else
+        except BaseException as error:  # plug-in code raises what it likes; the task fails, nobody else
             if not self.stopping.is_set() or isinstance(error, Exception):
                 state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
                 log.exception(
@@ -150,7 +158,7 @@ class TaskUnit:
                     "restarted by hand",
                     self.spec.name,
                 )
-        for end in (self.finish, self.task.close_resources):
+        for end in (self.finish, self.release_task):
             try:
                 end()
             except Exception:
@@ -167,9 +175,9 @@ class TaskUnit:
     def _wake_task(self) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
         try:
-            self.task.stop()
+            self.wake_task()
         except Exception:
-            log.exception("Task %s: stop failed", self.spec.name)
+            log.exception("Task %s could not be woken up", self.spec.name)
 
     def _report(self, state: str, trace: str | None = None) -> None:
         self._notify("state", state, trace)

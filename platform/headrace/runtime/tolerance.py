@@ -3,8 +3,8 @@
 Retriable errors are tried again within `errors.retry.timeout`, 300 ms doubling up to `errors.retry.delay.max.ms`; then,
 as all others, they are tolerated (skipped and reported) or they stop the task.
 
-A stage works on a whole batch. A BatchError names the records at fault, which are left out; any other error has the batch
-halved until they stand alone. So the good ones cost a few calls more and keep their order.
+A stage works on a whole batch. A BatchError names the records at fault, which are left out; any other error has the
+batch halved until they stand alone. So the good ones cost a few calls more and keep their order.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import regex
+from headrace.data.java_regex import JavaPattern
 
 _PREFIX = "topic.creation."
 _OWN_KEYS = frozenset({"include", "exclude", "partitions", "replication.factor"})
@@ -24,14 +23,14 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    include: list[Any]
-    exclude: list[Any]
+    include: list[JavaPattern]
+    exclude: list[JavaPattern]
     partitions: int
     replication_factor: int
     configs: dict[str, str]
 
     def matches(self, topic: str) -> bool:
-        return any(p.fullmatch(topic) for p in self.include) and not any(p.fullmatch(topic) for p in self.exclude)
+        return any(p.matches(topic) for p in self.include) and not any(p.matches(topic) for p in self.exclude)
 
 
 class TopicCreation:
@@ -62,7 +61,7 @@ def _read_group(config: Mapping[str, str], name: str, default: _Group | None) ->
     prefix = f"{_PREFIX}{name}."
     settings = {key[len(prefix) :]: value for key, value in config.items() if key.startswith(prefix)}
     if default is None:
-        include = [regex.compile(".*", regex.VERSION1)]
+        include = [JavaPattern(".*")]
     else:
         include = _patterns(prefix + "include", settings.get("include"))
         if not include:
@@ -94,8 +93,8 @@ def _number(key: str, value: str | None, default: int | None) -> int:
     return number
 
 
-def _patterns(key: str, value: str | None) -> list[Any]:
+def _patterns(key: str, value: str | None) -> list[JavaPattern]:
     try:
-        return [regex.compile(text.strip(), regex.VERSION1) for text in (value or "").split(",") if text.strip()]
-    except regex.error as error:
-        raise ValueError(f"{key}={value} is no regular expression: {error}") from None
+        return [JavaPattern(text.strip()) for text in (value or "").split(",") if text.strip()]
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from headrace_broker.client.admin import Admin
-from headrace_broker.client.config import ClientConfig
-
 from headrace.api.errors import ConnectError
 from headrace.runtime import client_configs
 from headrace.runtime.plugin_setup import Setup
 from headrace.runtime.topic_creation import TopicCreation
+from headrace_broker.client.admin import Admin, NewTopic
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -53,5 +53,10 @@ class TopicMaker:
 
 
 async def create_topic(admin: Admin, name: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
-    """Create one topic; one that exists is as good. Raises ClientError."""
-    raise NotImplementedError
+    """Create one topic; one that exists by now is as good. Raises ClientError."""
+    results = await admin.create_topics(
+        [NewTopic(name, num_partitions=partitions, replication_factor=replication, configs=configs)]
+    )
+    error = results[name]
+    if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise error

@@ -1,7 +1,7 @@
 """The worker: runs connector instances and tasks in their processes, and answers what they ask.
 
-It never calls plug-in code. Whatever a child does (hang, crash, say nonsense), the worker's own loop goes on: every call
-into a child has a time limit, and a child that exceeds it is killed and reported.
+It never calls plug-in code. Whatever a child does (hang, crash, say nonsense), the worker's own loop goes on: every
+call into a child has a time limit, and a child that exceeds it is killed and reported.
 """
 
 from __future__ import annotations

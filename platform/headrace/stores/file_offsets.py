@@ -20,7 +20,7 @@ class OffsetFileError(Exception):
 
 
 class FileOffsetStore:
-    """Offsets of source connectors: memory in front, the file behind. Entries that are not ours are kept as they are."""
+    """Offsets of source connectors: memory in front, the file behind. Entries that are not ours are kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

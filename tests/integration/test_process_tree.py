@@ -1,0 +1,200 @@
+"""Nothing outlives its worker: not a task that hangs in C, not a child of a task, however deep, not the broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.worker import Worker
+
+pytestmark = pytest.mark.integration
+
+PLUGIN = """
+import ctypes, os, subprocess, sys, time
+from headrace.api.config import Config, key
+from headrace.api.connector import SourceConnector
+from headrace.api.task import SourceTask
+
+class HangConfig(Config):
+    how: str = key("how", default="nothing")
+
+class HangTask(SourceTask):
+    config_model = HangConfig
+    polls = 0
+    def start(self, config):
+        # A grandchild that has left its parent, its session and its group behind, as daemons do.
+        subprocess.Popen([sys.executable, "-c",
+            "import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\ntime.sleep(1000)"])
+        subprocess.Popen(["sleep", "1000"])
+        self.how = config.how
+    def poll(self):
+        if self.how == "crash":
+            os.kill(os.getpid(), 11)
+        if self.polls:
+            ctypes.PyDLL(None).sleep(1000)   # keeps the GIL: no thread of this process runs any more
+        self.polls += 1
+        time.sleep(0.5)   # the state RUNNING gets out
+
+class HangConnector(SourceConnector):
+    config_model = HangConfig
+    task_class = HangTask
+    def start(self, config):
+        self.config = config
+    def task_configs(self, max_tasks):
+        return [self.config.originals]
+
+class HangingConnector(HangConnector):
+    def start(self, config):
+        ctypes.PyDLL(None).sleep(1000)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "hang_plugin.py").write_text("# a headrace plug-in\n" + PLUGIN)
+    settings = {"plugin.path": str(plugins), "connector.validation.timeout.ms": "3000"}
+    with Worker(tmp_path, settings) as running:
+        yield running
+
+
+def descendants(pid: int) -> dict[int, float]:
+    """pid -> creation time, so that a number used again is not taken for the same process."""
+    return {process.pid: process.create_time() for process in psutil.Process(pid).children(recursive=True)}
+
+
+def living(processes: dict[int, float]) -> list[str]:
+    found = []
+    for pid, created in processes.items():
+        try:
+            process = psutil.Process(pid)
+            if process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def create_hanging(worker: Worker, name: str = "hang", **config: str) -> dict[int, float]:
+    worker.create(name, {"connector.class": "HangConnector", **config})
+    worker.wait_for_state(name, "RUNNING")
+    names = {"sleep", "python", Path(sys.executable).name}
+    assert wait_until(lambda: _sleepers(worker.pid, names) >= 2, 10), "the task's children have not started"
+    return descendants(worker.pid)
+
+
+def _sleepers(pid: int, names: set[str]) -> int:
+    lines = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            lines.append(" ".join(process.cmdline()))
+        except psutil.NoSuchProcess:
+            continue
+    return sum("sleep 1000" in line or "setsid" in line for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
+def test_a_dead_worker_leaves_nobody_behind(worker: Worker, number: int) -> None:
+    everyone = create_hanging(worker)
+    assert len(everyone) >= 5  # broker, fork server, connector, task, the task's children
+    assert {os.getpgid(pid) for pid in everyone if _in_group(pid)} == {os.getpgid(worker.pid)}
+    os.kill(worker.pid, number)
+    assert wait_until(lambda: not living(everyone), 1.0), living(everyone)
+
+
+def _in_group(pid: int) -> bool:
+    """All but the grandchild that left by setsid."""
+    try:
+        return os.getsid(pid) != pid
+    except ProcessLookupError:
+        return False
+
+
+def test_a_dead_fork_server_takes_its_children_along_and_is_replaced(worker: Worker) -> None:
+    create_hanging(worker)
+    server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
+    below = descendants(server.pid)
+    server.kill()
+    assert wait_until(lambda: not living(below), 1.0), living(below)
+    worker.wait_for_task_state("hang", 0, "FAILED")
+    assert "killed by SIGKILL" in worker.status("hang")["tasks"][0]["trace"]
+    worker.request("POST", "/connectors/hang/tasks/0/restart")
+    worker.wait_for_task_state("hang", 0, "RUNNING")
+
+
+def test_a_crashed_task_is_reported_and_its_children_are_killed(worker: Worker) -> None:
+    worker.create("neighbour", {"connector.class": "HangConnector"})
+    worker.wait_for_task_state("neighbour", 0, "RUNNING")
+    worker.create("hang", {"connector.class": "HangConnector", "how": "crash"})
+    worker.wait_for_task_state("hang", 0, "FAILED")
+    assert "killed by SIGSEGV" in worker.status("hang")["tasks"][0]["trace"]
+    assert worker.status("neighbour")["tasks"][0]["state"] == "RUNNING"
+    assert wait_until(lambda: _sleepers(worker.pid, set()) == 2, 1.0), "only the neighbour's children are left"
+
+
+def test_a_hung_task_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
+    create_hanging(worker)
+    started = time.monotonic()
+    worker.request("DELETE", "/connectors/hang")
+    assert time.monotonic() - started < 8
+    assert wait_until(lambda: _sleepers(worker.pid, set()) == 0, 1.0)
+
+
+def test_a_hung_connector_does_not_hold_up_its_neighbours(worker: Worker) -> None:
+    started = time.monotonic()
+    worker.create("stuck", {"connector.class": "HangingConnector"})
+    assert worker.status("stuck")["connector"]["state"] == "FAILED"
+    assert "did not answer" in worker.status("stuck")["connector"]["trace"]
+    assert time.monotonic() - started < 6
+    worker.create("hang", {"connector.class": "HangConnector"})
+    worker.wait_for_state("hang", "RUNNING")
+
+
+def test_ctrl_c_ends_everything_cleanly(worker: Worker) -> None:
+    worker.create("lines", {"connector.class": "FileStreamSource", "file": "/dev/null", "topic": "t"})
+    worker.wait_for_task_state("lines", 0, "RUNNING")
+    everyone = descendants(worker.pid)
+    os.killpg(os.getpgid(worker.pid), signal.SIGINT)
+    assert worker.wait(10) == 0
+    assert not living(everyone)
+    assert "Kafka Connect stopped" in worker.log()
+    assert "Traceback" not in worker.log()
+
+
+def test_a_second_signal_ends_at_once(worker: Worker) -> None:
+    everyone = create_hanging(worker)
+    os.kill(worker.pid, signal.SIGTERM)
+    time.sleep(0.2)  # the first one is being served: the task hangs for the graceful timeout
+    started = time.monotonic()
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.wait(3)
+    assert time.monotonic() - started < 1
+    assert wait_until(lambda: not living(everyone), 1.0), living(everyone)
+
+
+def test_a_port_in_use_is_one_line(worker: Worker, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    again = Worker(other, {"listeners": worker.url})
+    result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert "cannot be had: Address already in use" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,40 @@
+"""A sink commits what its task allows, never beyond what it was given, and only for partitions that it owns."""
+
+from __future__ import annotations
+
+from headrace.runtime.sink_offsets import SinkOffsets
+
+P0, P1 = ("t", 0), ("t", 1)
+
+
+def test_offsets_are_clipped_to_what_was_delivered() -> None:
+    offsets = SinkOffsets()
+    offsets.assign({P0: 5, P1: 0})
+    offsets.deliver(P0, 8)
+    commit, complaints = offsets.to_commit({P0: 8, P1: 3, ("other", 0): 1})
+    assert commit == {P0: 8}
+    assert len(complaints) == 2
+    assert "t-1" in complaints[0]
+    assert "other-0" in complaints[1]
+
+
+def test_what_is_committed_already_is_left_out() -> None:
+    offsets = SinkOffsets()
+    offsets.assign({P0: 5})
+    assert offsets.to_commit({P0: 5}) == ({}, [])
+
+
+def test_rewinding_goes_back_to_the_last_commit() -> None:
+    offsets = SinkOffsets()
+    offsets.assign({P0: 5})
+    offsets.deliver(P0, 9)
+    assert offsets.rewind() == {P0: 5}
+    assert offsets.delivered == {P0: 5}
+
+
+def test_revoked_partitions_are_forgotten() -> None:
+    offsets = SinkOffsets()
+    offsets.assign({P0: 5, P1: 6})
+    offsets.revoke([P0])
+    assert offsets.delivered == {P1: 6}
+    assert offsets.to_commit({P0: 5})[0] == {}

@@ -1,0 +1,134 @@
+"""errors.*: retries with back-off, then tolerance; only the records at fault are left out."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.api.errors import BatchError, DataError, RetriableError
+from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, Stages, ToleranceExceeded
+
+
+class Numbers(list[int]):
+    """A part of records."""
+
+    def take(self, indexes: Any) -> Numbers:
+        return Numbers(self[index] for index in indexes)
+
+
+class Clock:
+    """Time that passes by waiting only."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+        self.waits: list[int] = []
+
+    def wait(self, delay_ms: int) -> bool:
+        self.waits.append(delay_ms)
+        self.ms += delay_ms
+        return True
+
+
+def stages(policy: ErrorPolicy, clock: Clock | None = None) -> tuple[Stages, list[tuple[Failure, Any]]]:
+    clock = clock or Clock()
+    reported: list[tuple[Failure, Any]] = []
+    built = Stages(
+        policy,
+        report=lambda failure, part: reported.append((failure, part)),
+        describe=lambda part: f"record {part[0]}",
+        now_ms=lambda: clock.ms,
+        wait_ms=clock.wait,
+        rng=Random(1),
+    )
+    return built, reported
+
+
+TOLERANT = ErrorPolicy(tolerate=True)
+
+
+def test_a_batch_error_names_the_records_to_leave_out() -> None:
+    built, reported = stages(TOLERANT)
+    calls: list[list[int]] = []
+
+    def no_threes(part: Numbers) -> list[int]:
+        calls.append(list(part))
+        if errors := {i: DataError(f"{n} is a three") for i, n in enumerate(part) if n == 3}:
+            raise BatchError(errors)
+        return list(part)
+
+    assert built.run(Stage.VALUE_CONVERTER, "C", no_threes, Numbers([1, 3, 2, 3])) == [[1, 2]]
+    assert [list(part) for _, part in reported] == [[3], [3]]
+    assert calls == [[1, 3, 2, 3], [1, 2]]
+    assert reported[0][0].stage is Stage.VALUE_CONVERTER
+
+
+def test_any_other_error_is_narrowed_down_in_order() -> None:
+    built, reported = stages(TOLERANT)
+
+    def no_threes(part: Numbers) -> list[int]:
+        if 3 in part:
+            raise ZeroDivisionError("three")
+        return list(part)
+
+    results = built.run(Stage.TRANSFORMATION, "T", no_threes, Numbers([1, 2, 3, 4, 5, 3, 6]))
+    assert [n for result in results for n in result] == [1, 2, 4, 5, 6]
+    assert [list(part) for _, part in reported] == [[3], [3]]
+
+
+def test_without_tolerance_the_first_error_stops_the_task_and_says_where() -> None:
+    built, _ = stages(ErrorPolicy())
+
+    def fails(_part: Numbers) -> None:
+        raise BatchError({1: DataError("bad")})
+
+    with pytest.raises(ToleranceExceeded, match=r"record 7, stage TRANSFORMATION, class T: DataError: bad") as caught:
+        built.run(Stage.TRANSFORMATION, "T", fails, Numbers([6, 7]))
+    assert isinstance(caught.value.__cause__, DataError)
+
+
+def test_retriable_errors_are_tried_again() -> None:
+    clock = Clock()
+    built, reported = stages(ErrorPolicy(retry_timeout_ms=10_000, tolerate=True), clock)
+    failures = iter([True, True, False])
+
+    def sometimes(part: Numbers) -> list[int]:
+        if next(failures):
+            raise RetriableError("not now")
+        return list(part)
+
+    assert built.run(Stage.VALUE_CONVERTER, "C", sometimes, Numbers([1])) == [[1]]
+    assert clock.waits == [300, 600]
+    assert reported == []
+
+
+def test_retries_end_with_the_timeout() -> None:
+    clock = Clock()
+    built, reported = stages(ErrorPolicy(retry_timeout_ms=1000, tolerate=True), clock)
+
+    def never(_part: Numbers) -> None:
+        raise RetriableError("not now")
+
+    assert built.run(Stage.VALUE_CONVERTER, "C", never, Numbers([1])) == []
+    assert clock.waits == [300, 600, 100]
+    assert reported[0][0].attempts == 4
+
+
+def test_delays_double_and_are_random_beyond_the_maximum() -> None:
+    policy = ErrorPolicy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
+    assert [policy.retry_delay_ms(attempt, 0, Random(1)) for attempt in (1, 2)] == [300, 600]
+    delays = {policy.retry_delay_ms(attempt, 10**9, Random(attempt)) for attempt in range(3, 30)}
+    assert len(delays) > 5
+    assert all(delay is not None and 0 <= delay < 1000 for delay in delays)
+
+
+def test_no_retry_timeout_means_no_retry() -> None:
+    assert ErrorPolicy().retry_delay_ms(1, 0, Random(1)) is None
+
+
+def test_policy_from_a_connector_file() -> None:
+    policy = ErrorPolicy.from_config(
+        {"errors.tolerance": "all", "errors.log.enable": "true", "errors.retry.timeout": "-1"}
+    )
+    assert policy == ErrorPolicy(retry_timeout_ms=-1, tolerate=True, log=True)

@@ -1,0 +1,48 @@
+"""topic.creation.*: the first group that matches, its gaps filled from the default group."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.runtime.topic_creation import NewTopic, TopicCreation
+
+CONFIG = {
+    "topic.creation.default.partitions": "1",
+    "topic.creation.default.replication.factor": "-1",
+    "topic.creation.default.cleanup.policy": "delete",
+    "topic.creation.groups": "compact, wide",
+    "topic.creation.compact.include": r"db\..*,state",
+    "topic.creation.compact.exclude": r"db\.log",
+    "topic.creation.compact.cleanup.policy": "compact",
+    "topic.creation.wide.include": ".*log",
+    "topic.creation.wide.partitions": "8",
+}
+
+
+def test_the_first_group_that_matches_wins() -> None:
+    creation = TopicCreation.from_config(CONFIG, enabled=True)
+    assert creation is not None
+    assert creation.settings_for("db.users") == NewTopic("db.users", 1, -1, {"cleanup.policy": "compact"})
+    assert creation.settings_for("db.log") == NewTopic("db.log", 8, -1, {"cleanup.policy": "delete"})
+    assert creation.settings_for("xstate") == NewTopic("xstate", 1, -1, {"cleanup.policy": "delete"})
+
+
+def test_without_keys_or_permission_topics_are_the_brokers_affair() -> None:
+    assert TopicCreation.from_config({"topic": "x"}, enabled=True) is None
+    assert TopicCreation.from_config(CONFIG, enabled=False) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("topic.creation.default.partitions", None),
+        ("topic.creation.default.partitions", "0"),
+        ("topic.creation.default.replication.factor", "many"),
+        ("topic.creation.wide.include", None),
+        ("topic.creation.wide.include", "("),
+    ],
+)
+def test_errors_name_the_key(key: str, value: str | None) -> None:
+    config = {name: text for name, text in CONFIG.items() if name != key} | ({} if value is None else {key: value})
+    with pytest.raises(ValueError, match=key.replace(".", r"\.")):
+        TopicCreation.from_config(config, enabled=True)

@@ -1,0 +1,72 @@
+"""The offsets file: whole at any time, and nobody's entries are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.stores import java_hashmap
+from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
+
+
+def test_offsets_come_back(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path / "deeper" / "connect.offsets")
+    store.load()
+    store.write("c", [({"table": "t", "protocol": "1"}, {"incrementing": 7})])
+    store.write("d", [({"filename": "x"}, {"position": 1})])
+
+    again = FileOffsetStore(store.path)
+    again.load()
+    assert again.read("c", [{"protocol": "1", "table": "t"}, {"table": "other"}]) == [{"incrementing": 7}, None]
+    assert again.of_connector("d") == [({"filename": "x"}, {"position": 1})]
+    assert again.of_connector("nobody") == []
+
+
+def test_null_removes_an_offset(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.write("c", [({"a": 1}, {"n": 1}), ({"a": 2}, {"n": 2})])
+    store.write("c", [({"a": 1}, None)])
+    assert store.of_connector("c") == [({"a": 2}, {"n": 2})]
+    assert java_hashmap.load(store.path.read_bytes()) == {b'["c",{"a":2}]': b'{"n":2}'}
+
+
+def test_the_key_bytes_that_are_there_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "offsets"
+    path.write_bytes(java_hashmap.dump({b'["c", {"table":"t","protocol":"1"}]': b'{"n":1}', b"\xff\xfe": b"?"}))
+    store = FileOffsetStore(path)
+    store.load()
+    store.write("c", [({"protocol": "1", "table": "t"}, {"n": 2})])
+    assert java_hashmap.load(path.read_bytes()) == {
+        b'["c", {"table":"t","protocol":"1"}]': b'{"n":2}',
+        b"\xff\xfe": b"?",
+    }
+
+
+def test_no_file_and_an_empty_file_mean_no_offsets(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.load()
+    store.path.touch()
+    store.load()
+    assert store.read("c", [{"a": 1}]) == [None]
+
+
+def test_a_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "offsets"
+    path.write_text("position=7")
+    with pytest.raises(OffsetFileError, match=str(path)):
+        FileOffsetStore(path).load()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.write("c", [({"a": 1}, {"n": 1})])
+    before = store.path.read_bytes()
+
+    def no_space(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(OffsetFileError, match="No space left"):
+        store.write("c", [({"a": 1}, {"n": 2})])
+    assert store.path.read_bytes() == before

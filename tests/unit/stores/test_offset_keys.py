@@ -1,0 +1,34 @@
+"""Offset keys are the bytes that Java writes, and are found again whatever the order of a partition's fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.stores import offset_keys
+
+
+def test_keys_are_in_the_order_of_a_java_hashmap() -> None:
+    assert offset_keys.encode_key("c", {"table": "t", "protocol": "1"}) == b'["c",{"protocol":"1","table":"t"}]'
+    offset = {"timestamp": 1, "incrementing": 2, "timestamp_nanos": 3}
+    assert offset_keys.encode_value(offset) == b'{"timestamp_nanos":3,"incrementing":2,"timestamp":1}'
+
+
+def test_text_beyond_ascii_stays_utf_8() -> None:
+    assert offset_keys.encode_key("ü", {"file": "ä"}) == '["ü",{"file":"ä"}]'.encode()
+
+
+def test_reading_back() -> None:
+    assert offset_keys.decode_key(b'["c",{"a":1}]') == ("c", {"a": 1})
+    assert offset_keys.decode_value(b'{"position":7}') == {"position": 7}
+    assert offset_keys.decode_value(None) is None
+
+
+@pytest.mark.parametrize("key", [b"null", b"[]", b'["c"]', b'[1,{"a":1}]', b"not json"])
+def test_what_is_no_key_is_refused(key: bytes) -> None:
+    with pytest.raises(ValueError, match="."):
+        offset_keys.decode_key(key)
+
+
+def test_equal_partitions_have_one_name() -> None:
+    assert offset_keys.canonical({"a": 1, "b": 2}) == offset_keys.canonical({"b": 2, "a": 1})
+    assert offset_keys.canonical({"a": 1}) != offset_keys.canonical({"a": "1"})
