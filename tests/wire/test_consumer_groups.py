@@ -161,7 +161,9 @@ def test_g8_metadata_goes_round_in_aiokafka(broker: BrokerProcess, topic: str) -
     import aiokafka
 
     async def go_round() -> tuple[Any, ...]:
-        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=broker.address, group_id="rounds-a")
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=broker.address, group_id="rounds-a", enable_auto_commit=False
+        )
         await consumer.start()
         partition = aiokafka.TopicPartition(topic, 1)
         consumer.assign([partition])
