@@ -8,7 +8,7 @@ for which Java prints a meaningless address, are shown as hexadecimal.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -31,8 +31,45 @@ def java_strings(schema: Schema | None, values: list[Any]) -> list[str]:
     """The text of many values of one schema."""
     if schema is not None and schema.type is Type.STRING and None not in values:
         return values
+    if len(values) > 1:
+        texts = _rows_text(schema, values) if schema is not None else _maps_text(values)
+        if texts is not None:
+            return texts
     convert = formatter(schema)
     return [convert(value) for value in values]
+
+
+def _rows_text(schema: Schema, values: list[Any]) -> list[str] | None:
+    """Rows column by column, a third of the work of one after the other; None where nulls come in between."""
+    if schema.type is not Type.STRUCT or not schema.fields or any(row.__class__ is not tuple for row in values):
+        return None
+    columns = list(zip(*values, strict=True))
+    if any(None in column for column in columns):
+        return None
+    texts = [_column_text(field.schema, column) for field, column in zip(schema.fields, columns, strict=True)]
+    names = [field.name.replace("%", "%%") + "=%s" for field in schema.fields]
+    return list(map(("Struct{" + ",".join(names) + "}").__mod__, zip(*texts, strict=True)))
+
+
+def _maps_text(values: list[Any]) -> list[str] | None:
+    """Maps of the same string keys column by column; None where they differ."""
+    first = values[0]
+    keys = tuple(first) if first.__class__ is dict else ()
+    if not keys or any(type(key) is not str for key in keys):
+        return None
+    if any(value.__class__ is not dict or tuple(value) != keys for value in values):
+        return None
+    order = hash_map_order(keys)
+    columns = [_column_text(None, [value[key] for value in values]) for key in order]
+    template = "{" + ", ".join(key.replace("%", "%%") + "=%s" for key in order) + "}"
+    return list(map(template.__mod__, zip(*columns, strict=True)))
+
+
+def _column_text(schema: Schema | None, column: Sequence[Any]) -> Iterable[str]:
+    classes = set(map(type, column))
+    if classes == {str} or (classes == {int} and (schema is None or schema.type is not Type.FLOAT32)):
+        return column if str in classes else map(str, column)
+    return map(formatter(schema), column)
 
 
 def date_text(value: dt.date | dt.time | dt.datetime) -> str:
