@@ -5,6 +5,7 @@ Which keys and values a topic may have is the log's knowledge (`log.config`, dat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
@@ -123,10 +124,10 @@ def alter_configs(
     """One result per (resource type, name, changes): None when done; a mapping replaces, a sequence alters."""
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
-    names = [(kind, name) for kind, name, _ in resources]
+    times = Counter((kind, name) for kind, name, _ in resources)
     for kind, name, changes in resources:
         try:
-            if names.count((kind, name)) > 1:
+            if times[kind, name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once, '{name}' does not.")
             if kind == BROKER_RESOURCE:
                 raise ApiError(

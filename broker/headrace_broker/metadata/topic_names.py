@@ -30,9 +30,7 @@ def topic_name_fault(name: str) -> str | None:
     return None
 
 
-def colliding_topic(name: str, existing: Iterable[str]) -> str | None:
-    """A topic whose name differs from `name` only in '.' against '_' (metric names could not tell them apart)."""
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+def unified_names(names: Iterable[str]) -> dict[str, str]:
+    """{name with '_' for '.': name} of those that have either: names that differ only so could not be told apart in
+    metrics, hence are refused."""
+    return {name.replace(".", "_"): name for name in names if "." in name or "_" in name}

@@ -6,7 +6,8 @@ and leaves the others alone.  Rules and messages follow Kafka's controller (KIP-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace_broker.log.config import TOPIC_CONFIGS, config_in_force
@@ -14,7 +15,7 @@ from headrace_broker.metadata.configs import topic_config_records
 from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.placement import place_partitions
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, colliding_topic, topic_name_fault
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, topic_name_fault, unified_names
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -55,13 +56,13 @@ def create_topics(
     """Create every topic of the request that can be created."""
     records: list[MetadataRecord] = []
     results: list[CreatableTopicResult] = []
-    names = [topic.name for topic in request.topics]
+    repeated = repeated_names(topic.name for topic in request.topics)
+    unified = unified_names(image.topics)
     for topic in request.topics:
         try:
-            if names.count(topic.name) > 1:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' appears more than once in the request."
-                )
+            if topic.name in repeated:
+                raise _named_twice(topic.name)
+            _check_new_name(image, topic.name, unified)
             result, created = _create_topic(image, topic, defaults, broker_properties, new_id)
             if len(records) + len(created) > RECORDS_PER_OPERATION_MAX:
                 raise ApiError(
@@ -84,7 +85,6 @@ def _create_topic(
     broker_properties: Mapping[str, str],
     new_id: Callable[[], bytes],
 ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
-    _check_new_name(image, topic.name)
     assignments = _assign(image, topic, defaults)
     configs: dict[str, str | None] = {}
     for config in topic.configs:
@@ -114,7 +114,16 @@ def _configs_in_force(values: Mapping[str, str], broker_properties: Mapping[str,
     ]
 
 
-def _check_new_name(image: MetadataImage, name: str) -> None:
+def repeated_names(names: Iterable[str]) -> set[str]:
+    """The names that come more than once."""
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def _named_twice(name: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' appears more than once in the request.")
+
+
+def _check_new_name(image: MetadataImage, name: str, unified: Mapping[str, str]) -> None:
     fault = topic_name_fault(name)
     if fault is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -122,7 +131,7 @@ def _check_new_name(image: MetadataImage, name: str) -> None:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if name == CLUSTER_METADATA_TOPIC:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is the metadata log's own.")
-    other = colliding_topic(name, image.topics)
+    other = unified.get(name.replace(".", "_"))
     if other is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
@@ -235,9 +244,7 @@ def delete_topics(image: MetadataImage, wanted: Sequence[tuple[str | None, bytes
         try:
             topic = _topic_to_delete(image, name, topic_id)
             if topic.topic_id in removed:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' appears more than once in the request."
-                )
+                raise _named_twice(topic.name)
             removed.add(topic.topic_id)
             records.append(RemoveTopicRecord(topic_id=topic.topic_id))
             results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0))
@@ -266,14 +273,12 @@ def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) ->
     """Raise the number of partitions of each topic of the request."""
     records: list[MetadataRecord] = []
     results: list[CreatePartitionsTopicResult] = []
-    names = [topic.name for topic in request.topics]
+    repeated = repeated_names(topic.name for topic in request.topics)
     for topic in request.topics:
         result = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
         try:
-            if names.count(topic.name) > 1:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' appears more than once in the request."
-                )
+            if topic.name in repeated:
+                raise _named_twice(topic.name)
             records += _added_partitions(image, topic)
         except ApiError as error:
             result = CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)

@@ -17,6 +17,9 @@ from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.endpoints import Listener
 
 _BIND_TRIES = 20
+_KAFKAS_BUFFER_BYTES = 102_400
+"""Kafka's default, which its sample file spells out.  Setting it would switch off the system's own sizing of socket
+buffers and cost three quarters of the throughput, so it counts as "not tuned"; any other size is followed."""
 
 
 class Listening:
@@ -67,9 +70,9 @@ class Listening:
         item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if self._receive_buffer_bytes > 0:
+        if self._receive_buffer_bytes not in (-1, _KAFKAS_BUFFER_BYTES):
             item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
-        if self._send_buffer_bytes > 0:
+        if self._send_buffer_bytes not in (-1, _KAFKAS_BUFFER_BYTES):
             item.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         item.setblocking(False)
         return item

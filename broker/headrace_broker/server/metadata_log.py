@@ -176,7 +176,10 @@ class MetadataLog:
         """Wait for what is pending, then close the files."""
         if self._syncing is not None:
             await self._syncing
-        self.log.close(clean=True, now_ms=self._now_ms())
+        try:
+            self.log.close(clean=True, now_ms=self._now_ms())
+        except ApiError as error:
+            logger.error("the metadata log could not be closed cleanly: %s", error.message)
 
 
 def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.apis import API, Api
 from headrace_broker.protocol.codec import decoder
-from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.protocol.errors import ApiError, ProtocolError
 from headrace_broker.protocol.framing import encode_response, parse_request_header
 from headrace_broker.server import handlers
 from headrace_broker.server.connection import Connection, Slot
@@ -162,6 +162,9 @@ class RequestRouter:
             self._failed(connection, route, version, error)
 
     def _failed(self, connection: Connection, route: Route, version: int, error: Exception) -> None:
+        if isinstance(error, ApiError):  # said in one line, a traceback would add nothing
+            connection.close(f"{route.api.name} could not be answered: {error}")
+            return
         logger.error("%s v%d from %s failed", route.api.name, version, connection.peer, exc_info=error)
         connection.close(f"{route.api.name} could not be answered")
 

@@ -28,13 +28,12 @@ VERSIONS = (1, 4)
 
 def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
     """Describe each resource; one that does not exist has its own error."""
-    return DescribeConfigsResponse(
-        results=[_describe(context, resource, request, version) for resource in request.resources]
-    )
+    wanted = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    return DescribeConfigsResponse(results=[_describe(context, resource, request) for resource in wanted.values()])
 
 
 def _describe(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, version: int
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None

@@ -33,7 +33,9 @@ def handle(
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
         return _respond(context, [(topic.name, b"") for topic in context.image.topics.values()], {})
-    named = [(topic.name, topic.topic_id) for topic in wanted]
+    named = list(
+        dict.fromkeys((topic.name, topic.topic_id) for topic in wanted)
+    )  # each once, however often it is asked
     topics = context.image.topics
     missing = [name for name, _ in named if name is not None and name not in topics]
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
