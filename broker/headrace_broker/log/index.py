@@ -11,6 +11,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
+from itertools import islice
+from operator import lt
 
 OFFSET_ENTRY_SIZE = 8
 TIME_ENTRY_SIZE = 12
@@ -68,8 +70,9 @@ class OffsetIndex:
         index = cls()
         index.offsets = flat[0::2]
         index.positions = flat[1::2]
-        if len(index) > 1 and (index.positions[-1] <= index.positions[0] or index.offsets[-1] <= index.offsets[0]):
-            raise ValueError("the entries are not in order")
+        for column in (index.offsets, index.positions):
+            if len(column) and (column[0] < 0 or not all(map(lt, column, islice(column, 1, None)))):
+                raise ValueError("the entries are not in order")
         return index
 
 
@@ -113,7 +116,7 @@ class TimeIndex:
         index = cls()
         previous = -1
         for timestamp, offset in _TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):
-            if timestamp <= previous:
+            if timestamp <= previous or offset < 0:
                 raise ValueError("the entries are not in order")
             index.timestamps.append(timestamp)
             index.offsets.append(offset)

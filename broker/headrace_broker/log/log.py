@@ -1,41 +1,27 @@
-"""One partition's log: append, read, roll, truncate, retain.
+"""One partition's log: append and read, by offset or by timestamp.
 
 A log belongs to the event loop of its broker; nothing here locks or waits. Records below the high watermark are what
-consumers see, records up to the log end offset what followers fetch. A write that fails takes the log offline: what was
-acknowledged stays readable, nothing more is acknowledged, and recovery at the next start cuts whatever was torn.
+consumers see, records up to the log end offset what followers fetch.
 Order of an append (as Kafka's): admit, producer check, epoch entry, roll, write, then the state in memory.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace_broker.log import loader, search
 from headrace_broker.log.admission import AppendOrigin, admit, recompress
-from headrace_broker.log.checkpoints import (
-    LEADER_EPOCH_FILE,
-    PARTITION_METADATA_FILE,
-    encode_epoch_checkpoint,
-    encode_partition_metadata,
-)
+from headrace_broker.log.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.epochs import LeaderEpochCache
-from headrace_broker.log.producer_state import ProducerBatch, ProducerState
-from headrace_broker.log.retention import SegmentFacts, count_expired
-from headrace_broker.log.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    LogSegment,
-    OpenSegments,
-    file_name,
-)
+from headrace_broker.log.producer_files import replay_producer
+from headrace_broker.log.producer_state import ProducerBatch
+from headrace_broker.log.segment import LogSegment, OpenSegments
+from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import (
+    NO_TIMESTAMP,
     BatchHeader,
     CorruptBatchError,
     iter_batches,
@@ -44,9 +30,6 @@ from headrace_broker.records.batch import (
     read_header,
     verify_crc,
 )
-
-_log = logging.getLogger(__name__)
-NO_TIMESTAMP = -1
 
 
 @dataclass(slots=True)
@@ -68,42 +51,8 @@ class LogRead:
     size_bytes: int
 
 
-class PartitionLog:
+class PartitionLog(SegmentedLog):
     """The log of one partition, in one directory."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        directory: str,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        *,
-        loaded: loader.LoadedLog,
-        open_segments: OpenSegments,
-        next_jitter_ms: Callable[[int], int],
-        high_watermark: int,
-        now_ms: int,
-    ) -> None:
-        self.storage = storage
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.config = config
-        self.topic_id = loaded.topic_id
-        self.offline_reason: str | None = None
-        self.last_flush_ms = now_ms
-        self.recovery_point = loaded.recovery_point
-        self._segments: list[LogSegment] = loaded.segments
-        self._active = loaded.segments[-1]
-        self._log_start_offset = loaded.log_start_offset
-        self._log_end_offset = loaded.log_end_offset
-        self._high_watermark = min(max(high_watermark, self._log_start_offset), self._log_end_offset)
-        self._epochs: LeaderEpochCache = loaded.epochs
-        self._producers: ProducerState = loaded.producers
-        self._open_segments = open_segments
-        self._next_jitter_ms = next_jitter_ms
-        self._deleted: list[tuple[int, list[str]]] = []
 
     @classmethod
     def open(
@@ -156,53 +105,6 @@ class PartitionLog:
         if loaded.epochs_changed:
             log._write_epochs()
         return log
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    # Offsets
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._log_end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        return self._high_watermark
-
-    @high_watermark.setter
-    def high_watermark(self, offset: int) -> None:
-        """Move forward, never beyond the log end offset; a smaller offset changes nothing."""
-        if offset > self._high_watermark:
-            self._high_watermark = min(offset, self._log_end_offset)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Where a read_committed consumer stops: the oldest open transaction, or the high watermark."""
-        unstable = self._producers.first_unstable_offset()
-        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
-
-    @property
-    def segments(self) -> Sequence[LogSegment]:
-        """The segments, oldest first."""
-        return self._segments
-
-    @property
-    def latest_epoch(self) -> int:
-        return self._epochs.latest_epoch
-
-    @property
-    def producers(self) -> ProducerState:
-        return self._producers
 
     # Appending
 
@@ -297,7 +199,7 @@ class PartitionLog:
         position = 0
         for header in headers:
             if header.producer_id >= 0:
-                loader.replay_producer(self._producers, header, memoryview(data)[position:])
+                replay_producer(self._producers, header, memoryview(data)[position:])
             position += header.size_bytes
         self._producers.end_offset = self._log_end_offset
         if config.flush_messages <= self._log_end_offset - self.recovery_point:
@@ -307,27 +209,6 @@ class PartitionLog:
         if not segment.size_bytes:
             return False
         return segment.age_ms(now_ms, timestamp) > self.config.segment_age_ms_max - segment.roll_jitter_ms
-
-    def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that leader `epoch` begins at `start_offset`. A new leader does so first of all. Raises ApiError."""
-        if self._epochs.assign(epoch, start_offset):
-            try:
-                self._write_epochs()
-            except OSError as error:
-                raise self._go_offline("write the leader epochs of", error) from error
-
-    def _write_epochs(self) -> None:
-        # The records carry their epochs, so recovery could rebuild this file: no need to wait for the disk.
-        path = f"{self.directory}/{LEADER_EPOCH_FILE}"
-        self.storage.write_atomic(path, encode_epoch_checkpoint(self._epochs.entries), durable=False)
-
-    def _go_offline(self, action: str, error: OSError) -> ApiError:
-        self.offline_reason = f"cannot {action} {self.directory}: {error.strerror or error}"
-        _log.error("Log %s goes offline: %s", self.name, self.offline_reason)
-        return self._offline_error()
-
-    def _offline_error(self) -> ApiError:
-        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason or "")
 
     # Reading
 
@@ -352,8 +233,11 @@ class PartitionLog:
         except OSError as error:
             raise self._go_offline("read", error) from error
         except CorruptBatchError as error:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.directory}: {error}") from error
+            raise self._corrupt(error) from error
         return LogRead([data], len(data)) if data else LogRead([], 0)
+
+    def _corrupt(self, error: CorruptBatchError) -> ApiError:
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.directory}: {error}")
 
     def _read(self, fetch_offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> bytes:
         index = search.segment_index(self._segments, fetch_offset)
@@ -384,13 +268,19 @@ class PartitionLog:
 
     def offset_for_timestamp(self, target: int) -> tuple[int, int, int] | None:
         """Return (timestamp, offset, leader epoch) of the first committed record at or after the timestamp `target`."""
-        return search.offset_for_timestamp(
-            self._segments, target, start_offset=self._log_start_offset, end_offset=self._high_watermark
-        )
+        try:
+            return search.offset_for_timestamp(
+                self._segments, target, start_offset=self._log_start_offset, end_offset=self._high_watermark
+            )
+        except CorruptBatchError as error:
+            raise self._corrupt(error) from error
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
         """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, None when empty."""
-        return search.max_timestamp_offset(self._segments)
+        try:
+            return search.max_timestamp_offset(self._segments)
+        except CorruptBatchError as error:
+            raise self._corrupt(error) from error
 
     def list_offset(self, target: int, *, is_read_committed: bool = False) -> tuple[int, int, int] | None:
         """Answer ListOffsets: a timestamp, or one of its special targets (-1 latest, -2 earliest, -3 largest timestamp,
@@ -405,200 +295,3 @@ class PartitionLog:
         if target < 0:
             return None  # tiered storage: nothing is tiered
         return self.offset_for_timestamp(target)
-
-    # Segments
-
-    def roll(self, now_ms: int, next_offset: int | None = None) -> None:
-        """Close the active segment and begin a new one; an empty active segment stays. Raises ApiError."""
-        base_offset = self._log_end_offset if next_offset is None else next_offset
-        active = self._active
-        if active.size_bytes == 0 and active.base_offset == base_offset:
-            return
-        try:
-            active.finish()
-            self.write_producer_snapshot()
-            segment = loader.new_segment(
-                self.storage,
-                self.directory,
-                base_offset,
-                self.config,
-                now_ms=now_ms,
-                open_segments=self._open_segments,
-                roll_jitter_ms=self._next_jitter_ms(self.config.segment_jitter_ms),
-            )
-        except OSError as error:
-            raise self._go_offline("roll", error) from error
-        active.is_active = False
-        self._segments.append(segment)
-        self._active = segment
-
-    def write_producer_snapshot(self) -> None:
-        """Write what is known of producers at the log end offset. Raises OSError."""
-        path = f"{self.directory}/{file_name(self._log_end_offset, SNAPSHOT_SUFFIX)}"
-        self.storage.write(path, self._producers.encode_snapshot())
-
-    def flush(self, now_ms: int) -> None:
-        """Return once every record would survive a power failure. Raises ApiError; a failed fsync is not repeated."""
-        try:
-            for segment in self._segments[search.segment_index(self._segments, self.recovery_point) : -1]:
-                segment.flush()
-            self._active.flush()
-        except OSError as error:
-            raise self._go_offline("flush", error) from error
-        self.recovery_point = self._log_end_offset
-        self.last_flush_ms = now_ms
-
-    def unflushed_files(self) -> tuple[list[str], int]:
-        """Return (files of rolled segments behind the recovery point, the offset they reach), for a flush elsewhere."""
-        first = search.segment_index(self._segments, self.recovery_point)
-        rolled = self._segments[first:-1]
-        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        return [segment.path(suffix) for segment in rolled for suffix in suffixes], self._active.base_offset
-
-    def rolled_flushed(self, end_offset: int, error: OSError | None) -> None:
-        """Take the result of a flush of rolled segments: all before `end_offset` is on disk now, or it failed."""
-        if error is not None:
-            self._go_offline("flush", error)
-        else:
-            self.recovery_point = max(self.recovery_point, min(end_offset, self._log_end_offset))
-
-    def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset up to `offset` (-1 = the high watermark) and return it. Raises ApiError."""
-        target = self._high_watermark if offset == -1 else offset
-        if not 0 <= target <= self._high_watermark:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name} can be deleted up to offset {self._high_watermark}, not {target}",
-            )
-        self.advance_log_start(target)
-        return self._log_start_offset
-
-    def advance_log_start(self, offset: int) -> None:
-        """Raise the log start offset; a smaller one changes nothing."""
-        if offset <= self._log_start_offset:
-            return
-        self._log_start_offset = offset
-        self.high_watermark = offset
-        if self._epochs.truncate_from_start(offset):
-            try:
-                self._write_epochs()
-            except OSError as error:
-                raise self._go_offline("write the leader epochs of", error) from error
-
-    def apply_retention(self, now_ms: int) -> int:
-        """Delete the segments that have served their time and return how many. Raises ApiError."""
-        count = count_expired(
-            self._segment_facts(),
-            self.config,
-            now_ms=now_ms,
-            high_watermark=self._high_watermark,
-            log_start_offset=self._log_start_offset,
-        )
-        if not count or self.offline_reason is not None:
-            return 0
-        if count == len(self._segments):
-            self.roll(now_ms)
-        expired = self._segments[:count]
-        del self._segments[:count]
-        self.advance_log_start(self._segments[0].base_offset)
-        first_kept = self._segments[0].base_offset
-        _log.info("Deleting %d segments of %s up to offset %d", count, self.name, first_kept)
-        self._delete(expired, now_ms)
-        return count
-
-    def _segment_facts(self) -> list[SegmentFacts]:
-        ends = [segment.base_offset for segment in self._segments[1:]] + [self._log_end_offset]
-        return [
-            SegmentFacts(
-                segment.size_bytes,
-                end,
-                segment.max_timestamp if segment.max_timestamp >= 0 else segment.started_ms,
-            )
-            for segment, end in zip(self._segments, ends, strict=True)
-        ]
-
-    def _delete(self, segments: Sequence[LogSegment], now_ms: int) -> None:
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        try:
-            self._deleted.append((due_ms, [path for segment in segments for path in segment.mark_deleted()]))
-        except OSError as error:
-            raise self._go_offline("delete segments of", error) from error
-
-    def take_deleted_files(self, now_ms: int) -> list[str]:
-        """Return the `.deleted` files whose delay is over; the caller removes them."""
-        due = [path for due_ms, paths in self._deleted if due_ms <= now_ms for path in paths]
-        self._deleted = [(due_ms, paths) for due_ms, paths in self._deleted if due_ms > now_ms]
-        return due
-
-    # Truncation and the end
-
-    def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop every batch that reaches `offset`, with what was known from them. Raises ApiError."""
-        if offset >= self._log_end_offset:
-            return
-        try:
-            index = search.segment_index(self._segments, offset)
-            segment = self._segments[index]
-            position = segment.locate(offset)
-            if position < segment.size_bytes:
-                offset = min(offset, segment.read_header(position).base_offset)
-            if offset < max(self._log_start_offset, self._segments[0].base_offset):
-                self.truncate_fully_and_start_at(max(offset, self._log_start_offset), now_ms)
-                return
-            self._delete(self._segments[index + 1 :], now_ms)
-            del self._segments[index + 1 :]
-            segment.is_active = True
-            segment.truncate_to_position(position, offset)
-            self._active = segment
-            self._end_at(offset)
-            loader.remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
-            self._producers = loader.load_producers(self.storage, self.directory, self._segments, self._log_end_offset)
-        except OSError as error:
-            raise self._go_offline("truncate", error) from error
-
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop every record and go on at `offset`. Raises ApiError."""
-        try:
-            self._delete(self._segments, now_ms)
-            loader.remove_snapshots_after(self.storage, self.directory, -1)
-            segment = loader.new_segment(
-                self.storage, self.directory, offset, self.config, now_ms=now_ms, open_segments=self._open_segments
-            )
-            self._segments[:] = [segment]
-            self._active = segment
-            self._log_start_offset = offset
-            self._end_at(offset)
-            self._producers.clear(offset)
-        except OSError as error:
-            raise self._go_offline("truncate", error) from error
-
-    def _end_at(self, offset: int) -> None:
-        self._log_end_offset = offset
-        self._high_watermark = min(self._high_watermark, offset)
-        self.recovery_point = min(self.recovery_point, offset)
-        if self._epochs.truncate_from_end(offset):
-            self._write_epochs()
-
-    def move(self, directory: str) -> None:
-        """Take note that the directory was renamed."""
-        self.directory = directory
-        for segment in self._segments:
-            segment.move(directory)
-
-    def release(self) -> None:
-        """Close the files, writing nothing."""
-        for segment in self._segments:
-            segment.release()
-
-    def close(self, *, clean: bool, now_ms: int) -> None:
-        """Close the files; clean: with indexes, producer snapshot and records safe on disk. Raises ApiError."""
-        if clean and self.offline_reason is None:
-            try:
-                self._active.finish()
-                if self._log_end_offset > self._log_start_offset:
-                    self.write_producer_snapshot()
-            except OSError as error:
-                raise self._go_offline("close", error) from error
-            if self._log_end_offset > self.recovery_point:
-                self.flush(now_ms)
-        self.release()

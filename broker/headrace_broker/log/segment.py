@@ -34,6 +34,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _SCAN_SIZE = 8192
+_MAGIC_OFFSET = 16
 _LOCATOR = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _CURSORS_MAX = 8
 
@@ -41,6 +42,11 @@ _CURSORS_MAX = 8
 def file_name(offset: int, suffix: str) -> str:
     """Return the name of a segment's file: the offset in 20 digits."""
     return f"{offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int:
+    """Return the offset in a segment file's name."""
+    return int(name.partition(".")[0])
 
 
 class OpenSegments:
@@ -174,8 +180,13 @@ class LogSegment:
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
         """Make both indexes and the largest timestamp anew from the batch headers."""
         self.reset_indexes()
+        next_offset = self.base_offset
         for position, header in self.iter_headers(0):
+            if not next_offset <= header.base_offset <= header.last_offset <= self.base_offset + RELATIVE_OFFSET_MAX:
+                reason = f"offsets {header.base_offset} to {header.last_offset} where {next_offset} is next"
+                raise CorruptBatchError(position, reason)
             self.note(header, position, index_interval_bytes)
+            next_offset = header.next_offset
         self.finish()
 
     def reset_indexes(self) -> None:
@@ -318,15 +329,28 @@ class LogSegment:
             return known
         position = self.index.lookup(offset - self.base_offset)
         size_bytes = self.size_bytes
-        chunk, chunk_start = b"", position
+        chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
+        if position and not self._may_begin_here(chunk, offset):
+            _log.warning("Rebuilding the indexes of %s: there is no batch at byte %d", self.path(LOG_SUFFIX), position)
+            self.rebuild_indexes()
+            position = self.index.lookup(offset - self.base_offset)
+            chunk, chunk_start = b"", position
         while position + HEADER_SIZE <= size_bytes:
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
             base_offset, length, last_offset_delta = _LOCATOR.unpack_from(chunk, position - chunk_start)
             if base_offset + last_offset_delta >= offset:
                 return position
-            position += max(length, HEADER_SIZE - OVERHEAD_SIZE) + OVERHEAD_SIZE
+            if length < HEADER_SIZE - OVERHEAD_SIZE:
+                raise CorruptBatchError(position, f"length {length} is smaller than a batch header")
+            position += length + OVERHEAD_SIZE
         return size_bytes
+
+    def _may_begin_here(self, chunk: bytes, offset: int) -> bool:
+        """Return whether `chunk` looks like a batch from which a search for `offset` may begin."""
+        if len(chunk) < HEADER_SIZE or chunk[_MAGIC_OFFSET] != MAGIC:
+            return False
+        return self.base_offset <= int.from_bytes(chunk[:8], "big", signed=True) <= offset
 
     def read(self, position: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
         """Return records from the batch at `position` on: whole batches as far as the index knows their borders.

@@ -1,0 +1,131 @@
+"""Check the segments that a stop in mid-flight may have torn, and keep what is sound.
+
+Every batch is checked (size, magic, CRC, rising offsets); indexes, leader epochs and producer state are rebuilt from
+them. The file is cut where the first bad batch begins, and the segments behind it are set aside under `.deleted` names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.epochs import LeaderEpochCache
+from headrace_broker.log.producer_files import (
+    load_producers,
+    load_producers_at,
+    remove_snapshots_after,
+    remove_stray_snapshots,
+    replay_producer,
+)
+from headrace_broker.log.producer_state import ProducerState
+from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SNAPSHOT_SUFFIX, LogSegment, file_name
+from headrace_broker.log.storage import Storage
+from headrace_broker.records.batch import BatchHeader, CorruptBatchError, verify_crc
+
+_log = logging.getLogger(__name__)
+_RECOVERY_CHUNK_SIZE = 1024 * 1024
+OFFSETS_MAX = RELATIVE_OFFSET_MAX + 1
+"""A segment's offsets, relative to its base, fit into 31 bits."""
+
+
+def recover(
+    storage: Storage,
+    directory: str,
+    segments: list[LogSegment],
+    epochs: LeaderEpochCache,
+    config: LogConfig,
+    recovery_point: int,
+) -> tuple[int, ProducerState]:
+    """Check the segments from the recovery point on, keep what is sound. Returns (log end offset, producers)."""
+    first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    remove_snapshots_after(storage, directory, segments[first].base_offset)
+    producers = load_producers(storage, directory, segments[:first], segments[first].base_offset) if first else None
+    if producers is None:
+        producers = load_producers_at(storage, directory, segments[0].base_offset)
+    end_offset = segments[first].base_offset
+    for index in range(first, len(segments)):
+        segment = segments[index]
+        if index > first and segment.base_offset < end_offset:
+            _log.error(
+                "%s overlaps the segment before it, which ends at offset %d: removed",
+                segment.path(LOG_SUFFIX),
+                end_offset,
+            )
+            _drop_after(segments, index)
+            break
+        if index > first and segment.base_offset > end_offset and not config.cleanup_compact:
+            _log.error("%s: offsets %d to %d are missing", directory, end_offset, segment.base_offset - 1)
+        limit = segments[index + 1].base_offset if index + 1 < len(segments) else segment.base_offset + OFFSETS_MAX
+        end_offset, is_whole = _recover_segment(segment, producers, epochs, config, limit)
+        if not is_whole:
+            _drop_after(segments, index + 1)
+            break
+    producers.end_offset = end_offset
+    if end_offset > segments[0].base_offset:
+        storage.write(f"{directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}", producers.encode_snapshot())
+    remove_stray_snapshots(storage, directory, segments)
+    return end_offset, producers
+
+
+def _drop_after(segments: list[LogSegment], index: int) -> None:
+    for segment in segments[index:]:
+        _log.error("Removing %s: it follows a batch that is broken", segment.path(LOG_SUFFIX))
+        segment.mark_deleted()
+    del segments[index:]
+
+
+def _recover_segment(
+    segment: LogSegment, producers: ProducerState, epochs: LeaderEpochCache, config: LogConfig, limit: int
+) -> tuple[int, bool]:
+    """Check every batch of a segment and rebuild its indexes. Returns (offset after the last sound one, all sound?)."""
+    segment.reset_indexes()
+    next_offset = segment.base_offset
+    sound_bytes = 0
+    try:
+        for position, header in _checked_batches(segment, next_offset, limit, producers):
+            segment.note(header, position, config.index_interval_bytes)
+            if header.partition_leader_epoch >= 0:
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            next_offset = header.next_offset
+            sound_bytes = position + header.size_bytes
+    except CorruptBatchError as error:
+        _log.error(
+            "Cutting %s at byte %d (offset %d), %d bytes behind it are lost: %s",
+            segment.path(LOG_SUFFIX),
+            sound_bytes,
+            next_offset,
+            segment.size_bytes - sound_bytes,
+            error.reason,
+        )
+        segment.file.truncate(sound_bytes)
+        segment.size_bytes = sound_bytes
+        segment.finish()
+        return next_offset, False
+    segment.finish()
+    return next_offset, True
+
+
+def _checked_batches(
+    segment: LogSegment, next_offset: int, limit: int, producers: ProducerState
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each batch, checked and taken into the producer state. Raises CorruptBatchError."""
+    chunk, chunk_start = memoryview(b""), 0
+    for position, header in segment.iter_headers(0):
+        size = header.size_bytes
+        if position + size > chunk_start + len(chunk):
+            wanted = min(max(size, _RECOVERY_CHUNK_SIZE), segment.size_bytes - position)
+            chunk, chunk_start = memoryview(segment.file.pread(wanted, position)), position
+        at = position - chunk_start
+        if len(chunk) - at < size:
+            raise CorruptBatchError(position, "the file ends inside it")
+        verify_crc(chunk, at, header)
+        if not next_offset <= header.base_offset <= header.last_offset < limit:
+            reason = (
+                f"offsets {header.base_offset} to {header.last_offset} where {next_offset} to {limit - 1} may stand"
+            )
+            raise CorruptBatchError(position, reason)
+        next_offset = header.next_offset
+        if header.producer_id >= 0:
+            replay_producer(producers, header, chunk[at : at + size])
+        yield position, header
