@@ -176,13 +176,13 @@ def row_defaults(schema: Schema) -> dict[int, Any]:
 
 
 def defaults_filler(schema: Schema, replace_null: bool) -> Callable[[list[Any]], list[Any]]:
-    """The function that puts defaults in the place of nulls in rows of that schema, if that is wanted."""
+    """The function that puts defaults in the place of null fields in rows of that schema, if that is wanted."""
     defaults = row_defaults(schema) if replace_null else {}
     if not defaults:
         return lambda rows: rows
 
-    def filled(row: tuple[Any, ...]) -> tuple[Any, ...]:
-        if all(row[index] is not None for index in defaults):
+    def filled(row: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        if row is None or all(row[index] is not None for index in defaults):
             return row
         return tuple(defaults.get(index) if value is None else value for index, value in enumerate(row))
 

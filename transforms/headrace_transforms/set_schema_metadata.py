@@ -51,7 +51,7 @@ class SetSchemaMetadata(KeyOrValue):
             if any(value is not None for value in values):
                 raise DataError("Schema required for [updating schema metadata]")
             return None, values
-        if schema.type is Type.STRUCT and None not in values:
+        if schema.type is Type.STRUCT:
             values = defaults_filler(schema, self._replace_null)(values)
         return self._schemas(schema), values
 

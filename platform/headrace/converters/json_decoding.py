@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.api.errors import BatchError, DataError
+from headrace.converters.json_schema import plain_names
 from headrace.data.java import float32
 from headrace.data.logical import DECIMAL_NAME, bytes_to_decimal, from_base, is_logical, scale_of
 from headrace.data.schema import INT_RANGES, Schema, Type
@@ -246,7 +247,7 @@ _ListDecoder = Callable[[Sequence[bytes]], list[Any]]
 def _fast_decoder(schema: Schema | None, replace_null: bool) -> _ListDecoder | None:
     if schema is None:
         return lambda payloads: list(map(_plain.decode, payloads))
-    if schema.type is Type.STRUCT and schema.fields and not schema.optional:
+    if schema.type is Type.STRUCT and schema.fields and not schema.optional and plain_names(schema):
         return _struct_decoder(schema, replace_null)
     return None
 

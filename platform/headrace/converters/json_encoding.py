@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.errors import BatchError, DataError
-from headrace.converters.json_schema import schema_to_json
+from headrace.converters.json_schema import plain_names, schema_to_json
 from headrace.converters.json_values import Style, double_json, to_json
 from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
@@ -77,7 +77,7 @@ def encoder(schema: Schema | None, style: Style) -> ListEncoder:
     """The function that encodes lists of values of that schema."""
     if schema is None:
         return _encode_schemaless
-    if schema.type is Type.STRUCT and schema.fields:
+    if schema.type is Type.STRUCT and schema.fields and plain_names(schema):
         return _struct_encoder(schema, style)
     if schema.type is Type.STRING and not schema.optional:
         return lambda values: _lines(values) if set(map(type, values)) == {str} else None

@@ -49,6 +49,11 @@ def _element(schema: Schema | None, to_json: ToJson) -> dict[str, Any] | None:
     return None if schema is None else schema_to_json(schema, to_json)
 
 
+def plain_names(schema: Schema) -> bool:
+    """Whether every field's name stands in JSON as it is, without escapes."""
+    return all(field.name.isprintable() and not {'"', "\\"} & {*field.name} for field in schema.fields)
+
+
 def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
     """The schema that a JSON object describes, None for null. Raises DataError saying what is missing."""
     if tree is None:

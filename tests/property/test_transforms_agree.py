@@ -1,0 +1,108 @@
+"""Every transform does the same list-wise as record by record, and reports exactly the records that fail alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.data.schema import (
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_FLOAT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    struct,
+)
+from support.connect_data import schemaless, values
+from support.transforms import failures, make, one_by_one, records, sink, source
+
+ROW = struct(
+    [
+        ("a", INT32_SCHEMA),
+        ("b", OPTIONAL_STRING_SCHEMA),
+        ("c", OPTIONAL_FLOAT64_SCHEMA.replace(default=1.5)),
+        ("ts", INT64_SCHEMA.replace(optional=True)),
+        ("in", struct([("x", INT32_SCHEMA), ("y", OPTIONAL_STRING_SCHEMA)], optional=True)),
+    ],
+    name="row",
+    optional=True,
+)
+SCHEMAS = (ROW, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, INT64_SCHEMA, None)
+
+TRANSFORMS: list[tuple[str, dict[str, str]]] = [
+    ("HoistField", {"field": "f"}),
+    ("InsertField", {"topic.field": "t", "timestamp.field": "when", "static.field": "s", "static.value": "v"}),
+    ("InsertField", {"partition.field": "p!", "offset.field": "o"}),
+    ("ReplaceField", {"exclude": "a", "renames": "b:z"}),
+    ("ReplaceField", {"include": "c"}),
+    ("ExtractField", {"field": "c"}),
+    ("ExtractField", {"field": "in.y", "field.syntax.version": "V2"}),
+    ("Cast", {"spec": "a:int8,c:string"}),
+    ("Cast", {"spec": "b:int32"}),
+    ("Cast", {"spec": "int16"}),
+    ("TimestampConverter", {"target.type": "string", "field": "ts", "format": "yyyy-MM-dd HH:mm"}),
+    ("TimestampConverter", {"target.type": "unix", "format": "yyyy"}),
+    ("SetSchemaMetadata", {"schema.name": "n"}),
+    ("MaskField", {"fields": "a,b", "replacement": "7"}),
+    ("HeaderFrom", {"fields": "a,b", "headers": "x,y", "operation": "move"}),
+    ("Flatten", {}),
+]
+OTHERS: list[tuple[str, dict[str, str]]] = [
+    ("ValueToKey", {"fields": "a,in.x", "field.syntax.version": "V2"}),
+    ("RegexRouter", {"regex": "(.).*", "replacement": "$1"}),
+    ("TimestampRouter", {}),
+    ("DropHeaders", {"headers": "h"}),
+    ("InsertHeader", {"header": "h", "value.literal": "1"}),
+    ("Filter", {}),
+]
+
+
+def _values(schema: Schema | None) -> st.SearchStrategy[Any]:
+    if schema is not None:
+        return values(schema)
+    fields = {name: schemaless() for name in ("a", "b", "c", "ts", "in")}
+    return st.fixed_dictionaries({}, optional=fields) | schemaless()
+
+
+@st.composite
+def batch(draw: st.DrawFn, for_key: bool) -> Any:
+    schema = draw(st.sampled_from(SCHEMAS))
+    items = draw(st.lists(_values(schema), min_size=1, max_size=5))
+    make_batch = draw(st.sampled_from([source, sink]))
+    times = draw(st.lists(st.none() | st.integers(0, 10**13), min_size=len(items), max_size=len(items)))
+    made = make_batch(items, schema, timestamps=times)
+    if for_key:
+        return made.replace(keys=made.values, key_schema=schema, values=["v"] * len(items), value_schema=STRING_SCHEMA)
+    return made
+
+
+def _check(transform: Any, given_batch: Any) -> None:
+    expected, failed = one_by_one(transform, given_batch)
+    before = repr((given_batch.values, given_batch.keys, given_batch.headers))
+    assert list(failures(transform, given_batch)) == failed
+    rest = given_batch.take([index for index in range(len(given_batch)) if index not in failed])
+    if len(rest):
+        result = records(transform.apply_batch(rest))
+        assert repr(result) == repr(expected)
+        assert [record.value_schema for record in result] == [record.value_schema for record in expected]
+        assert [record.key_schema for record in result] == [record.key_schema for record in expected]
+    assert repr((given_batch.values, given_batch.keys, given_batch.headers)) == before
+
+
+@pytest.mark.parametrize("side", ["Key", "Value"])
+@pytest.mark.parametrize(("name", "props"), TRANSFORMS)
+@settings(deadline=None, max_examples=15)
+@given(data=st.data())
+def test_transforms_of_a_side(name: str, props: dict[str, str], side: str, data: st.DataObject) -> None:
+    _check(make(f"{name}${side}", **props), data.draw(batch(side == "Key")))
+
+
+@pytest.mark.parametrize(("name", "props"), OTHERS)
+@settings(deadline=None, max_examples=15)
+@given(data=st.data())
+def test_other_transforms(name: str, props: dict[str, str], data: st.DataObject) -> None:
+    _check(make(name, **props), data.draw(batch(False)))

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.api.errors import ConfigErrors
+from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    Type,
+    array,
+    struct,
+)
+from headrace.data.struct import Struct
+from support.transforms import failures, make, one, source
+
+WHOLE: list[tuple[str, Schema, Any, Any]] = [
+    ("int8", INT32_SCHEMA, 300, 44),
+    ("int16", INT64_SCHEMA, 70000, 4464),
+    ("int32", FLOAT64_SCHEMA, 3e9, 2147483647),
+    ("int32", FLOAT64_SCHEMA, math.nan, 0),
+    ("int64", STRING_SCHEMA, "+12", 12),
+    ("int8", BOOLEAN_SCHEMA, True, 1),
+    ("float32", FLOAT64_SCHEMA, 0.1, 0.10000000149011612),
+    ("float32", STRING_SCHEMA, " 1.5f ", 1.5),
+    ("float64", INT32_SCHEMA, 2, 2.0),
+    ("float64", STRING_SCHEMA, "-Infinity", -math.inf),
+    ("boolean", FLOAT64_SCHEMA, 0.5, False),
+    ("boolean", INT32_SCHEMA, -1, True),
+    ("boolean", STRING_SCHEMA, "TRUE", True),
+    ("boolean", STRING_SCHEMA, "yes", False),
+    ("string", FLOAT32_SCHEMA, 0.10000000149011612, "0.1"),
+    ("string", FLOAT64_SCHEMA, 1e10, "1.0E10"),
+    ("string", BOOLEAN_SCHEMA, True, "true"),
+    ("string", BYTES_SCHEMA, b"\x00\xff", "AP8="),
+    ("string", decimal_schema(2), Decimal("1.50"), "1.50"),
+    ("string", DATE_SCHEMA, dt.date(2020, 1, 2), "2020-01-02"),
+    ("string", TIMESTAMP_SCHEMA, dt.datetime(2020, 1, 2, 3, tzinfo=dt.UTC), "2020-01-02T03:00:00.000Z"),
+    ("int64", TIMESTAMP_SCHEMA, dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 1000),
+    ("int32", DATE_SCHEMA, dt.date(1970, 1, 3), 2),
+    ("float64", decimal_schema(2), Decimal("1.50"), 1.5),
+    ("int64", decimal_schema(2), Decimal("-1.50"), -1),
+]
+
+
+@pytest.mark.parametrize(("target", "schema", "value", "expected"), WHOLE)
+def test_whole_values(target: str, schema: Schema, value: Any, expected: Any) -> None:
+    made_schema, made = one(make("Cast$Value", spec=target), value, schema)
+    assert made_schema == Schema(Type(target))
+    assert made == expected
+    assert type(made) is type(expected)
+
+
+def test_without_schema() -> None:
+    assert one(make("Cast$Value", spec="int8"), 300) == (None, 44)
+    cast = make("Cast$Value", spec="a:string, b:int32,c:boolean")
+    assert one(cast, {"a": 1.0, "b": "7", "d": 1}) == (None, {"a": "1.0", "b": 7, "c": None, "d": 1})
+
+
+def test_fields() -> None:
+    schema = struct(
+        [("a", INT32_SCHEMA), ("b", OPTIONAL_INT32_SCHEMA.replace(default=300, doc="x")), ("c", STRING_SCHEMA)],
+        name="n", optional=True,
+    )  # fmt: skip
+    made_schema, value = one(make("Cast$Value", spec="a:string,b:int8"), Struct(schema, {"a": 1, "c": "z"}), schema)
+    assert made_schema == struct(
+        [("a", STRING_SCHEMA), ("b", INT8_SCHEMA.replace(optional=True, default=44)), ("c", STRING_SCHEMA)],
+        name="n", optional=True,
+    )  # fmt: skip
+    assert value.values == ["1", 44, "z"]
+    keep = make("Cast$Value", spec="a:string,b:int8", replace__null__with__default="false")
+    assert one(keep, Struct(schema, {"a": 1, "c": "z"}), schema)[1].values == ["1", None, "z"]
+
+
+@pytest.mark.parametrize(
+    ("target", "schema", "value"),
+    [
+        ("int8", STRING_SCHEMA, "128"),
+        ("int32", STRING_SCHEMA, "1.5"),
+        ("int32", STRING_SCHEMA, " 1"),
+        ("int32", STRING_SCHEMA, "1_000"),
+        ("float64", STRING_SCHEMA, "abc"),
+        ("int32", BYTES_SCHEMA, b"1"),
+        ("int32", array(INT32_SCHEMA), [1]),
+        ("string", None, [1]),
+        ("int32", None, {"a": 1}),
+    ],
+)
+def test_what_cannot_be_cast(target: str, schema: Schema | None, value: Any) -> None:
+    good = {"int": 1, "flo": 1.0, "str": "1"}[target[:3]]
+    batch = source([value, None, value if schema is not None else good], schema)
+    assert list(failures(make("Cast$Value", spec=target), batch)) == ([0] if schema is None else [0, 2])
+
+
+@pytest.mark.parametrize("spec", ["", "int128", "a:bytes", "a:b:int8", "int8,int16", "int8,a:int8", "a:array"])
+def test_bad_specs(spec: str) -> None:
+    with pytest.raises(ConfigErrors, match="configuration spec"):
+        make("Cast$Value", spec=spec)
+
+
+def test_key() -> None:
+    batch = make("Cast$Key", spec="string").apply_batch(source(["v"], keys=[7], key_schema=INT32_SCHEMA))
+    assert (batch.key_schema, batch.keys) == (STRING_SCHEMA, ["7"])

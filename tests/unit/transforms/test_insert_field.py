@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from headrace.api.errors import ConfigErrors
+from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA
+from headrace.data.schema import (
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    struct,
+)
+from headrace.data.struct import Struct
+from support.transforms import failures, make, one, records, sink, source
+
+MAGIC = struct([("magic", INT64_SCHEMA)], name="name", version=1, doc="doc")
+ALL = {
+    "topic__field": "topic_field!",
+    "partition__field": "partition_field",
+    "timestamp__field": "timestamp_field?",
+    "static__field": "instance_id",
+    "static__value": "my-instance-id",
+}
+
+
+def test_all_fields_with_schema() -> None:
+    batch = source([Struct(MAGIC, {"magic": 42})], MAGIC, partition=3, timestamps=789)
+    (record,) = records(make("InsertField$Value", **ALL).apply_batch(batch))
+    assert record.value_schema == struct(
+        [
+            ("magic", INT64_SCHEMA),
+            ("topic_field", STRING_SCHEMA),
+            ("partition_field", OPTIONAL_INT32_SCHEMA),
+            ("timestamp_field", OPTIONAL_TIMESTAMP_SCHEMA),
+            ("instance_id", OPTIONAL_STRING_SCHEMA),
+        ],
+        name="name",
+        version=1,
+        doc="doc",
+    )
+    assert record.value.values == [
+        42, "test", 3, dt.datetime(1970, 1, 1, 0, 0, 0, 789000, tzinfo=dt.UTC), "my-instance-id",
+    ]  # fmt: skip
+
+
+def test_all_fields_without_schema() -> None:
+    insert = make("InsertField$Value", **ALL)
+    batch = source([{"magic": 42}], timestamps=[789])
+    assert records(insert.apply_batch(batch))[0].value == {
+        "magic": 42,
+        "topic_field": "test",
+        "timestamp_field": 789,
+        "instance_id": "my-instance-id",
+    }
+    assert batch.values == [{"magic": 42}]
+
+
+def test_offsets_are_for_sinks() -> None:
+    insert = make("InsertField$Value", offset__field="at")
+    batch = insert.apply_batch(sink([{}, {}], offsets=range(5, 7)))
+    assert batch.values == [{"at": 5}, {"at": 6}]
+    assert "Only SinkRecord supported" in str(failures(insert, source([{}]))[0])
+
+
+def test_nulls_pass_under_their_schema() -> None:
+    insert = make("InsertField$Value", static__field="s", static__value="x")
+    made = records(insert.apply_batch(source([None, Struct(MAGIC, {"magic": 1}), None], MAGIC.replace(optional=False))))
+    assert [record.value_schema is MAGIC or record.value_schema == MAGIC for record in made] == [True, False, True]
+    assert [record.value is None for record in made] == [True, False, True]
+    assert one(insert, None) == (None, None)
+
+
+def test_null_fields_become_defaults() -> None:
+    schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
+    for replace, expected in (("true", 7), ("false", None)):
+        insert = make("InsertField$Value", static__field="s", static__value="x", replace__null__with__default=replace)
+        assert insert.apply_batch(source([Struct(schema)], schema)).values == [(expected, "x")]
+
+
+def test_key() -> None:
+    insert = make("InsertField$Key", topic__field="t")
+    batch = insert.apply_batch(
+        source(
+            ["v"],
+            STRING_SCHEMA,
+            keys=[
+                {"k": 1},
+            ],
+        )
+    )
+    assert batch.keys == [{"k": 1, "t": "test"}]
+
+
+def test_what_is_no_struct_or_map() -> None:
+    insert = make("InsertField$Value", topic__field="t")
+    assert "Only Struct objects supported for [field insertion], found: INT32" in str(
+        failures(insert, source([1, 2], INT32_SCHEMA))[1]
+    )
+    assert list(failures(insert, source([{}, "x", 1]))) == [1, 2]
+
+
+def test_settings() -> None:
+    with pytest.raises(ConfigErrors, match="No field insertion configured"):
+        make("InsertField$Value")
+    with pytest.raises(ConfigErrors, match="No value specified for static field: s"):
+        make("InsertField$Value", static__field="s")
