@@ -63,7 +63,10 @@ def recover(
             break
     producers.end_offset = end_offset
     if end_offset > segments[0].base_offset:
-        storage.write(f"{directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}", producers.encode_snapshot())
+        try:
+            storage.write(f"{directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}", producers.encode_snapshot())
+        except OSError as error:
+            _log.warning("Going on without a producer snapshot of %s: %s", directory, error.strerror or error)
     remove_stray_snapshots(storage, directory, segments)
     return end_offset, producers
 
@@ -100,9 +103,9 @@ def _recover_segment(
         )
         segment.file.truncate(sound_bytes)
         segment.size_bytes = sound_bytes
-        segment.finish()
+        _finish(segment)
         return next_offset, False
-    segment.finish()
+    _finish(segment)
     return next_offset, True
 
 
@@ -129,3 +132,11 @@ def _checked_batches(
         if header.producer_id >= 0:
             replay_producer(producers, header, chunk[at : at + size])
         yield position, header
+
+
+def _finish(segment: LogSegment) -> None:
+    """Write the indexes if the disk lets us; a full one must not keep a broker from starting and deleting old data."""
+    try:
+        segment.finish()
+    except OSError as error:
+        _log.warning("Keeping the indexes of %s in memory: %s", segment.path(LOG_SUFFIX), error.strerror or error)

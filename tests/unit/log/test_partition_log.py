@@ -507,3 +507,18 @@ def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker() -> 
     log.high_watermark = 4
     assert log.last_stable_offset == 4
     assert open_log(storage).last_stable_offset == 0
+
+
+def test_a_log_on_a_full_disk_opens_and_can_be_read() -> None:
+    class FullStorage(MemoryStorage):
+        def write(self, path: str, data: bytes | bytearray | memoryview) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=300))
+    for number in range(12):
+        append(log, b"value %d" % number)
+    full = FullStorage()
+    full._files, full._directories = storage._files, storage._directories
+    log = open_log(full, LogConfig(segment_bytes=300))
+    assert values_from(log, 5) == [b"value %d" % number for number in range(5, 12)]
