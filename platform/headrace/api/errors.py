@@ -60,4 +60,8 @@ class BatchError(ConnectError):
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return "null" if value is None else str(value)

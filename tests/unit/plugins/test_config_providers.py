@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.api.errors import ConfigError, ConnectError
+from headrace.plugins.config_providers import ConfigResolver, resolve_worker
+
+JAVA = "org.apache.kafka.common.config.provider."
+
+
+def resolve(properties: dict[str, str], **worker: str) -> dict[str, str]:
+    names = {"f": "FileConfigProvider", "d": "DirectoryConfigProvider", "env": "EnvVarConfigProvider"}
+    settings = {"config.providers": ", ".join(names)}
+    settings |= {f"config.providers.{name}.class": JAVA + class_name for name, class_name in names.items()}
+    settings |= {f"config.providers.{key.replace('__', '.param.').replace('_', '.')}": v for key, v in worker.items()}
+    with ConfigResolver.from_worker(settings) as resolver:
+        return resolver.resolve(properties)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.properties"
+    path.write_text("user = bob\npass\\ word=s\\u00e9cret\nempty=\n", encoding="utf-8")
+    assert resolve({"a": f"${{f:{path}:user}}/${{f:{path}:pass word}}", "b": f"[${{f:{path}:empty}}]"}) == {
+        "a": "bob/sécret",
+        "b": "[]",
+    }
+    missing = f"${{f:{path}:nope}}"
+    assert resolve({"a": missing}) == {"a": missing}
+    with pytest.raises(ConfigError, match="Could not read properties from file"):
+        resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
+
+
+def test_directories(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t0ken\n")
+    assert resolve({"a": f"${{d:{tmp_path}:token}}"}) == {"a": "t0ken\n"}
+    for key in ("none", "../token", "."):
+        text = f"${{d:{tmp_path}:{key}}}"
+        assert resolve({"a": text}) == {"a": text}
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_DIR", "/data")
+    monkeypatch.setenv("HEADRACE_TEST_HIDDEN", "x")
+    properties = {"file": "${env:HEADRACE_TEST_DIR}/a", "b": "${env:HEADRACE_TEST_HIDDEN}"}
+    assert resolve(properties) == {"file": "/data/a", "b": "x"}
+    assert resolve(properties, env__allowlist_pattern=".*DIR") == {"file": "/data/a", "b": properties["b"]}
+    with pytest.raises(ConfigError, match="Path is not supported"):
+        resolve({"a": "${env:path:HOME}"})
+
+
+def test_what_is_no_variable_stays() -> None:
+    properties = {"a": "${unknown:x}", "b": "${env}", "c": "$env:HOME", "d": "${env:HEADRACE_NO_SUCH_VARIABLE}"}
+    assert resolve(properties) == properties
+
+
+def test_values_are_not_resolved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_OUTER", "${env:HOME}")
+    assert resolve({"a": "${env:HEADRACE_TEST_OUTER}"}) == {"a": "${env:HOME}"}
+
+
+def test_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for directory in (inside, outside):
+        directory.mkdir()
+        (directory / "s.properties").write_text("k=v")
+    (inside / "link.properties").symlink_to(outside / "s.properties")
+    allowed = {"f__allowed_paths": str(inside), "d__allowed_paths": str(inside)}
+    assert resolve({"a": f"${{f:{inside}/s.properties:k}}"}, **allowed) == {"a": "v"}
+    for text in (
+        f"${{f:{outside}/s.properties:k}}",
+        f"${{f:{inside}/../out/s.properties:k}}",
+        f"${{f:{inside}/link.properties:k}}",
+        f"${{d:{outside}:s.properties}}",
+        f"${{d:{inside}:link.properties}}",
+    ):
+        assert resolve({"a": text}, **allowed) == {"a": text}
+    assert "is not permitted to be accessed" in caplog.text
+    with pytest.raises(ConfigError, match="must be absolute and exist"):
+        resolve({}, f__allowed_paths="relative")
+
+
+def test_secrets_are_remembered_for_masking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_SECRET", "hunter2")
+    settings = {"config.providers": "env", "config.providers.env.class": JAVA + "EnvVarConfigProvider"}
+    with ConfigResolver.from_worker(settings) as resolver:
+        resolver.resolve({"a": "user:${env:HEADRACE_TEST_SECRET}", "b": "plain"})
+        assert resolver.resolved_values == {"hunter2"}
+    worker = {**settings, "key": "${env:HEADRACE_TEST_SECRET}", "plugin.path": "${env:HEADRACE_TEST_SECRET}"}
+    resolved = resolve_worker(worker)
+    assert (resolved["key"], resolved["plugin.path"]) == ("hunter2", "${env:HEADRACE_TEST_SECRET}")
+
+
+def test_bad_providers() -> None:
+    with pytest.raises(ConfigError, match=r"config\.providers\.x\.class"):
+        ConfigResolver.from_worker({"config.providers": "x"})
+    with pytest.raises(ConnectError, match="which name matches Vault"):
+        ConfigResolver.from_worker({"config.providers": "x", "config.providers.x.class": "Vault"})

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.converters.json_converter import JsonConverter
+from headrace.plugins.registry import Kind, PluginNotFoundError, Registry
+from headrace_transforms.hoist_field import HoistFieldKey, HoistFieldValue
+
+TRANSFORM = """
+from headrace.api.transform import Transformation
+
+class Base(Transformation):
+    abstract = True
+
+class {name}(Base):
+    java_names = ("com.acme.{name}",)
+
+    def apply(self, record):
+        return record.replace(topic=record.topic.upper())
+"""
+
+
+@pytest.fixture
+def plugin_path(tmp_path: Path) -> Iterator[Path]:
+    before, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = before
+    for name in set(sys.modules) - modules:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "found"),
+    [
+        (Kind.TRANSFORM, "org.apache.kafka.connect.transforms.HoistField$Value", HoistFieldValue),
+        (Kind.TRANSFORM, "HoistField$Key", HoistFieldKey),
+        (Kind.TRANSFORM, "HoistFieldKey", HoistFieldKey),
+        (Kind.TRANSFORM, "headrace_transforms.hoist_field:HoistFieldKey", HoistFieldKey),
+        (Kind.TRANSFORM, "headrace_transforms.hoist_field.HoistFieldKey", HoistFieldKey),
+        (Kind.CONVERTER, "org.apache.kafka.connect.json.JsonConverter", JsonConverter),
+        (Kind.CONVERTER, " JsonConverter ", JsonConverter),
+        (Kind.CONVERTER, "Json", JsonConverter),
+        (Kind.HEADER_CONVERTER, "JsonConverter", JsonConverter),
+    ],
+)
+def test_names(kind: Kind, name: str, found: type) -> None:
+    assert Registry().find(kind, name) is found
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("HoistFeld$Value", "Did you mean HoistFieldValue?"),
+        ("com.acme.HoistField$Value", "Available transforms: CastKey"),
+        ("HoistField", "Available transforms"),
+        ("nope:Class", "cannot be imported: ModuleNotFoundError"),
+        ("headrace.data.schema:Schema", "is no Transformation"),
+        ("headrace.converters.json_converter:JsonConverter", "is no Transformation"),
+    ],
+)
+def test_names_that_mean_nothing(name: str, message: str) -> None:
+    with pytest.raises(PluginNotFoundError) as caught:
+        Registry().find(Kind.TRANSFORM, name)
+    assert message in str(caught.value)
+
+
+def test_every_transform_and_converter_loads() -> None:
+    registry = Registry()
+    for kind in (Kind.TRANSFORM, Kind.PREDICATE, Kind.CONVERTER, Kind.HEADER_CONVERTER, Kind.CONFIG_PROVIDER):
+        for found in registry.all(kind):
+            assert issubclass(found, kind.base)
+            assert found.java_names, found
+            assert registry.find(kind, found.java_names[0]) is found
+    assert registry.problems == []
+    shown = {info.class_name: info.type for info in registry.describe([Kind.TRANSFORM, Kind.HEADER_CONVERTER])}
+    assert shown["org.apache.kafka.connect.transforms.Cast$Key"] == "transformation"
+    assert shown["org.apache.kafka.connect.storage.SimpleHeaderConverter"] == "header_converter"
+
+
+def test_plugin_path(plugin_path: Path) -> None:
+    (plugin_path / "acme_shout.py").write_text(TRANSFORM.format(name="AcmeShout"))
+    package = plugin_path / "acme_more"
+    package.mkdir()
+    (package / "__init__.py").write_text("# for headrace\nfrom acme_more.inner import AcmeWhisper\n")
+    (package / "inner.py").write_text(TRANSFORM.format(name="AcmeWhisper"))
+    (plugin_path / "acme_library.py").write_text("raise RuntimeError('no plug-in, must not be imported')")
+    registry = Registry((str(plugin_path),))
+    for name in ("AcmeShout", "com.acme.AcmeShout", "acme_shout.AcmeShout", "acme_shout:AcmeShout", "AcmeWhisper"):
+        assert registry.find(Kind.TRANSFORM, name).__name__ in ("AcmeShout", "AcmeWhisper")
+    assert registry.problems == []
+    with pytest.raises(PluginNotFoundError):
+        registry.find(Kind.TRANSFORM, "Base")
+
+
+def test_a_broken_file_is_named_and_harms_nobody(plugin_path: Path) -> None:
+    (plugin_path / "acme_broken.py").write_text("import headrace\nraise RuntimeError('boom')")
+    (plugin_path / "acme_fine.py").write_text(TRANSFORM.format(name="AcmeFine"))
+    registry = Registry((str(plugin_path), str(plugin_path / "missing")))
+    assert registry.find(Kind.TRANSFORM, "AcmeFine").__name__ == "AcmeFine"
+    with pytest.raises(PluginNotFoundError, match="boom"):
+        registry.find(Kind.TRANSFORM, "AcmeBroken")
+    assert any("missing is not a directory" in problem for problem in registry.problems)
+
+
+def test_an_ambiguous_name_means_neither(plugin_path: Path) -> None:
+    (plugin_path / "acme_one.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.one"))
+    (plugin_path / "acme_two.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.two"))
+    registry = Registry((str(plugin_path),))
+    with pytest.raises(PluginNotFoundError, match="ambiguous: use one of acme_one:AcmeTwice, acme_two:AcmeTwice"):
+        registry.find(Kind.TRANSFORM, "AcmeTwice")
+    assert registry.find(Kind.TRANSFORM, "com.two.AcmeTwice").__module__ == "acme_two"

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from headrace.api.config import Config, Password, key
+from headrace.api.config_def import ConfigValue
+from headrace.api.connector import SinkConnector, SourceConnector
+from headrace.api.errors import ConnectError
+from headrace.api.task import SinkTask, SourceTask
+from headrace.plugins.registry import PluginNotFoundError
+from headrace.plugins.validation import Validation, plugin_config, validate_connector
+
+
+class _SourceConfig(Config):
+    passthrough_prefixes: ClassVar[tuple[str, ...]] = ("driver.",)
+
+    table: str = key("table", doc="The table.")
+    password: Password | None = key("password", default=None)
+
+
+class ExampleSource(SourceConnector):
+    config_model = _SourceConfig
+    task_class = SourceTask
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        if props.get("table") == "missing":
+            values["table"].errors.append(f"There is no table missing (password {props.get('password')})")
+        if props.get("table") == "crash":
+            raise RuntimeError("boom")
+
+
+class ExampleSink(SinkConnector):
+    task_class = SinkTask
+
+
+class ExamplePlainSink(SinkConnector):
+    task_class = SinkTask
+    supports_transforms = False
+
+
+WORKER = {"key.converter": "JsonConverter", "value.converter": "StringConverter", "group.id": "connect-taken"}
+
+
+def validate(connector: type, worker: Mapping[str, str] = WORKER, **props: str | None) -> Validation:
+    given: dict[str, str | None] = {"name": "c", "connector.class": f"{__name__}:{connector.__name__}"}
+    given |= {name.replace("__", "."): value for name, value in props.items()}
+    return validate_connector(given, worker)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
+
+
+def _this_module() -> Any:
+    import types
+
+    module = types.ModuleType(__name__)
+    module.__dict__.update(globals())
+    return module
+
+
+def test_a_valid_source() -> None:
+    result = validate(ExampleSource, table="t", driver__x="1", producer__override__linger__ms="5")
+    assert (result.errors, result.warnings, result.type) == ([], [], "source")
+    answer = result.as_json()
+    assert set(answer) == {"name", "error_count", "groups", "configs"}
+    assert answer["error_count"] == 0
+    assert answer["groups"][:4] == ["Common", "Transforms", "Predicates", "Error Handling"]
+    by_name = {item["value"]["name"]: item for item in answer["configs"]}
+    assert list(by_name)[:5] == [
+        "name",
+        "connector.class",
+        "connector.plugin.version",
+        "tasks.max",
+        "tasks.max.enforce",
+    ]
+    assert by_name["tasks.max"]["value"] == {
+        "name": "tasks.max", "value": "1", "recommended_values": [], "errors": [], "visible": True,
+    }  # fmt: skip
+    assert by_name["value.converter"]["definition"]["default_value"] == "StringConverter"
+    assert by_name["table"]["definition"]["required"] is True
+    json.dumps(answer)
+
+
+def test_framework_keys() -> None:
+    result = validate(
+        ExampleSource, table="t", name=" ", tasks__max="0", errors__tolerance="some", transforms="A,A",
+        key__converter="Nope", transaction__boundary="never", config__action__reload="maybe",
+    )  # fmt: skip
+    bad = {name for name, value in result.values.items() if value.errors}
+    assert bad == {
+        "name", "tasks.max", "errors.tolerance", "transforms", "transforms.A.type", "key.converter",
+        "transaction.boundary", "config.action.reload",
+    }  # fmt: skip
+
+
+def test_transforms_and_predicates() -> None:
+    result = validate(
+        ExampleSource, table="t", transforms="A,B,C,D", predicates="P",
+        transforms__A__type="HoistField$Value", transforms__A__field="x", transforms__A__predicate="P",
+        transforms__B__type="Cast$Value", transforms__B__spec="int128", transforms__B__negate="true",
+        transforms__C__type="Nope", transforms__C__anything="1",
+        transforms__D__type="InsertField$Value", transforms__D__predicate="Q", transforms__D__statik__field="x",
+        predicates__P__type="TopicNameMatches",
+    )  # fmt: skip
+    errors = {name: value.errors for name, value in result.values.items() if value.errors}
+    assert set(errors) == {
+        "transforms.B.spec", "transforms.B.type", "transforms.C.type", "transforms.D.type", "transforms.D.predicate",
+        "predicates.P.pattern",
+    }  # fmt: skip
+    assert errors["predicates.P.pattern"] == [
+        'Missing required configuration "predicates.P.pattern" which has no default value.'
+    ]
+    assert "Invalid value int128 for configuration transforms.B.spec" in errors["transforms.B.spec"][0]
+    assert "defining a predicate to be negated" in errors["transforms.B.type"][0]
+    assert "No field insertion configured" in errors["transforms.D.type"][0]
+    assert result.warnings == [
+        "Unknown configuration key transforms.D.statik.field is ignored; did you mean transforms.D.static.field?"
+    ]
+    assert result.definitions["transforms.A.field"].group == "Transforms: A"
+
+
+def test_what_only_configure_finds() -> None:
+    result = validate(
+        ExampleSource, table="t", transforms="A",
+        transforms__A__type="ExtractField$Value", transforms__A__field="`a", transforms__A__field__syntax__version="V2",
+    )  # fmt: skip
+    assert "Incomplete backtick pair" in result.values["transforms.A.field"].errors[0]
+
+
+def test_converters() -> None:
+    result = validate(
+        ExampleSource, table="t", value__converter="JsonConverter", value__converter__schemas__enable="maybe",
+        key__converter="StringConverter", key__converter__converter__encoding="UTF-99", header__converter="JsonConverter",
+    )  # fmt: skip
+    assert {name for name, value in result.values.items() if value.errors} == {
+        "value.converter.schemas.enable", "key.converter.converter.encoding",
+    }  # fmt: skip
+
+
+def test_topic_creation() -> None:
+    result = validate(ExampleSource, table="t", topic__creation__groups="g", topic__creation__g__include="(")
+    assert {name for name, value in result.values.items() if value.errors} == {
+        "topic.creation.default.replication.factor", "topic.creation.default.partitions", "topic.creation.g.include",
+    }  # fmt: skip
+    result = validate(
+        ExampleSource, table="t", topic__creation__default__replication__factor="-1",
+        topic__creation__default__partitions="0", topic__creation__default__cleanup__policy="compact",
+    )  # fmt: skip
+    assert {name for name, value in result.values.items() if value.errors} == {"topic.creation.default.partitions"}
+    assert result.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("props", "errors"),
+    [
+        ({"topics": "a"}, []),
+        ({"topics.regex": "a.*"}, []),
+        ({}, ["Must configure one of topics or topics.regex"] * 2),
+        ({"topics": "a", "topics.regex": "b"}, ["topics and topics.regex are mutually exclusive options"] * 2),
+        ({"topics": "a,a"}, ["Invalid value ['a', 'a'] for configuration topics"]),
+        ({"topics.regex": "("}, ["Invalid value ( for configuration topics.regex"]),
+        ({"topics": "a,q", "errors.deadletterqueue.topic.name": "q"}, ["The DLQ topic 'q' may not be included"]),
+        ({"topics.regex": "q.*", "errors.deadletterqueue.topic.name": "q1"}, ["The DLQ topic 'q1' may not be matched"]),
+        ({"topics": "a", "name": "taken"}, ["Consumer group for sink connector named taken conflicts"]),
+    ],
+)
+def test_sinks(props: dict[str, str], errors: list[str]) -> None:
+    result = validate(ExampleSink, **props)
+    assert len(result.errors) == len(errors)
+    assert all(found.startswith(text) for found, text in zip(result.errors, errors, strict=True)), result.errors
+    assert result.type == "sink"
+
+
+def test_sinks_that_take_no_transforms() -> None:
+    props = {"topics": "a", "transforms": "A", "transforms.A.type": "Filter"}
+    assert validate(ExampleSink, **props).errors == []
+    (error,) = validate(ExamplePlainSink, **props).errors
+    assert "ExamplePlainSink reads its topics by itself and takes no transforms" in error
+
+
+def test_the_connectors_own_checks() -> None:
+    assert "There is no table missing" in validate(ExampleSource, table="missing").values["table"].errors[0]
+    assert "boom" in validate(ExampleSource, table="crash").values["connector.class"].errors[0]
+    assert validate(ExampleSource, table=None).values["table"].errors[-1].startswith("Null value")
+
+
+def test_secrets_never_appear() -> None:
+    originals = {
+        "name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", "password": "${env:SECRET}",
+    }  # fmt: skip
+    resolved = {**originals, "password": "hunter2"}
+    result = validate_connector(resolved, WORKER, originals=originals)
+    text = json.dumps(result.as_json())
+    assert "hunter2" not in text
+    assert "${env:SECRET}" in text
+    assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
+
+
+def test_connectors_that_are_not() -> None:
+    with pytest.raises(ConnectError, match="contains no connector type"):
+        validate_connector({"name": "c"}, WORKER)
+    with pytest.raises(PluginNotFoundError):
+        validate_connector({"name": "c", "connector.class": "Nope"}, WORKER)
+    props = {"name": "c", "connector.class": f"{__name__}:ExampleSource"}
+    with pytest.raises(ConnectError, match="does not match request type"):
+        validate_connector(props, WORKER, plugin=f"{__name__}:ExampleSink")
+
+
+def test_plugin_config() -> None:
+    assert [item["name"] for item in plugin_config("HoistField$Value")] == ["field"]
+    assert "schemas.enable" in [item["name"] for item in plugin_config("JsonConverter")]
+    names = [item["name"] for item in plugin_config(f"{__name__}:ExampleSource")]
+    assert names[:4] == ["table", "password", "name", "connector.class"]
+    with pytest.raises(PluginNotFoundError, match="Unknown plugin Nope"):
+        plugin_config("Nope")
