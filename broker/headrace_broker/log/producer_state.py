@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import SEQUENCE_MAX, BatchHeader, crc32c
@@ -26,8 +27,7 @@ class CorruptSnapshotError(Exception):
     """A producer snapshot that is cut off, of an unknown version, or has a wrong checksum."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerBatch:
+class ProducerBatch(NamedTuple):
     """One remembered batch."""
 
     first_sequence: int
