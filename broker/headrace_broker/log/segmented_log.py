@@ -155,7 +155,7 @@ class SegmentedLog:
                 self.config,
                 now_ms=now_ms,
                 open_segments=self._open_segments,
-                roll_jitter_ms=self._next_jitter_ms(self.config.segment_jitter_ms),
+                roll_jitter_ms=self._next_jitter_ms(jitter_ms) if (jitter_ms := self.config.segment_jitter_ms) else 0,
             )
         except OSError as error:
             raise self._go_offline("roll", error) from error
