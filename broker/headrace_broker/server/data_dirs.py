@@ -80,18 +80,21 @@ def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: in
         )
     cluster_id = ours or wanted or encode_uuid(random_uuid())
     for directory in directories:
+        _check_owner(storage, directory, node_id)
+    for directory in directories:
         if not directory.is_formatted:
-            _check_empty(storage, directory)
             directory.format(cluster_id, node_id, encode_uuid(random_uuid()))
-        elif directory.meta.get("node.id") != str(node_id):
+    return cluster_id
+
+
+def _check_owner(storage: Storage, directory: LogDirectory, node_id: int) -> None:
+    if directory.is_formatted:
+        if directory.meta.get("node.id") != str(node_id):
             raise StartError(
                 f"{directory.path} belongs to node {directory.meta.get('node.id')}, not {node_id}: "
                 "correct node.id, or name another directory in log.dirs"
             )
-    return cluster_id
-
-
-def _check_empty(storage: Storage, directory: LogDirectory) -> None:
+        return
     names = storage.listdir(directory.path)
     strangers = sorted(name for name in names if not name.startswith(".") and name != "lost+found")
     if strangers:

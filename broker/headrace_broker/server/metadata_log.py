@@ -96,7 +96,7 @@ class MetadataLog:
         except QuorumStateError as error:
             raise StartError(f"{path}: {error}") from None
         try:
-            state = elect_self(previous, self._node_id, last_epoch)
+            state = elect_self(previous, self._node_id, max(last_epoch, self.log.latest_epoch))
         except ValueError as error:
             raise StartError(f"{path}: {error}") from None
         self._storage.write_atomic(path, state.to_json())
