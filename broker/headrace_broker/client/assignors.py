@@ -130,7 +130,7 @@ def _owned_now(member: Member, members: Sequence[Member]) -> list[TopicPartition
 
 
 def _level(members: Sequence[Member], assignment: Assignment) -> None:
-    """Move partitions from the fullest to the emptiest members that may have them, until no move improves the balance."""
+    """Move partitions from the fullest to the emptiest members that may have them, while it improves the balance."""
     topics = {member.member_id: set(member.subscription.topics) for member in members}
     moved = True
     while moved:

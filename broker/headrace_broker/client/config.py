@@ -72,9 +72,12 @@ class ClientConfig:
     retries: int = _key("retries", _INT32_MAX, "pa")
 
     acks: int = _key("acks", -1, "p", choices=("all", "-1", "0", "1"))
-    compression: Compression = _key(
+    compression: Compression = _key(  # noqa: RUF009  (a field; the enum hides that from ruff)
         "compression.type", Compression.NONE, "p", choices=("none", "gzip", "snappy", "lz4", "zstd")
     )
+    compression_gzip_level: int = _key("compression.gzip.level", -1, "p", minimum=-1, maximum=9)
+    compression_lz4_level: int = _key("compression.lz4.level", 9, "p", minimum=1, maximum=17)
+    compression_zstd_level: int = _key("compression.zstd.level", 3, "p", minimum=-131_072, maximum=22)
     batch_size: int = _key("batch.size", 16_384, "p")
     linger_ms: int = _key("linger.ms", 5, "p", maximum=_INT64_MAX)
     buffer_memory: int = _key("buffer.memory", 33_554_432, "p", maximum=_INT64_MAX)
@@ -107,6 +110,15 @@ class ClientConfig:
     )
     exclude_internal_topics: bool = _key("exclude.internal.topics", True, "c")
     allow_auto_create_topics: bool = _key("allow.auto.create.topics", True, "c")
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level given for the codec in use, None for its default."""
+        name = self.compression.name.lower()
+        if f"compression.{name}.level" not in self.explicit:
+            return None
+        level: int = getattr(self, f"compression_{name}_level")
+        return level
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], kind: Kind) -> ClientConfig:

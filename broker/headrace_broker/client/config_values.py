@@ -10,46 +10,19 @@ from typing import Any
 
 from headrace_broker.records.compression import Compression
 
-NO_MEANING_HERE = frozenset(
-    [
-        "auto.include.jmx.reporter",
-        "bootstrap.controllers",
-        "bootstrap.resolve.timeout.ms",
-        "buffer.memory.allocation.strategy",
-        "client.dns.lookup",
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-        "config.providers",
-        "connections.max.idle.ms",
-        "enable.metrics.push",
-        "group.remote.assignor",
-        "interceptor.classes",
-        "internal.auto.downgrade.txn.commit",
-        "internal.throw.on.fetch.stable.offset.unsupported",
-        "key.deserializer",
-        "key.serializer",
-        "metadata.cluster.check.enable",
-        "metadata.max.idle.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "partitioner.adaptive.partitioning.enable",
-        "partitioner.availability.timeout.ms",
-        "partitioner.class",
-        "partitioner.rack.aware",
-        "share.acknowledgement.mode",
-        "share.acquire.mode",
-        "socket.connection.setup.timeout.max.ms",
-        "transaction.timeout.ms",
-        "transaction.two.phase.commit.enable",
-        "value.deserializer",
-        "value.serializer",
-    ]
-)
+_NO_MEANING_HERE = """
+    auto.include.jmx.reporter bootstrap.controllers bootstrap.resolve.timeout.ms buffer.memory.allocation.strategy
+    client.dns.lookup  config.providers
+    connections.max.idle.ms enable.metrics.push group.remote.assignor interceptor.classes
+    internal.auto.downgrade.txn.commit internal.throw.on.fetch.stable.offset.unsupported key.deserializer
+    key.serializer metadata.cluster.check.enable metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms
+    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
+    metrics.sample.window.ms partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+    partitioner.class partitioner.rack.aware share.acknowledgement.mode share.acquire.mode
+    socket.connection.setup.timeout.max.ms transaction.timeout.ms transaction.two.phase.commit.enable
+    value.deserializer value.serializer
+"""
+NO_MEANING_HERE = frozenset(_NO_MEANING_HERE.split())
 SECURITY_PREFIXES = ("ssl.", "sasl.", "security.providers")
 
 ASSIGNOR_NAMES = {

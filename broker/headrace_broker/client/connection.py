@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer_bytes: int = -1,
         on_closed: Callable[[], None] | None = None,
     ) -> Connection:
-        """Connect and agree on versions. Raises ConnectionLostError naming host and port, or UnsupportedVersionError."""
+        """Connect and agree on versions. Raises ConnectionLostError, which names host and port."""
         broker = f"broker {host}:{port}" if node_id is None else f"broker {node_id} ({host}:{port})"
         loop = asyncio.get_running_loop()
         connection = cls(broker, client_id, request_timeout_ms, on_closed)

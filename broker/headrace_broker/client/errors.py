@@ -1,4 +1,4 @@
-"""What can go wrong in a client: every error carries the protocol's error code (or None) and whether a retry may help."""
+"""What can go wrong in a client: each error carries its protocol error code (or None), and whether a retry may help."""
 
 from __future__ import annotations
 

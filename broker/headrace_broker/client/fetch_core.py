@@ -6,7 +6,9 @@ Guarantees:
   meanwhile: an answer to a fetch from a position that is not wanted any more is thrown away.
 - At most one fetch of a node is in flight, and the next one leaves only while less than one answer of that node waits
   to be taken: one response is read ahead, no more is held in memory.
-- A position moves over control batches, compaction gaps and a batch's unwanted beginning. State belongs to one owner.
+- A position moves over control batches, compaction gaps and a batch's unwanted beginning.
+
+State belongs to one owner.
 """
 
 from __future__ import annotations

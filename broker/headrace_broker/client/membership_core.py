@@ -193,7 +193,7 @@ class MembershipCore:
     # -- leaving and losing ------------------------------------------------------------------------------------------
 
     def leave_request(self, reason: str, version: int) -> LeaveGroupRequest | None:
-        """Return the request that leaves, None when there is nothing to leave; static members stay until they time out."""
+        """Return the request that leaves; None when there is nothing to leave, or for a static member, which stays."""
         member_id = self.generation.member_id
         self.lose()
         if member_id == UNKNOWN_MEMBER_ID or self._group_instance_id is not None:

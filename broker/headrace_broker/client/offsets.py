@@ -1,4 +1,4 @@
-"""Offsets over the protocol: those of the log (ListOffsets) and those committed by groups (OffsetCommit, OffsetFetch)."""
+"""Offsets over the protocol: those of the log (ListOffsets), those of groups (OffsetCommit, OffsetFetch)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: murmur2 over the key exactly as Java's, sticky for records without one (KIP-794)."""
+"""Which partition a record goes to: murmur2 over the key as in Java, sticky for records without one (KIP-794)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Keeps keyless records of a topic on one partition until about `batch_size` bytes went there, then picks another."""
+    """Keeps a topic's keyless records on one partition until about `batch_size` bytes went there, then on another."""
 
     def __init__(self, batch_size: int, random: Random) -> None:
         self._switch_bytes = max(batch_size, 1)

@@ -183,7 +183,7 @@ class Writer:
         asyncio.run_coroutine_threadsafe(self.flush(timeout_ms), self._loop).result()
 
     async def close(self, timeout_ms: float | None = 30_000) -> None:
-        """Flush for up to `timeout_ms` (None = as long as it takes), fail what is left, and let go of the connections."""
+        """Flush for up to `timeout_ms` (None = as long as it takes), fail what is left, close the connections."""
         if self._closed:
             return
         try:
@@ -296,7 +296,7 @@ class Writer:
                 self._seal(key)
 
     def _seal(self, key: tuple[str, int]) -> None:
-        """Build what was gathered; if that fails, build each send's records by themselves, so that only the bad ones do."""
+        """Build what was gathered; if that fails, build each send by itself, so that only the bad one fails."""
         gathered = self._accumulators.pop(key)
         try:
             self._build(gathered)
@@ -313,7 +313,9 @@ class Writer:
 
     def _build(self, gathered: Accumulator) -> None:
         columns = gathered.columns()
-        data = build_batch(columns, compression=self._config.compression)
+        data = build_batch(
+            columns, compression=self._config.compression, compression_level=self._config.compression_level
+        )
         topic, partition = gathered.topic, gathered.partition
         if len(data) > self._config.max_request_size and len(columns) == 1:
             raise RecordTooLargeError(
@@ -489,6 +491,7 @@ class Writer:
         now_ms = self._loop.time() * 1000
         if response is None:
             assert error is not None
+            logger.warning("%s; %d batches in flight will be sent again", error, len(plan.batches))
             self.cluster.request_refresh()
             for batch in plan.batches:
                 batch.last_error = str(error)
@@ -552,7 +555,9 @@ class Writer:
         halves = (columns.slice(0, middle), columns.slice(middle, len(columns)))
         parts: list[ReadyBatch] = []
         for half, shares in zip(halves, deliveries.cut(batch.completion, middle), strict=True):
-            data = build_batch(half, compression=self._config.compression)
+            data = build_batch(
+                half, compression=self._config.compression, compression_level=self._config.compression_level
+            )
             part = ReadyBatch(batch.topic, batch.partition, data, len(half), batch.deadline_ms, shares)
             part.reserved_bytes = batch.reserved_bytes // 2 + (batch.reserved_bytes % 2 if not parts else 0)
             parts.append(part)

@@ -1,5 +1,4 @@
-"""What to send when, what to retry and what to give up: the decisions of an idempotent batch producer (KIP-98,
-KIP-360).
+"""What to send when, what to retry, what to give up: the decisions of an idempotent batch producer (KIP-98, 360).
 
 Pure: batches, answers and `now_ms` come in, plans and verdicts go out; the shell owns sockets and futures.
 Guarantees:
@@ -8,8 +7,9 @@ Guarantees:
 - With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer
   id, epoch and sequence. A new epoch starts at sequence 0 and only when the broker has said that the first unresolved
   batch is not in the log. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
-- A failed batch fails alone; other partitions never wait for it. State belongs to one owner. A batch is in exactly
-  one place: waiting, in flight, or resolved.
+- A failed batch fails alone; other partitions never wait for it.
+
+State belongs to one owner. A batch is in exactly one place: waiting, in flight, or resolved.
 """
 
 from __future__ import annotations

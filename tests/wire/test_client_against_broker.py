@@ -1,0 +1,770 @@
+"""Our client against our broker, with confluent-kafka as the oracle on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from support.broker import BrokerProcess, running_broker
+from support.proxy import TcpProxy
+
+from headrace_broker.client import admin as admin_module
+from headrace_broker.client.admin import Admin, NewTopic, checked
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import (
+    BrokerError,
+    ClientError,
+    NoBrokerError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TimedOutError,
+)
+from headrace_broker.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
+from headrace_broker.client.partitioner import partition_for_key
+from headrace_broker.client.reader import FetchedBatch, Reader
+from headrace_broker.client.writer import Writer
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.records.columns import RecordColumns
+
+pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("client"), offsets_topic_num_partitions="3") as running:
+        yield running
+
+
+def producer_config(address: str, **properties: str) -> ClientConfig:
+    given = {"bootstrap.servers": address, "delivery.timeout.ms": "20000", "request.timeout.ms": "5000"}
+    return ClientConfig.from_properties({**given, **_dotted(properties)}, "producer")
+
+
+def consumer_config(address: str, **properties: str) -> ClientConfig:
+    given = {"bootstrap.servers": address, "auto.offset.reset": "earliest", **_dotted(properties)}
+    return ClientConfig.from_properties(given, "consumer")
+
+
+def admin_config(address: str) -> ClientConfig:
+    return ClientConfig.from_properties({"bootstrap.servers": address}, "admin")
+
+
+def _dotted(properties: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in properties.items()}
+
+
+async def create_topic(address: str, name: str, partitions: int = 1, **configs: str) -> None:
+    admin = await Admin.open(admin_config(address))
+    checked(await admin.create_topics([NewTopic(name, partitions, 1, _dotted(configs))]))
+    await admin.close()
+
+
+async def read_all(reader: Reader, count: int, timeout_s: float = 20) -> list[FetchedBatch]:
+    batches: list[FetchedBatch] = []
+    deadline = time.monotonic() + timeout_s
+    while sum(map(len, batches)) < count:
+        assert time.monotonic() < deadline, f"{sum(map(len, batches))} of {count} records came"
+        batches += await reader.poll(500)
+    return batches
+
+
+def records_of(batches: list[FetchedBatch]) -> list[Record]:
+    records: list[Record] = []
+    for batch in batches:
+        columns = batch.columns
+        for index, value in enumerate(columns.values):
+            key = columns.keys[index] if columns.keys is not None else None
+            headers = columns.headers[index] if columns.headers is not None else []
+            records.append((key, value, list(headers)))
+    return records
+
+
+def values_of(batches: list[FetchedBatch]) -> list[bytes | None]:
+    return [value for batch in batches for value in batch.columns.values]
+
+
+def consume_with_confluent(address: str, topic: str, count: int, partition: int = 0) -> list[Any]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "oracle", "check.crcs": True})
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
+    messages: list[Any] = []
+    deadline = time.monotonic() + 20
+    while len(messages) < count and time.monotonic() < deadline:
+        messages += [message for message in consumer.consume(1000, 0.5) if message.error() is None]
+    consumer.close()
+    return messages
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+
+RECORDS: list[Record] = [
+    (b"key", b"value", [("name", b"x"), ("name", b"y"), ("none", None)]),
+    (None, b"no key", []),
+    (b"tombstone", None, []),
+    (b"", b"", [("", b"")]),
+    ("Schlüssel".encode(), "Wert ☃".encode() * 500, [("größe", b"\0\xff")]),
+] * 40
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_confluent_reads_what_we_write(broker: BrokerProcess, codec: str) -> None:
+    topic = f"ours-{codec}"
+
+    async def write() -> None:
+        writer = await Writer.open(producer_config(broker.address, compression_type=codec))
+        columns = RecordColumns(
+            values=[value for _, value, _ in RECORDS],
+            keys=[key for key, _, _ in RECORDS],
+            headers=[headers for _, _, headers in RECORDS],
+            timestamps=list(range(1_700_000_000_000, 1_700_000_000_000 + len(RECORDS))),
+        )
+        metadata = await writer.send(topic, 0, columns)
+        assert (metadata.topic, metadata.partition, metadata.base_offset, metadata.count) == (topic, 0, 0, len(RECORDS))
+        values: list[bytes | None] = [b"%d" % index for index in range(5000)]
+        assert (await writer.send(topic, None, RecordColumns(values))).base_offset == len(RECORDS)
+        await writer.close()
+
+    asyncio.run(write())
+    messages = consume_with_confluent(broker.address, topic, len(RECORDS) + 5000)
+    assert [message.offset() for message in messages] == list(range(len(RECORDS) + 5000))
+    got = [(message.key(), message.value(), message.headers() or []) for message in messages[: len(RECORDS)]]
+    assert got == RECORDS
+    assert [message.timestamp()[1] for message in messages[:3]] == [1_700_000_000_000 + index for index in range(3)]
+    assert [message.value() for message in messages[len(RECORDS) :]] == [b"%d" % index for index in range(5000)]
+    assert abs(messages[-1].timestamp()[1] - time.time() * 1000) < 60_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_we_read_what_confluent_writes(broker: BrokerProcess, codec: str) -> None:
+    topic = f"theirs-{codec}"
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5})
+    for key, value, headers in RECORDS:
+        producer.produce(topic, value, key, partition=0, headers=headers or None, timestamp=1_700_000_000_000)
+    assert producer.flush(20) == 0
+
+    async def read() -> list[FetchedBatch]:
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([(topic, 0)])
+        batches = await read_all(reader, len(RECORDS))
+        assert await reader.position((topic, 0)) == len(RECORDS)
+        assert reader.high_watermark((topic, 0)) == len(RECORDS)
+        await reader.close()
+        return batches
+
+    batches = asyncio.run(read())
+    assert records_of(batches) == RECORDS
+    assert [offset for batch in batches for offset in batch.columns.offsets or ()] == list(range(len(RECORDS)))
+    assert {stamp for batch in batches for stamp in batch.columns.timestamp_list()} == {1_700_000_000_000}
+
+
+def test_keys_go_where_other_murmur2_clients_send_them(broker: BrokerProcess) -> None:
+    keys = [b"key-%d" % index for index in range(300)]
+
+    async def write() -> None:
+        await create_topic(broker.address, "murmur-ours", 7)
+        await create_topic(broker.address, "murmur-theirs", 7)
+        writer = await Writer.open(producer_config(broker.address))
+        await writer.send("murmur-ours", None, RecordColumns(list(keys), keys=list(keys)))
+        await writer.close()
+
+    asyncio.run(write())
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "partitioner": "murmur2"})
+    for key in keys:
+        producer.produce("murmur-theirs", key, key)
+    assert producer.flush(20) == 0
+
+    async def placed(topic: str) -> dict[int, list[bytes | None]]:
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([(topic, partition) for partition in range(7)])
+        found: dict[int, list[bytes | None]] = {}
+        for batch in await read_all(reader, len(keys)):
+            found.setdefault(batch.partition, []).extend(batch.columns.keys or [])
+        await reader.close()
+        return found
+
+    ours, theirs = asyncio.run(placed("murmur-ours")), asyncio.run(placed("murmur-theirs"))
+    assert ours == theirs
+    assert all(partition == partition_for_key(key or b"", 7) for partition, held in ours.items() for key in held)
+
+
+def test_keyless_records_are_spread_over_the_partitions(broker: BrokerProcess) -> None:
+    async def run() -> set[int]:
+        await create_topic(broker.address, "spread", 3)
+        writer = await Writer.open(producer_config(broker.address))
+        results = [await writer.send("spread", None, RecordColumns([b"x" * 1000] * 40)) for _ in range(20)]
+        await writer.close()
+        return {result.partition for result in results}
+
+    assert asyncio.run(run()) == {0, 1, 2}
+
+
+def test_many_small_sends_share_batches_and_keep_their_offsets(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        writer = await Writer.open(producer_config(broker.address))
+        await writer.send("small", 0, RecordColumns([b"first"]))
+        sends = [writer.send("small", 0, RecordColumns([b"%d" % index])) for index in range(500)]
+        results = await asyncio.gather(*sends)
+        assert [result.base_offset for result in results] == list(range(1, 501))
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("small", 0)])
+        assert values_of(await read_all(reader, 501))[1:] == [b"%d" % index for index in range(500)]
+        await reader.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acks(broker: BrokerProcess, acks: str) -> None:
+    async def run() -> None:
+        writer = await Writer.open(producer_config(broker.address, acks=acks))
+        results = [await writer.send(f"acks-{acks}", 0, RecordColumns([b"x"] * 10)) for _ in range(5)]
+        await writer.close()
+        assert [result.base_offset for result in results] == ([-1] * 5 if acks == "0" else [0, 10, 20, 30, 40])
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([(f"acks-{acks}", 0)])
+        assert len(values_of(await read_all(reader, 50))) == 50
+        await reader.close()
+
+    asyncio.run(run())
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_batches_too_large_for_the_topic_are_split_and_single_records_refused(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "tight", 1, max_message_bytes="10000")
+        writer = await Writer.open(producer_config(broker.address))
+        values: list[bytes | None] = [b"%04d" % index + b"x" * 500 for index in range(200)]
+        result = await writer.send("tight", 0, RecordColumns(list(values)))
+        assert result.count == 200
+        with pytest.raises(RecordTooLargeError, match="tight-0"):
+            await writer.send("tight", 0, RecordColumns([b"y" * 20_000]))
+        assert (await writer.send("tight", 0, RecordColumns([b"after"]))).base_offset == 200
+        with pytest.raises(RecordTooLargeError, match=r"max\.request\.size"):
+            await writer.send("tight", 0, RecordColumns([b"y" * 2_000_000]))
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("tight", 0)])
+        assert values_of(await read_all(reader, 201)) == [*values, b"after"]
+        await reader.close()
+
+    asyncio.run(run())
+
+
+def test_values_that_are_no_bytes_fail_alone(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        writer = await Writer.open(producer_config(broker.address, linger_ms="20"))
+        await writer.send("mixed", 0, RecordColumns([b"start"]))
+        good = writer.send("mixed", 0, RecordColumns([b"good"]))
+        bad = writer.send("mixed", 0, RecordColumns(["text"]))  # type: ignore[list-item]
+        worse = writer.send("mixed", 0, RecordColumns([12]))  # type: ignore[list-item]
+        also_good = writer.send("mixed", 0, RecordColumns([b"also good"]))
+        assert (await good).base_offset == 1
+        assert (await also_good).base_offset == 2
+        for future in (bad, worse):
+            with pytest.raises(ClientError, match="mixed"):
+                await future
+        await writer.close()
+        assert writer.buffered_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_cannot_be_is_refused_by_name(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        writer = await Writer.open(producer_config(broker.address))
+        with pytest.raises(BrokerError, match="no/such: INVALID_TOPIC_EXCEPTION"):
+            await writer.send("no/such", None, RecordColumns([b"x"]))
+        with pytest.raises(BrokerError, match="small-99"):
+            await writer.send("small", 0, RecordColumns([b"x"]))
+            await writer.send("small", 99, RecordColumns([b"x"]))
+        await writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_missing_topic_without_auto_creation_times_out_by_name(tmp_path: Path) -> None:
+    with running_broker(tmp_path, auto_create_topics_enable="false") as strict:
+
+        async def run() -> None:
+            writer = await Writer.open(producer_config(strict.address, max_block_ms="700"))
+            with pytest.raises(TimedOutError, match="topic nowhere"):
+                await writer.send("nowhere", None, RecordColumns([b"x"]))
+            await writer.close()
+
+        asyncio.run(run())
+
+
+def test_nobody_there_is_said_with_the_address() -> None:
+    async def run() -> None:
+        with pytest.raises((NoBrokerError, TimedOutError), match=r"127\.0\.0\.1:1\b"):
+            from headrace_broker.client.cluster import Cluster
+
+            await Cluster.open(producer_config("127.0.0.1:1"), timeout_ms=500)
+
+    asyncio.run(run())
+
+
+# -- positions -------------------------------------------------------------------------------------------------------
+
+
+def test_seek_pause_and_limits(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "seek", 2)
+        writer = await Writer.open(producer_config(broker.address))
+        for partition in (0, 1):
+            await writer.send("seek", partition, RecordColumns([b"%d" % index for index in range(100)]))
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("seek", 0), ("seek", 1)])
+        reader.pause([("seek", 1)])
+        first = await reader.poll(5000, max_records=30)
+        assert [(batch.partition, len(batch), batch.next_offset) for batch in first] == [(0, 30, 30)]
+        assert await reader.position(("seek", 0)) == 30
+        second = await reader.poll(5000, max_records=30)
+        assert values_of(second) == [b"%d" % index for index in range(30, 60)]
+        reader.seek(("seek", 0), 95)
+        assert values_of(await reader.poll(5000)) == [b"%d" % index for index in range(95, 100)]
+        assert await reader.poll(50) == []
+        reader.resume([("seek", 1)])
+        assert {batch.partition for batch in await read_all(reader, 100)} == {1}
+        await reader.seek_to_end()
+        assert [await reader.position(("seek", partition)) for partition in (0, 1)] == [100, 100]
+        listed = await reader.list_offsets({("seek", 0): EARLIEST, ("seek", 1): LATEST})
+        assert (listed["seek", 0].offset, listed["seek", 1].offset) == (0, 100)
+        await reader.close()
+
+    asyncio.run(run())
+
+
+def test_a_position_outside_the_log_is_reset_or_reported(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "range")
+        writer = await Writer.open(producer_config(broker.address))
+        await writer.send("range", 0, RecordColumns([b"%d" % index for index in range(100)]))
+        await writer.close()
+        admin = await Admin.open(admin_config(broker.address))
+        assert await admin.delete_records({("range", 0): 40}) == {("range", 0): 40}
+        await admin.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("range", 0)])
+        reader.seek(("range", 0), 10)
+        assert values_of(await read_all(reader, 60))[0] == b"40"
+        await reader.close()
+        strict = await Reader.open(consumer_config(broker.address, auto_offset_reset="none"))
+        strict.assign([("range", 0)])
+        strict.seek(("range", 0), 10)
+        with pytest.raises(OffsetOutOfRangeError, match="range-0"):
+            await strict.poll(5000)
+        strict.seek(("range", 0), 99)
+        assert values_of(await read_all(strict, 1)) == [b"99"]
+        await strict.close()
+
+    asyncio.run(run())
+
+
+def test_a_batch_larger_than_the_fetch_size_still_comes(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        writer = await Writer.open(producer_config(broker.address))
+        await writer.send("large", 0, RecordColumns([b"x" * 200_000]))
+        await writer.send("large", 0, RecordColumns([b"y" * 200_000]))
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address, max_partition_fetch_bytes="1000"))
+        reader.assign([("large", 0)])
+        assert [len(value or b"") for value in values_of(await read_all(reader, 2))] == [200_000, 200_000]
+        await reader.close()
+
+    asyncio.run(run())
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_writes_and_reads_while_the_loop_moves_the_bytes(broker: BrokerProcess) -> None:
+    total = 200_000
+
+    async def run() -> None:
+        writer = await Writer.open(producer_config(broker.address, buffer_memory="1000000"))
+
+        def write() -> int:
+            futures = []
+            for start in range(0, total, 1000):
+                values: list[bytes | None] = [b"%08d" % index for index in range(start, start + 1000)]
+                futures.append(writer.send_blocking("threads", 0, RecordColumns(values)))
+            writer.flush_blocking(20_000)
+            return sum(future.result(0).count for future in futures)
+
+        assert await asyncio.to_thread(write) == total
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("threads", 0)])
+
+        def read() -> list[bytes | None]:
+            values: list[bytes | None] = []
+            while len(values) < total:
+                values += values_of(reader.poll_blocking(5000))
+            return values
+
+        values = await asyncio.to_thread(read)
+        assert values == [b"%08d" % index for index in range(total)]
+        await reader.close()
+
+    asyncio.run(run())
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+async def write_through_losses(
+    tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
+) -> None:
+    """Write through a proxy that is disturbed after each of 30 sends; the log must hold each record once, in order."""
+    proxy = TcpProxy()
+    port = await proxy.start()
+    loop = asyncio.get_running_loop()
+    context = running_broker(tmp_path, advertised_listeners=f"PLAINTEXT://127.0.0.1:{port}")
+    broker = await loop.run_in_executor(None, context.__enter__)
+    try:
+        proxy.target = (broker.host, broker.port)
+        writer = await Writer.open(
+            producer_config(f"127.0.0.1:{port}", request_timeout_ms="1000", linger_ms="1", **properties)
+        )
+        futures = []
+        for number in range(30):
+            for part in range(4):
+                first = (number * 4 + part) * 10
+                futures.append(writer.send("losses", 0, RecordColumns([b"%d" % (first + index) for index in range(10)])))
+                await asyncio.sleep(0.002)
+            result = disturb(proxy, broker, number)
+            if result is not None:
+                await result
+        await writer.flush(60_000)
+        assert all(future.exception() is None for future in futures)
+        await writer.close()
+        reader = await Reader.open(consumer_config(f"127.0.0.1:{port}"))
+        reader.assign([("losses", 0)])
+        values = values_of(await read_all(reader, 1200))
+        values += values_of(await reader.poll(300))
+        assert values == [b"%d" % index for index in range(1200)]
+        await reader.close()
+        assert proxy.connections_made > 3
+    finally:
+        await proxy.close()
+        await loop.run_in_executor(None, context.__exit__, None, None, None)
+
+
+def test_cut_connections_neither_lose_nor_repeat_nor_reorder(tmp_path: Path) -> None:
+    def cut(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
+        if number % 3 == 0:
+            proxy.cut()
+
+    asyncio.run(write_through_losses(tmp_path, cut))
+
+
+def test_lost_answers_lead_to_resends_but_not_to_copies(tmp_path: Path) -> None:
+    async def lose(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
+        if number % 5 == 1:
+            proxy.swallows_answers = True
+        elif number % 5 == 2:
+            proxy.cut()
+            proxy.swallows_answers = False
+
+    asyncio.run(write_through_losses(tmp_path, lose))
+
+
+def test_a_crashed_and_restarted_broker_is_written_to_again(tmp_path: Path) -> None:
+    async def crash(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
+        if number == 10:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, broker.kill)
+            await loop.run_in_executor(None, broker.start)
+            proxy.target = (broker.host, broker.port)
+            proxy.cut()
+
+    asyncio.run(write_through_losses(tmp_path, crash))
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+class Consumed:
+    """A group member of ours, polled by a task of its own."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.values: list[bytes | None] = []
+        self.owned: set[tuple[str, int]] = set()
+        self.events: list[tuple[str, int]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, topics: list[str] | None = None, **options: Any) -> None:
+        await self.reader.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, **options)
+        self._task = asyncio.create_task(self._poll())
+
+    def _assigned(self, partitions: list[tuple[str, int]]) -> None:
+        self.owned |= set(partitions)
+        self.events.append(("assigned", len(partitions)))
+
+    async def _revoked(self, partitions: list[tuple[str, int]]) -> None:
+        await self.reader.commit()
+        self.owned -= set(partitions)
+        self.events.append(("revoked", len(partitions)))
+
+    async def _poll(self) -> None:
+        while True:
+            self.values += values_of(await self.reader.poll(100))
+
+    async def stop(self, *, leave_group: bool = True) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        await self.reader.close(leave_group=leave_group)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.02)
+
+
+GROUP = {"heartbeat_interval_ms": "200", "session_timeout_ms": "6000", "enable_auto_commit": "false"}
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_groups_of_ours_and_confluent_s_share_partitions(broker: BrokerProcess, strategy: str) -> None:
+    topic, group = f"shared-{strategy}", f"group-{strategy}"
+
+    async def run() -> None:
+        await create_topic(broker.address, topic, 6)
+        config = consumer_config(broker.address, group_id=group, partition_assignment_strategy=strategy, **GROUP)
+        ours = [Consumed(await Reader.open(config)) for _ in range(2)]
+        await ours[0].start([topic])
+        await until(lambda: len(ours[0].owned) == 6)
+        await ours[1].start([topic])
+        theirs = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": group,
+                "partition.assignment.strategy": strategy,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 200,
+            }
+        )
+        theirs.subscribe([topic])
+        loop = asyncio.get_running_loop()
+        their_values: list[bytes] = []
+
+        async def poll_theirs() -> None:
+            while True:
+                messages = await loop.run_in_executor(None, theirs.consume, 100, 0.1)
+                their_values.extend(message.value() for message in messages if message.error() is None)
+
+        polling = asyncio.create_task(poll_theirs())
+
+        def their_partitions() -> set[tuple[str, int]]:
+            return {(item.topic, item.partition) for item in theirs.assignment()}
+
+        def is_shared() -> bool:
+            held = [ours[0].owned, ours[1].owned, their_partitions()]
+            return all(len(each) == 2 for each in held) and len(set().union(*held)) == 6
+
+        await until(is_shared)
+        writer = await Writer.open(producer_config(broker.address))
+        for partition in range(6):
+            await writer.send(topic, partition, RecordColumns([b"%d-%d" % (partition, index) for index in range(50)]))
+        await until(lambda: len(ours[0].values) + len(ours[1].values) + len(their_values) == 300)
+        assert len({*ours[0].values, *ours[1].values, *their_values}) == 300
+        await ours[0].reader.commit()
+        await ours[1].reader.commit()
+        await loop.run_in_executor(None, lambda: theirs.commit(asynchronous=False))
+
+        await ours[1].stop()  # leaves: the others take over at once, from the committed offsets
+        await until(lambda: len(ours[0].owned) == 3 and len(ours[0].owned | their_partitions()) == 6)
+        for partition in range(6):
+            await writer.send(topic, partition, RecordColumns([b"more-%d" % partition]))
+        await until(lambda: sum(map(len, (ours[0].values, ours[1].values, their_values))) == 306)
+        await writer.close()
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        await loop.run_in_executor(None, theirs.close)
+        await until(lambda: len(ours[0].owned) == 6)
+        if strategy == "cooperative-sticky":  # never gave up more than it had to
+            assert max(count for event, count in ours[0].events if event == "revoked") <= 3
+        await ours[0].stop()
+
+    asyncio.run(run())
+
+
+def test_a_member_that_dies_is_replaced_after_its_session(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "dying", 4)
+        config = consumer_config(broker.address, group_id="dying", **GROUP)
+        members = [Consumed(await Reader.open(config)) for _ in range(3)]
+        for member in members:
+            await member.start(["dying"])
+        await until(lambda: sorted(len(member.owned) for member in members) == [1, 1, 2])
+        await members[0].stop(leave_group=False)
+        await until(lambda: sum(len(member.owned) for member in members[1:]) == 4)
+        for member in members[1:]:
+            await member.stop()
+
+    asyncio.run(run())
+
+
+def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "static", 4)
+        configs = [
+            consumer_config(broker.address, group_id="static", group_instance_id=f"i{index}", **GROUP)
+            for index in range(2)
+        ]
+        first, second = [Consumed(await Reader.open(config)) for config in configs]
+        await first.start(["static"])
+        await second.start(["static"])
+        await until(lambda: len(first.owned) == 2 and len(second.owned) == 2)
+        owned, events = set(second.owned), list(first.events)
+        await second.stop()
+        second = Consumed(await Reader.open(configs[1]))
+        await second.start(["static"])
+        await until(lambda: second.owned == owned)
+        assert first.events == events
+        await first.stop()
+        await second.stop()
+
+    asyncio.run(run())
+
+
+def test_a_pattern_sees_a_new_topic_within_five_seconds(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        config = consumer_config(broker.address, group_id="pattern", **GROUP)
+        member = Consumed(await Reader.open(config))
+        await member.start(pattern=lambda name: name.startswith("found-"), discovery_interval_ms=1000)
+        await until(lambda: member.events != [])
+        writer = await Writer.open(producer_config(broker.address))
+        started = time.monotonic()
+        await writer.send("found-1", None, RecordColumns([b"hello"]))
+        await until(lambda: member.values == [b"hello"], 5)
+        assert time.monotonic() - started < 5
+        await create_topic(broker.address, "lost-1")
+        await writer.send("found-2", None, RecordColumns([b"again"]))
+        await until(lambda: member.values == [b"hello", b"again"], 5)
+        assert {topic for topic, _ in member.owned} == {"found-1", "found-2"}
+        await writer.close()
+        await member.stop()
+
+    asyncio.run(run())
+
+
+def test_commits_are_kept_with_their_metadata_and_read_by_confluent(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "commits")
+        reader = await Reader.open(consumer_config(broker.address, group_id="commits", enable_auto_commit="false"))
+        reader.assign([("commits", 0)])
+        await reader.commit({("commits", 0): OffsetAndMetadata(7, metadata="why")})
+        assert await reader.committed([("commits", 0), ("commits", 1)]) == {
+            ("commits", 0): OffsetAndMetadata(7, metadata="why"),
+            ("commits", 1): None,
+        }
+        await reader.close()
+
+    asyncio.run(run())
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.address, "group.id": "commits"})
+    (found,) = consumer.committed([confluent_kafka.TopicPartition("commits", 0)], 10)
+    assert (found.offset, found.metadata) == (7, "why")
+    consumer.close()
+
+
+def test_a_blocking_poll_runs_callbacks_in_its_own_thread(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        import threading
+
+        await create_topic(broker.address, "blocking", 2)
+        writer = await Writer.open(producer_config(broker.address))
+        await writer.send("blocking", 0, RecordColumns([b"x"] * 10))
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address, group_id="blocking", **GROUP))
+        threads: list[int] = []
+
+        def assigned(partitions: list[tuple[str, int]]) -> None:
+            threads.append(threading.get_ident())
+            for topic_partition in partitions:
+                reader.call(reader.seek, topic_partition, 5 if topic_partition[1] == 0 else 0)
+
+        await reader.subscribe(["blocking"], on_assigned=assigned)
+
+        def work() -> tuple[int, list[bytes | None]]:
+            values: list[bytes | None] = []
+            while len(values) < 5:
+                values += values_of(reader.poll_blocking(5000))
+            reader.call(reader.commit)
+            return threading.get_ident(), values
+
+        thread, values = await asyncio.to_thread(work)
+        assert threads == [thread]
+        assert values == [b"x"] * 5
+        assert (await reader.committed([("blocking", 0)]))["blocking", 0] == OffsetAndMetadata(10)
+        await reader.close()
+
+    asyncio.run(run())
+
+
+# -- admin -----------------------------------------------------------------------------------------------------------
+
+
+def test_admin(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        admin = await Admin.open(admin_config(broker.address))
+        created = await admin.create_topics([NewTopic("admin", 3, 1, {"retention.ms": "1000"}), NewTopic("bad name")])
+        assert created["admin"] is None
+        assert isinstance(created["bad name"], BrokerError)
+        assert created["bad name"].code is ErrorCode.INVALID_TOPIC_EXCEPTION
+        again = await admin.create_topics([NewTopic("admin")])
+        assert again["admin"] is not None
+        assert again["admin"].code is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert "admin" in await admin.list_topics()
+        assert await admin.create_partitions({"admin": 5}) == {"admin": None}
+        described = await admin.describe_topics(["admin", "absent"])
+        assert len(checked({"admin": described["admin"]})["admin"].partitions) == 5
+        assert isinstance(described["absent"], BrokerError)
+        topic = (admin_module.TOPIC, "admin")
+        assert await admin.incremental_alter_configs(
+            {topic: [("retention.ms", admin_module.SET, "2000"), ("cleanup.policy", admin_module.SET, "compact")]}
+        ) == {topic: None}
+        configs = (await admin.describe_configs({topic: ["retention.ms", "cleanup.policy"]}))[topic]
+        assert not isinstance(configs, BrokerError)
+        assert {config.name: config.value for config in configs} == {"retention.ms": "2000", "cleanup.policy": "compact"}
+        cluster = await admin.describe_cluster()
+        assert [(node.node_id, node.port) for node in cluster.nodes] == [(1, broker.port)]
+        assert 0 in await admin.api_versions(1)
+        altered = await admin.alter_group_offsets("admin-group", {("admin", 1): OffsetAndMetadata(3)})
+        assert altered == {("admin", 1): None}
+        assert "admin-group" in [group.group_id for group in await admin.list_groups()]
+        assert await admin.list_group_offsets("admin-group") == {("admin", 1): OffsetAndMetadata(3)}
+        described_group = (await admin.describe_groups(["admin-group"]))["admin-group"]
+        assert not isinstance(described_group, BrokerError)
+        assert described_group.state == "Empty"
+        assert await admin.delete_group_offsets("admin-group", [("admin", 1)]) == {("admin", 1): None}
+        assert await admin.list_group_offsets("admin-group", [("admin", 1)]) == {("admin", 1): None}
+        deleted = await admin.delete_topics(["admin", "absent"])
+        assert deleted["admin"] is None
+        assert deleted["absent"] is not None
+        assert deleted["absent"].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert "admin" not in await admin.list_topics()
+        await admin.close()
+
+    asyncio.run(run())
