@@ -102,10 +102,9 @@ def _to_boolean(value: Any) -> bool:
 
 
 def _to_string(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return double_text(value)
+    write = _PLAIN_TEXT.get(type(value))
+    if write is not None:
+        return write(value)
     if isinstance(value, (dt.date, dt.time)):
         return date_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -114,7 +113,10 @@ def _to_string(value: Any) -> str:
         raise _unexpected(value)
     if isinstance(value, (list, dict)):
         raise DataError(f"Cast transformation does not support casting from {type(value).__name__}")
-    return java_string(value)
+    return java_string(value)  # booleans, Decimals, and subclasses of what is above
+
+
+_PLAIN_TEXT: dict[type, Callable[[Any], str]] = {str: str, int: str, float: double_text}
 
 
 def _out_of_range(value: Any) -> DataError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.data.errors import DataError
 
@@ -128,31 +128,35 @@ def _written(token: _Token) -> Callable[[dt.datetime], str]:
 
 
 def _formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
-    """A `str.format` template: plain numbers by attribute, the rest as computed arguments."""
-    template = ""
-    computed: list[Callable[[dt.datetime], str]] = []
-    for token in tokens:
+    """Generated Python: ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``."""
+    template, arguments = "", []
+    scope: dict[str, Any] = {}
+    for number, token in enumerate(tokens):
         if not token.letter:
-            template += token.text.replace("{", "{{").replace("}", "}}")
+            template += token.text.replace("%", "%%")
         elif token.letter in _ATTRIBUTES and not (token.letter == "M" and token.width >= 3) and token[:2] != ("y", 2):
-            template += f"{{0.{_ATTRIBUTES[token.letter]}:0{token.width}}}"
+            template += f"%0{token.width}d"
+            arguments.append(f"moment.{_ATTRIBUTES[token.letter]}")
+        elif token.letter == "S":
+            template += f"%0{token.width}d"
+            arguments.append("moment.microsecond // 1000")
         else:
-            computed.append(_written(token))
-            template += f"{{{len(computed)}}}"
-    write = template.format
-    if not computed:
-        return write
-    return lambda moment: write(moment, *[part(moment) for part in computed])
+            template += "%s"
+            scope[f"part{number}"] = _written(token)
+            arguments.append(f"part{number}(moment)")
+    values = f"({', '.join(arguments)},)" if arguments else "()"
+    write: Callable[[dt.datetime], str] = eval(f"lambda moment: {template!r} % {values}", scope)
+    return write
 
 
 # ---- parsing ---------------------------------------------------------------------------------------------------------
 
-_FAST = "yMdHmsS"
+_FAST = "yMdHmsS"  # in the order of datetime's arguments
 
 
-def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], list[str]] | None:
-    """A regular expression for the usual numeric patterns, and the letters that its groups are."""
-    source, letters = "", []
+def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], Callable[[tuple[int, ...]], dt.datetime]] | None:
+    """A regular expression for the usual numeric patterns, and what makes a moment of its groups."""
+    source, letters = "", ""
     for index, token in enumerate(tokens):
         if not token.letter:
             source += re.escape(token.text)
@@ -160,9 +164,12 @@ def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], list[str]] | N
         simple = token.letter in _FAST and token.letter not in letters and (token.letter != "M" or token.width < 3)
         if not simple or (token.letter == "y" and token.width < 3):
             return None
-        letters.append(token.letter)
+        letters += token.letter
         source += f"([0-9]{{{token.width}}})" if _abuts(tokens, index) else "([0-9]{1,9})"
-    return re.compile(source), letters
+    defaults = {"y": "1970", "M": "1", "d": "1", "H": "0", "m": "0", "s": "0", "S": "0"}
+    parts = [f"g[{letters.index(each)}]" if each in letters else defaults[each] for each in defaults]
+    code = f"lambda g: datetime({', '.join(parts)} * 1000, UTC)"
+    return re.compile(source), eval(code, {"datetime": dt.datetime, "UTC": dt.UTC})
 
 
 def _abuts(tokens: list[_Token], index: int) -> bool:
@@ -192,20 +199,11 @@ class SimpleDateFormat:
     def parse(self, text: str) -> dt.datetime:
         """The moment in UTC. Raises DataError."""
         if self._fast is not None:
-            found = self._fast[0].match(text)
+            pattern, make = self._fast
+            found = pattern.match(text)
             if found is not None:
-                fields = dict(zip(self._fast[1], map(int, found.groups()), strict=True))
                 try:
-                    return dt.datetime(
-                        fields.get("y", 1970),
-                        fields.get("M", 1),
-                        fields.get("d", 1),
-                        fields.get("H", 0),
-                        fields.get("m", 0),
-                        fields.get("s", 0),
-                        fields.get("S", 0) * 1000,
-                        tzinfo=dt.UTC,
-                    )
+                    return make(tuple(map(int, found.groups())))
                 except ValueError:
                     pass  # overflowing fields: the lenient way adds them up
         return _Parse(text, self._tokens, self._century_start, self.pattern).result()
