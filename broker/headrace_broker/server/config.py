@@ -180,15 +180,18 @@ class _Parser:
                 self.warnings.append(f"{old} is ignored because {new} is set")
 
     def _warn_about_unknown(self) -> None:
+        meaningless: list[str] = []
         for key in self.properties:
             if key in KNOWN_KEYS:
                 continue
             if key in NO_MEANING_HERE or key.startswith(("listener.name.", "metric.reporters")):
-                self.warnings.append(f"{key} has no meaning for this broker and is ignored")
+                meaningless.append(key)
                 continue
             near = nearest_key(key, KNOWN_KEYS)
             hint = f"; did you mean {near}?" if near else ""
             self.warnings.append(f"{key} is not a key of the broker and is ignored{hint}")
+        if meaningless:
+            self.warnings.append(f"ignored, because they steer nothing in this broker: {', '.join(meaningless)}")
 
     def _fields(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
