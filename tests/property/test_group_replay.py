@@ -174,7 +174,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        self.driver.run(self.driver.shard.expire(self.driver.now_ms))
+        self.driver.run(self.driver.shard.expire(GROUPS, self.driver.now_ms))
         for group_id in GROUPS:
             if group_id not in self.driver.shard.groups:
                 self.forget(group_id)

@@ -59,6 +59,7 @@ _log = logging.getLogger(__name__)
 ResponseT = TypeVar("ResponseT")
 
 _LOAD_SIZE_BYTES = 1 << 20
+_EXPIRED_GROUPS_AT_ONCE = 50
 
 
 class GroupCoordinator:
@@ -80,8 +81,7 @@ class GroupCoordinator:
         self._new_id = new_id
         self._runners: dict[int, ShardRunner] = {}
         self._loading: dict[int, ShardRunner] = {}
-        self._expiry: asyncio.TimerHandle | None = None
-        self._next_expiry = 0
+        self._expiry: asyncio.Task[None] | None = None
 
     # -- partitions
 
@@ -123,7 +123,7 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Begin to expire offsets, one partition after the other within offsets.retention.check.interval.ms."""
-        self._schedule_expiry()
+        self._expiry = asyncio.get_running_loop().create_task(self._expire_for_ever())
 
     def close(self) -> None:
         """Answer everything that waits, and stop."""
@@ -145,18 +145,28 @@ class GroupCoordinator:
             runner.flush()
             runner.run(runner.shard.topics_deleted(gone))
 
-    def _schedule_expiry(self) -> None:
-        count = max(1, self._topic.partition_count())
-        step_s = self._config.offsets_retention_check_interval_ms / count / 1000
-        self._expiry = asyncio.get_running_loop().call_later(step_s, self._expire_next)
+    async def _expire_for_ever(self) -> None:
+        partition = 0
+        while True:
+            count = max(1, self._topic.partition_count())
+            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / count / 1000)
+            try:
+                await self._expire(partition % count)
+            except Exception:  # noqa: BLE001  the next partition may fare better, and this one in the next round
+                _log.exception("Offsets of partition %d of __consumer_offsets could not be expired", partition % count)
+            partition += 1
 
-    def _expire_next(self) -> None:
-        runner = self._runners.get(self._next_expiry)
-        self._next_expiry = (self._next_expiry + 1) % max(1, self._topic.partition_count())
-        if runner is not None:
+    async def _expire(self, partition: int) -> None:
+        """Expire what is due in one partition, some groups at a time."""
+        runner = self._runners.get(partition)
+        names = list(runner.shard.groups) if runner is not None else []
+        for start in range(0, len(names), _EXPIRED_GROUPS_AT_ONCE):
+            if runner is None or self._runners.get(partition) is not runner:
+                return
             runner.flush()
-            runner.run(runner.shard.expire(runner.now_ms()))
-        self._schedule_expiry()
+            some = names[start : start + _EXPIRED_GROUPS_AT_ONCE]
+            runner.run(runner.shard.expire(some, runner.now_ms()))
+            await asyncio.sleep(0)
 
     # -- membership
 

@@ -148,7 +148,7 @@ def test_deleting_a_topic_removes_every_groups_offsets() -> None:
 
 
 def expire(driver: GroupDriver) -> None:
-    driver.run(driver.shard.expire(driver.now_ms))
+    driver.run(driver.shard.expire(list(driver.shard.groups), driver.now_ms))
 
 
 def test_offsets_without_members_expire_each_by_its_commit_time() -> None:

@@ -8,7 +8,7 @@ stored generation, whose members the coordinator tells to join again as they sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member
 from headrace_broker.coordinator.groups.config import GroupConfig
@@ -89,10 +89,10 @@ class GroupShard:
         """Forget every group's offsets in topics that are gone."""
         return Outcome(records=list(self.offsets.tombstones_of_topics(topics)))
 
-    def expire(self, now_ms: int) -> Outcome:
-        """Remove the offsets whose retention is over, and the groups that have neither members nor offsets left."""
+    def expire(self, group_ids: Iterable[str], now_ms: int) -> Outcome:
+        """Remove these groups' offsets whose retention is over, and those without members and offsets altogether."""
         out = Outcome()
-        for group in self.groups.values():
+        for group in filter(None, map(self.groups.get, group_ids)):
             expired = list(self.offsets.expired(group, self._config.offsets_retention_ms, now_ms))
             out.records.extend(expired)
             count = sum(map(len, self.offsets.topics_of(group.group_id).values()))
@@ -141,9 +141,9 @@ class GroupShard:
     def _delete_group(self, group_id: str, out: Outcome) -> DeletableGroupResult:
         group = self.groups.get(group_id)
         if group is None:
-            return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+            return _not_deleted(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
-            return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NON_EMPTY_GROUP)
+            return _not_deleted(group_id, ErrorCode.NON_EMPTY_GROUP)
         out.records.extend(self.offsets.tombstones_of_group(group_id))
         out.records.append(group_tombstone(group_id))
         return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
@@ -214,6 +214,10 @@ class GroupShard:
             self._rebalancer.refuse_all(group, error, out)
         self.groups.clear()
         return out
+
+
+def _not_deleted(group_id: str, error: ErrorCode) -> DeletableGroupResult:
+    return DeletableGroupResult(group_id=group_id, error_code=error, error_message=error.message)
 
 
 def _described(group: ClassicGroup) -> DescribedGroup:
