@@ -10,8 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 from typing import Protocol
 
@@ -149,11 +147,9 @@ class DiskStorage:
             file.write(data)
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
-        directory, name = os.path.split(path)
-        fd, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=".tmp", dir=directory or ".")
+        temporary = f"{path}.tmp"
         try:
-            with open(fd, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
+            with open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
                 if durable:
@@ -205,6 +201,8 @@ class DiskStorage:
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
+        import shutil
+
         with suppress(FileNotFoundError):
             shutil.rmtree(path)
 

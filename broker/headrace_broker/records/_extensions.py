@@ -38,6 +38,22 @@ def load_crc32c() -> Callable[..., int]:
     return cast("Callable[..., int]", module.crc32c)
 
 
+class _LazyCodecs(ModuleType):
+    """Stands in for `aiokafka.codec` while the C module is loaded: its functions import the true ones when called.
+
+    Compression is done by `records.compression`, so they never are, unless aiokafka itself is used in this process.
+    """
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> Any:
+            return getattr(importlib.import_module("aiokafka.codec"), name)(*arguments)
+
+        return call
+
+
 @cache
 def load_aiokafka_records() -> Any:
     """Return aiokafka's C module of record batches v2 (`DefaultRecordBatch`, `DefaultRecordBatchBuilder`)."""
@@ -53,6 +69,8 @@ def load_aiokafka_records() -> Any:
         hollow = ModuleType(package)
         hollow.__path__ = [path]
         sys.modules[package] = hollow
+    codecs = sys.modules["aiokafka.codec"] = _LazyCodecs("aiokafka.codec")
+    sys.modules["aiokafka"].__dict__["codec"] = codecs
     try:
         return importlib.import_module(name)
     finally:
