@@ -1,8 +1,8 @@
 """Connect values to JSON text, as Jackson writes them for Kafka's JsonConverter, whole lists at a time.
 
-For structs of simple fields the function for a list is generated Python that checks types inline and lets msgspec write
-all the rows at once. When that cannot vouch for a list, `encode_list` goes value by value through
-`headrace.converters.json_values`, which defines what is right.
+For structs msgspec checks and writes all rows at once, with generated Python between for the fields that need it. When
+that cannot vouch for a list, `encode_list` goes value by value through `headrace.converters.json_values`, which defines
+what is right.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from itertools import starmap
+from typing import Annotated, Any
 
 import msgspec
 
@@ -103,49 +104,61 @@ def _guarded(items: list[Any]) -> list[bytes] | None:
 
 
 def _struct_encoder(schema: Schema, style: Style) -> ListEncoder:
-    """Generate ``[Row(v0, f1(v1), …) for v0, v1, … in rows if <the types are right>]`` and have msgspec write that."""
+    """Have msgspec check the plain fields of all rows, make objects of them, and have msgspec write these.
+
+    Where some fields need more: ``[Row(v0, f1(v1), …) for v0, v1, … in rows if <what msgspec cannot check>]``.
+    """
     names = [f"v{field.index}" for field in schema.fields]
-    row_class = msgspec.defstruct(
-        "Row", [(name, Any, msgspec.field(name=field.name)) for name, field in zip(names, schema.fields, strict=True)],
-        gc=False,
-    )  # fmt: skip
-    scope: dict[str, Any] = {"Row": row_class, "double": double_json, "DataError": DataError}
-    arguments, checks = [], []
-    for name, field in zip(names, schema.fields, strict=True):
-        argument, check = _field_code(name, field.schema, style, scope)
-        arguments.append(argument)
-        checks.extend([check] if check else [])
-    condition = " if " + " and ".join(checks) if checks else ""
-    source = f"lambda rows: [Row({', '.join(arguments)}) for {', '.join(names)}, in rows{condition}]"
-    build: Callable[[list[Any]], list[Any]] = eval(source, scope)
+    fields = [(name, Any, msgspec.field(name=field.name)) for name, field in zip(names, schema.fields, strict=True)]
+    row_class = msgspec.defstruct("Row", fields, gc=False)
+    scope: dict[str, Any] = {"Row": row_class, "double": double_json}
+    code = [_field_code(name, field.schema, style, scope) for name, field in zip(names, schema.fields, strict=True)]
+    checked: Any = list[tuple[tuple(type_ for _, _, type_ in code)]]  # type: ignore[misc]
+    convert = msgspec.convert
+    if all(argument == name and not condition for name, (argument, condition, _) in zip(names, code, strict=True)):
+
+        def build(rows: list[Any]) -> list[Any]:
+            return list(starmap(row_class, rows))
+    else:
+        conditions = " and ".join(condition for _, condition, _ in code if condition)
+        arguments = ", ".join(argument for argument, _, _ in code)
+        where = f" if {conditions}" if conditions else ""
+        build = eval(f"lambda rows: [Row({arguments}) for {', '.join(names)}, in rows{where}]", scope)
 
     def encode(rows: list[Any]) -> list[bytes] | None:
         try:
+            convert(rows, checked)
             items = build(rows)
-        except (DataError, TypeError, ValueError):
+        except (DataError, msgspec.ValidationError, TypeError, ValueError):
             return None
         return _guarded(items) if len(items) == len(rows) else None
 
     return encode
 
 
-_PYTHON_NAMES = {Type.STRING: "str", Type.BOOLEAN: "bool", Type.BYTES: "bytes", Type.FLOAT64: "float"}
+_PYTHON_TYPES: dict[Type, Any] = {
+    **{type_: Annotated[int, msgspec.Meta(ge=low, le=high)] for type_, (low, high) in INT_RANGES.items()},
+    Type.STRING: str,
+    Type.BOOLEAN: bool,
+}
+# msgspec would take an integer for a float, and base64 text for bytes.
+_CHECKED_INLINE = {Type.FLOAT64: "float", Type.BYTES: "bytes"}
 
 
-def _field_code(name: str, schema: Schema, style: Style, scope: dict[str, Any]) -> tuple[str, str]:
-    """The expression for one field of a row, and the condition under which it is right ("" when it checks itself)."""
+def _field_code(name: str, schema: Schema, style: Style, scope: dict[str, Any]) -> tuple[str, str, Any]:
+    """For one field of a row: the expression, the condition under which it is right, and what msgspec shall check."""
     replaced = schema.default is not None and style.replace_null_with_default
-    if replaced or is_logical(schema) or (schema.type not in _PYTHON_NAMES and schema.type not in INT_RANGES):
+    plain = _PYTHON_TYPES.get(schema.type)
+    if replaced or is_logical(schema) or (plain is None and schema.type not in _CHECKED_INLINE):
         scope["to" + name] = _bound(schema, style)
-        return f"to{name}({name})", ""
+        return f"to{name}({name})", "", Any
+    if plain is not None:
+        return name, "", plain | None if schema.optional else plain
     nullable = f"{name} is None or " if schema.optional else ""
-    if schema.type in INT_RANGES:
-        low, high = INT_RANGES[schema.type]
-        return name, f"({nullable}type({name}) is int and {low} <= {name} <= {high})"
-    check = f"({nullable}type({name}) is {_PYTHON_NAMES[schema.type]})"
+    condition = f"({nullable}type({name}) is {_CHECKED_INLINE[schema.type]})"
     if schema.type is Type.FLOAT64:
-        return f"({name} if {nullable}1e-3 <= {name} < 1e7 else double({name}))", check
-    return name, check
+        return f"({name} if {nullable}1e-3 <= {name} < 1e7 else double({name}))", condition, Any
+    return name, condition, Any
 
 
 def _bound(schema: Schema, style: Style) -> Callable[[Any], Any]:

@@ -147,13 +147,14 @@ def timestamp_to_millis(value: dt.datetime) -> int:
     """Milliseconds since the epoch; a naive datetime counts as UTC."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=dt.UTC)
-    return (value - _EPOCH) // _MILLISECOND
+    past = value - _EPOCH
+    return past.days * MILLIS_PER_DAY + past.seconds * 1000 + past.microseconds // 1000
 
 
 def millis_to_timestamp(millis: int) -> dt.datetime:
     """The instant in UTC. Raises DataError beyond the years 1 to 9999."""
     try:
-        return _EPOCH + dt.timedelta(milliseconds=millis)
+        return _EPOCH + _MILLISECOND * millis
     except OverflowError:
         raise DataError(f"Timestamp out of range (years 1 to 9999): {millis} ms since the epoch") from None
 
