@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -35,6 +36,47 @@ _decoder = msgspec.json.Decoder(_Envelope)
 _NULL = Payload()
 
 
+class Payloads:
+    """What Spark gets of the records of one topic, in their order: columns that grow run by run."""
+
+    __slots__ = ("errors", "schema_ids", "schemas", "size_bytes", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[bytes | None] = []
+        self.schema_ids: list[int] = []
+        self.schemas: list[str | None] = []
+        self.errors: list[str | None] = []
+        self.size_bytes = 0
+
+    def append(self, payload: Payload) -> None:
+        """Add one record's."""
+        self.texts.append(payload.text)
+        self.schema_ids.append(payload.schema_id)
+        self.schemas.append(payload.schema)
+        self.errors.append(payload.error)
+        self.size_bytes += len(payload.text or b"")
+
+    def extend(self, texts: list[bytes | None], schema_id: int) -> None:
+        """Add records that have nothing but a text, all of one schema."""
+        count = len(texts)
+        self.texts += texts
+        self.schema_ids += [schema_id] * count
+        nothing: list[None] = [None] * count
+        self.schemas += nothing
+        self.errors += nothing
+        self.size_bytes += sum(map(len, filter(None, texts)))
+
+
+class PayloadReader(Protocol):
+    """Reads the values of one topic."""
+
+    def read(self, value: bytes | None) -> Payload:
+        """Cut one value; one that cannot be cut gives a Payload with `error`."""
+
+    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
+        """Cut many and add them to `payloads`."""
+
+
 class EnvelopeReader:
     """Reads the values of one topic written by JsonConverter with `schemas.enable=true`."""
 
@@ -46,7 +88,7 @@ class EnvelopeReader:
         self._known: set[int] = set()
 
     def read(self, value: bytes | None) -> Payload:
-        """Cut a value into payload and schema id; a value that is no envelope gives a Payload with `error`."""
+        """Cut a value into payload and schema id."""
         if value is None:
             return _NULL
         prefix = self._prefix
@@ -54,6 +96,17 @@ class EnvelopeReader:
             text = value[len(prefix) : -1]
             return Payload(None if text == b"null" else text, self._schema_id)
         return self._scan(value)
+
+    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
+        """Cut many values; a run in which all begin alike costs two comparisons and a slice for each."""
+        prefix, start = self._prefix, len(self._prefix)
+        if prefix and all(value and value.startswith(prefix) and value.endswith(b"}") for value in values):
+            texts = [value[start:-1] for value in values if value]
+            if b"null" not in texts:
+                payloads.extend(list(texts), self._schema_id)
+                return
+        for value in values:
+            payloads.append(self.read(value))
 
     def _scan(self, value: bytes) -> Payload:
         try:
@@ -71,6 +124,33 @@ class EnvelopeReader:
         return Payload(text, schema_id, schema.decode() if first else None)
 
 
+class PlainJsonReader:
+    """Takes whole values as payloads: JsonConverter with `schemas.enable=false`."""
+
+    def read(self, value: bytes | None) -> Payload:
+        """Take one value."""
+        return _NULL if value is None or value.strip() == b"null" else Payload(value)
+
+    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
+        """Take many."""
+        payloads.extend([self.read(value).text for value in values], NO_SCHEMA)
+
+
+class StringReader:
+    """Takes values as text, malformed bytes replaced as Java's decoder does: StringConverter."""
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+
+    def read(self, value: bytes | None) -> Payload:
+        """Take one value."""
+        return _NULL if value is None else Payload(value.decode(self._encoding, errors="replace").encode())
+
+    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
+        """Take many."""
+        payloads.extend([self.read(value).text for value in values], NO_SCHEMA)
+
+
 def schema_id_of(schema: bytes) -> int:
     """Return a signed 64-bit id of a schema's JSON text, never NO_SCHEMA."""
     digest = hashlib.blake2b(schema, digest_size=8).digest()
@@ -82,15 +162,3 @@ def _prefix_of(value: bytes, payload: bytes) -> bytes:
     prefix = value[: -len(payload) - 1]
     whole = value.endswith(payload + b"}") and prefix.startswith(b'{"schema":') and prefix.endswith(b'"payload":')
     return prefix if whole else b""
-
-
-def read_plain_json(value: bytes | None) -> Payload:
-    """Take a whole value as the payload: JsonConverter with `schemas.enable=false`."""
-    return _NULL if value is None or value.strip() == b"null" else Payload(value)
-
-
-def read_string(value: bytes | None, encoding: str) -> Payload:
-    """Take a value as text, malformed bytes replaced as Java's decoder does: StringConverter."""
-    if value is None:
-        return _NULL
-    return Payload(value.decode(encoding, errors="replace").encode())

@@ -72,6 +72,7 @@ class BatchLoader:
         if not missing:
             return {}
         self._learn(missing)
+        _log.debug("layouts learned")
         topic_rows = self._read(rows, sorted({range_.topic for range_ in missing}))
         read_s = time.monotonic() - started
         with may_commit():

@@ -93,6 +93,7 @@ class LoadQuery:
             metadata_columns=self._config.metadata_columns,
         )
         session.dataSource.register(KafkaSource)
+        _log.debug("query starts")
         self._query = (
             session.readStream.format(FORMAT)
             .option(SPEC_OPTION, spec.to_json())
@@ -148,6 +149,7 @@ class LoadQuery:
             raise
 
     def _load_batch(self, rows: Any, batch_id: int) -> None:
+        _log.debug("batch %d begins", batch_id)
         end = self._logged_position(batch_id)
         batch = Batch(
             BatchIdentity(self._connector, self._generation, batch_id), end, tuple(ranges_between(self._position, end))

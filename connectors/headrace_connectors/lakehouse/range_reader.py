@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from headrace_connectors.lakehouse.envelope import Payload
+from headrace_connectors.lakehouse.envelope import PayloadReader, Payloads
 from headrace_connectors.lakehouse.ranges import Range
 from headrace_connectors.lakehouse.spec import SourceError, SourceSpec
 
@@ -26,6 +26,7 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 Message = Any  # confluent_kafka types every part of a message as optional
+_CONNECTION_ERRORS = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 _CHUNK_ROWS = 10_000
 _CHUNK_BYTES = 8 << 20
 _POLL_S = 0.25
@@ -39,8 +40,7 @@ class RangesReader:
     def __init__(self, consumer: Consumer, spec: SourceSpec, ranges: list[Range]) -> None:
         self._consumer = consumer
         self._spec = spec
-        self._make_reader = spec.payload_reader()
-        self._readers: dict[str, Callable[[bytes | None], Payload]] = {}
+        self._readers: dict[str, PayloadReader] = {}
         # One partition can be read by one consumer at one place only, so a second range of it waits for the first.
         self._waiting = list(ranges)
         self._open: dict[tuple[str, int], _Buffer] = {}
@@ -55,8 +55,7 @@ class RangesReader:
                 progress_at = time.monotonic()
             elif time.monotonic() - progress_at > self._spec.stall_timeout_s:
                 raise SourceError(f"no records for {self._spec.stall_timeout_s:.0f} s while reading {self._rest()}")
-            for message in messages:
-                self._take(message)
+            self._take(messages)
             for key, buffer in list(self._open.items()):
                 done = buffer.position >= buffer.range.end
                 if len(buffer) and (done or len(buffer) >= _CHUNK_ROWS or buffer.size_bytes >= _CHUNK_BYTES):
@@ -70,7 +69,8 @@ class RangesReader:
             key = (range_.topic, range_.partition)
             if key not in self._open:
                 self._waiting.remove(range_)
-                self._open[key] = _Buffer(range_, self._reader_of(range_.topic))
+                reader = self._readers.setdefault(range_.topic, self._spec.payload_reader())
+                self._open[key] = _Buffer(range_, reader)
                 added.append(TopicPartition(range_.topic, range_.partition, range_.start))
         if added:
             self._consumer.incremental_assign(added)
@@ -81,20 +81,22 @@ class RangesReader:
         if self._waiting:
             self._open_next()
 
-    def _reader_of(self, topic: str) -> Callable[[bytes | None], Payload]:
-        if topic not in self._readers:
-            self._readers[topic] = self._make_reader()
-        return self._readers[topic]
+    def _take(self, messages: list[Message]) -> None:
+        """Hand the records to their ranges, in runs: librdkafka delivers a fetched partition as a whole."""
+        runs: dict[tuple[str, int], list[Message]] = {}
+        for message in messages:
+            if message.error() is None:
+                runs.setdefault((message.topic(), message.partition()), []).append(message)
+        for key, run in runs.items():
+            buffer = self._open.get(key)
+            if buffer is not None:
+                buffer.add(run)
+        for message in messages:
+            if message.error() is not None:
+                self._take_error(message, message.error())
 
-    def _take(self, message: Message) -> None:
-        error = message.error()
+    def _take_error(self, message: Message, error: KafkaError) -> None:
         buffer = self._open.get((message.topic(), message.partition()))
-        if error is not None:
-            self._take_error(message, error, buffer)
-        elif buffer is not None:
-            buffer.add(message)
-
-    def _take_error(self, message: Message, error: KafkaError, buffer: _Buffer | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if buffer is not None and message.offset() > buffer.position:
                 # Nothing but compacted records and transaction markers lies before the end.
@@ -105,9 +107,8 @@ class RangesReader:
             where += f", offset {buffer.position}"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise SourceError(f"{where}: the log no longer has it ({error.str()})")
-        if error.fatal() or not error.retriable():
-            if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
-                return  # librdkafka reconnects by itself; the stall time-out ends it
+        # librdkafka reconnects by itself; the stall time-out ends it when that does not help.
+        if error.code() not in _CONNECTION_ERRORS and (error.fatal() or not error.retriable()):
             raise SourceError(f"{where}: {error.str()}")
 
     def _rest(self) -> str:
@@ -117,84 +118,72 @@ class RangesReader:
 class _Buffer:
     """The rows of one open range that are not yet in an Arrow batch."""
 
-    __slots__ = (
-        "_errors",
-        "_ids",
-        "_offsets",
-        "_payloads",
-        "_read",
-        "_schemas",
-        "_timestamps",
-        "position",
-        "range",
-        "size_bytes",
-    )
+    __slots__ = ("_offsets", "_payloads", "_reader", "_timestamps", "position", "range")
 
-    def __init__(self, range_: Range, read: Callable[[bytes | None], Payload]) -> None:
+    def __init__(self, range_: Range, reader: PayloadReader) -> None:
         self.range = range_
         self.position = range_.start
-        self._read = read
+        self._reader = reader
         self._clear()
 
     def __len__(self) -> int:
         return len(self._offsets)
 
+    @property
+    def size_bytes(self) -> int:
+        """The payload bytes of the rows."""
+        return self._payloads.size_bytes
+
     def _clear(self) -> None:
-        self.size_bytes = 0
         self._offsets: list[int] = []
         self._timestamps: list[int | None] = []
-        self._payloads: list[bytes | None] = []
-        self._ids: list[int] = []
-        self._schemas: list[str | None] = []
-        self._errors: list[str | None] = []
+        self._payloads = Payloads()
 
-    def add(self, message: Message) -> None:
-        """Take a record of the range; records past its end only move the position."""
-        offset = message.offset()
-        self.position = offset + 1
-        if offset >= self.range.end or offset < self.range.start:
-            return
-        kind, timestamp_ms = message.timestamp()
-        payload = self._read(message.value())
-        text = payload.text
-        self._offsets.append(offset)
-        self._timestamps.append(timestamp_ms if kind else None)
-        self._payloads.append(text)
-        self._ids.append(payload.schema_id)
-        self._schemas.append(payload.schema)
-        self._errors.append(payload.error)
-        if text is not None:
-            self.size_bytes += len(text)
+    def add(self, messages: list[Message]) -> None:
+        """Take records of the range's partition, in offset order; those past its end only move the position."""
+        offsets = [message.offset() for message in messages]
+        self.position = offsets[-1] + 1
+        if offsets[0] < self.range.start or offsets[-1] >= self.range.end:
+            messages = [m for m in messages if self.range.start <= m.offset() < self.range.end]
+            offsets = [message.offset() for message in messages]
+        self._offsets += offsets
+        self._timestamps += [
+            timestamp_ms if kind else None for kind, timestamp_ms in [message.timestamp() for message in messages]
+        ]
+        self._reader.read_run([message.value() for message in messages], self._payloads)
 
     def take_batch(self) -> pa.RecordBatch:
         """Return the rows as one Arrow batch and start anew."""
         rows = len(self._offsets)
+        payloads = self._payloads
+        texts = _text_array(payloads)  # before the errors: it may add some
         arrays = [
             pa.repeat(pa.scalar(self.range.topic, pa.string()), rows),
             pa.repeat(pa.scalar(self.range.partition, pa.int32()), rows),
             pa.array(self._offsets, pa.int64()),
             pa.array(self._timestamps, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
-            self._payload_array(),
-            pa.array(self._ids, pa.int64()),
-            pa.array(self._schemas, pa.string()),
-            pa.array(self._errors, pa.string()),
+            texts,
+            pa.array(payloads.schema_ids, pa.int64()),
+            pa.array(payloads.schemas, pa.string()),
+            pa.array(payloads.errors, pa.string()),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
-    def _payload_array(self) -> pa.Array:
-        try:
-            return pa.array(self._payloads, pa.binary()).cast(pa.string())
-        except pa.ArrowInvalid:
-            return pa.array([self._text(row) for row in range(len(self._payloads))], pa.string())
 
-    def _text(self, row: int) -> str | None:
-        payload = self._payloads[row]
-        try:
-            return payload.decode() if payload is not None else None
-        except UnicodeDecodeError as error:
-            self._errors[row] = f"the value is not UTF-8: {error}"
-            return None
+def _text_array(payloads: Payloads) -> pa.Array:
+    """Return the payloads as strings; one that is no UTF-8 becomes null and gets an error."""
+    try:
+        return pa.array(payloads.texts, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        texts: list[str | None] = []
+        for row, payload in enumerate(payloads.texts):
+            try:
+                texts.append(payload.decode() if payload is not None else None)
+            except UnicodeDecodeError as error:
+                texts.append(None)
+                payloads.errors[row] = f"the value is not UTF-8: {error}"
+        return pa.array(texts, pa.string())
 
 
 class Sampler:
@@ -209,14 +198,13 @@ class Sampler:
         one_each = {topic: (partition, offset) for (topic, partition), offset in positions.items()}
         self._consumer.assign([TopicPartition(topic, *at) for topic, at in one_each.items()])
         sizes: dict[str, list[int]] = {topic: [] for topic in one_each}
-        make_reader = self._spec.payload_reader()
-        readers = {topic: make_reader() for topic in one_each}
+        readers = {topic: self._spec.payload_reader() for topic in one_each}
         deadline = time.monotonic() + _SAMPLE_TIMEOUT_S
         while time.monotonic() < deadline and not all(sizes.values()):
             messages: list[Message] = self._consumer.consume(_SAMPLE_ROWS, timeout=_POLL_S)
             for message in messages:
                 if message.error() is None and message.topic() in sizes:
-                    text = readers[message.topic()](message.value()).text
+                    text = readers[message.topic()].read(message.value()).text
                     sizes[message.topic()].append(len(text or b""))
         self._consumer.unassign()
         return {topic: sum(found) / len(found) for topic, found in sizes.items() if found}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from confluent_kafka import Consumer
 
-from headrace_connectors.lakehouse.envelope import EnvelopeReader, Payload, read_plain_json, read_string
+from headrace_connectors.lakehouse.envelope import EnvelopeReader, PayloadReader, PlainJsonReader, StringReader
 
 MARKER = "headrace: "
 """Begins the message of every error of this source, so that the task finds it in Spark's stack traces."""
@@ -62,13 +61,11 @@ class SourceSpec:
         client = {key: value for key, value in self.client.items() if key != "isolation.level"}
         return Consumer({"group.id": "headrace-lakehouse", **_CONSUMER_DEFAULTS, **client, **extra, **fixed})
 
-    def payload_reader(self) -> Callable[[], Callable[[bytes | None], Payload]]:
-        """Return what makes a function from value to payload, one for each topic."""
+    def payload_reader(self) -> PayloadReader:
+        """Return a new reader for the values of one topic."""
         if self.value == "envelope":
-            return lambda: EnvelopeReader().read
-        if self.value == "json":
-            return lambda: read_plain_json
-        return lambda: lambda value: read_string(value, self.encoding)
+            return EnvelopeReader()
+        return PlainJsonReader() if self.value == "json" else StringReader(self.encoding)
 
 
 class SourceError(RuntimeError):
