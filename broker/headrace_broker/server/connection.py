@@ -1,8 +1,9 @@
 """One client connection: frames in, responses out in request order, memory bounded both ways.
 
 The transport writes straight into one receive buffer per connection, which starts small, grows to the frame that is
-coming in and shrinks again when idle.  A frame is handed to the router as a memoryview of that buffer; the router is
-done with the view when it returns, so the buffer can be used again at once.
+coming in (and while reads fill it, so that a busy peer costs fewer of them) and shrinks again when idle.  A frame is
+handed to the router as a memoryview of that buffer; the router is done with the view when it returns, so the buffer
+can be used again at once.
 
 Order: responses leave in the order of their requests.  Produce and Fetch may park (`Slot`) without holding up the
 requests behind them; any other request that must wait holds the connection, as the protocol promises clients.  A
@@ -29,6 +30,7 @@ Buffers = Sequence[bytes | bytearray | memoryview]
 
 _SIZE = Struct(">i")
 _BUFFER_BYTES_IDLE = 16 * 1024
+_BUFFER_BYTES_BUSY = 256 * 1024
 _BUFFER_BYTES_STEP_MAX = 2 * 1024 * 1024
 _FRAME_BYTES_MIN = 8
 
@@ -251,6 +253,9 @@ class Connection(asyncio.BufferedProtocol):
         self._make_room(start, end)
 
     def _make_room(self, start: int, end: int) -> None:
+        if end == len(self._buffer) < _BUFFER_BYTES_BUSY and not self.muted:
+            self._replace_buffer(start, end, 2 * end)  # more was there to read than fitted
+            start, end = 0, self._end
         if start == end:
             self._start = self._end = 0
             return
@@ -275,13 +280,17 @@ class Connection(asyncio.BufferedProtocol):
         capacity = max(len(self._buffer), pending)
         if capacity == pending or needed <= _BUFFER_BYTES_STEP_MAX:
             capacity = min(_round_up(needed), max(_BUFFER_BYTES_STEP_MAX, 2 * capacity))
-            buffer = bytearray(capacity)
-            buffer[:pending] = self._view[start:end]
-            self._buffer = buffer
-            self._view = memoryview(buffer)
+            self._replace_buffer(start, end, capacity)
         elif start:
             self._view[:pending] = self._view[start:end]
-        self._start, self._end = 0, pending
+            self._start, self._end = 0, pending
+
+    def _replace_buffer(self, start: int, end: int, capacity: int) -> None:
+        buffer = bytearray(capacity)
+        buffer[: end - start] = self._view[start:end]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._start, self._end = 0, end - start
 
     def _stop_reading_when_full(self, start: int, pending: int) -> None:
         """Muted with complete frames waiting: make what room there is, else let TCP hold the peer."""

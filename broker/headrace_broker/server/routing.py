@@ -123,9 +123,9 @@ class RequestRouter:
         self, connection: Connection, route: Route, frame: bytes, version: int, correlation_id: int
     ) -> None:
         header = parse_request_header(frame)
-        request, end = decoder(route.api.request, version)(frame, header.body_offset)
-        if end != len(frame):
-            raise ProtocolError(f"{route.api.name} request v{version} is followed by {len(frame) - end} stray bytes")
+        # Bytes behind the message are ignored, as Kafka does: librdkafka 2.16 sends three behind a Metadata request for
+        # all topics.
+        request, _ = decoder(route.api.request, version)(frame, header.body_offset)
         context = RequestContext(self._broker, connection.listener, header.client_id, connection.client_host)
         assert route.handle is not None
         try:
