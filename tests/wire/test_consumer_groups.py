@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -16,13 +18,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_broker.client.connection import Connection
 from headrace_broker.protocol.messages import (
-    DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
     SyncGroupRequest,
 )
 from headrace_broker.protocol.messages.join_group import JoinGroupRequestProtocol
+from headrace_broker.protocol.messages.leave_group import MemberIdentity
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
 from support.broker import BrokerProcess, running_broker
 from support.group_processes import Members
@@ -242,47 +246,63 @@ def test_g7_three_workers_of_an_opaque_protocol_get_their_bytes(broker: BrokerPr
     """What Connect does: protocol type `connect`, metadata and assignments that only its workers can read."""
 
     async def work() -> None:
-        workers = [await Worker.open(broker) for _ in range(3)]
-        await asyncio.wait_for(asyncio.gather(*(worker.work(len(workers)) for worker in workers)), 20)
-        (leader,) = [worker for worker in workers if worker.handed_out]
-        assert leader.seen == {worker.member_id: worker.metadata for worker in workers}
-        assert leader.handed_out == {worker.member_id: worker.assignment for worker in workers}
-        for worker in workers:
-            worker.connection.close()
+        workers = [await Worker.open(broker, "workers") for _ in range(3)]
+        async with working(workers):
+            await settled(workers)
 
     asyncio.run(work())
 
 
-class Worker:
-    """A member that speaks an opaque protocol, and rejoins until `size` of them are together."""
+def test_g2_members_that_churn_leave_a_group_that_settles(broker: BrokerProcess) -> None:
+    """Members come, crash and leave while others stay; those end in one generation, each with its own part."""
 
-    def __init__(self, connection: Connection) -> None:
+    async def churn() -> None:
+        rng = random.Random(7)
+        staying = [await Worker.open(broker, "churn") for _ in range(12)]
+        async with working(staying):
+            for _ in range(20):
+                visitor = await Worker.open(broker, "churn")
+                async with working([visitor]):
+                    await asyncio.sleep(rng.random() / 10)
+                    if rng.random() < 0.5:
+                        await visitor.leave()
+            await settled(staying)
+
+    asyncio.run(churn())
+
+
+class Worker:
+    """A member that speaks an opaque protocol: joins, syncs, heartbeats, and joins again when it is told to."""
+
+    def __init__(self, connection: Connection, group: str) -> None:
         self.connection = connection
+        self.group = group
         self.metadata = os.urandom(1000)
         self.member_id = ""
+        self.generation = -1
         self.assignment = b""
         self.seen: dict[str, bytes] = {}
         self.handed_out: dict[str, bytes] = {}
 
     @classmethod
-    async def open(cls, broker: BrokerProcess) -> Worker:
+    async def open(cls, broker: BrokerProcess, group: str) -> Worker:
         connection = await Connection.open(broker.host, broker.port)
-        await connection.request(FindCoordinatorRequest(coordinator_keys=["workers"]))
-        return cls(connection)
+        await connection.request(FindCoordinatorRequest(coordinator_keys=[group]))
+        return cls(connection, group)
 
-    async def work(self, size: int) -> None:
-        self.member_id = (await self.connection.request(join_request("workers", "", self.metadata))).member_id
-        while not await self._take_part(size):
-            pass
+    async def work(self) -> None:
+        while True:
+            joined = await self.connection.request(join_request(self.group, self.member_id, self.metadata))
+            self.member_id = joined.member_id
+            if joined.error_code == 0 and await self._sync(joined):
+                while (await self._beat()) == 0:  # noqa: ASYNC110  the pause is a heartbeat's interval
+                    await asyncio.sleep(0.02)
 
-    async def _take_part(self, size: int) -> bool:
-        """One generation; whether everybody was in it."""
-        joined = await self.connection.request(join_request("workers", self.member_id, self.metadata))
-        assert joined.error_code == 0
+    async def _sync(self, joined: JoinGroupResponse) -> bool:
         self.seen = {member.member_id: member.metadata for member in joined.members}
         self.handed_out = {member: os.urandom(1000) for member in self.seen}
         request = SyncGroupRequest(
-            group_id="workers",
+            group_id=self.group,
             generation_id=joined.generation_id,
             member_id=self.member_id,
             protocol_type="connect",
@@ -290,19 +310,54 @@ class Worker:
             assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in self.handed_out.items()],
         )
         synced = await self.connection.request(request)
-        self.assignment = synced.assignment
-        if joined.leader == self.member_id:
-            is_whole = len(self.seen) == size
-        else:
-            described = await self.connection.request(DescribeGroupsRequest(groups=["workers"]))
-            is_whole = len(described.groups[0].members) == size
-        return is_whole and synced.error_code == 0
+        self.generation, self.assignment = joined.generation_id, synced.assignment
+        return synced.error_code == 0
+
+    async def _beat(self) -> int:
+        request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        return (await self.connection.request(request)).error_code
+
+    async def leave(self) -> None:
+        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.member_id)])
+        await self.connection.request(request)
+
+
+@asynccontextmanager
+async def working(workers: list[Worker]) -> AsyncIterator[None]:
+    """Let the workers work until the block ends; they do not say goodbye."""
+    tasks = [asyncio.ensure_future(worker.work()) for worker in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for worker in workers:
+            worker.connection.close()
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+
+
+async def settled(workers: list[Worker]) -> None:
+    """Wait until these workers, and nobody else, are one generation, each with what its leader gave it."""
+
+    def is_settled() -> bool:
+        leaders = [worker for worker in workers if worker.seen]
+        if len({worker.generation for worker in workers}) != 1 or len(leaders) != 1:
+            return False
+        (leader,) = leaders
+        return leader.seen == {worker.member_id: worker.metadata for worker in workers} and leader.handed_out == {
+            worker.member_id: worker.assignment for worker in workers
+        }
+
+    async with asyncio.timeout(30):
+        while not is_settled():  # noqa: ASYNC110  it comes about in the tasks of the workers
+            await asyncio.sleep(0.02)
 
 
 def join_request(group: str, member_id: str, metadata: bytes) -> JoinGroupRequest:
     return JoinGroupRequest(
         group_id=group,
-        session_timeout_ms=10_000,
+        session_timeout_ms=1_000,
         rebalance_timeout_ms=10_000,
         member_id=member_id,
         protocol_type="connect",
