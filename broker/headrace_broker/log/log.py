@@ -100,7 +100,9 @@ class PartitionLog(SegmentedLog):
             now_ms=now_ms,
         )
         if topic_id is not None and log.topic_id is None:
-            storage.write_atomic(f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id))
+            # The metadata log knows the id as well; an fsync per partition would hold up the event loop for milliseconds.
+            path = f"{directory}/{PARTITION_METADATA_FILE}"
+            storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
             log.topic_id = topic_id
         if loaded.epochs_changed:
             log._write_epochs()

@@ -172,6 +172,8 @@ class LogManager:
         usable = [directory for directory in self.directories if directory.offline_reason is None]
         if not usable:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+        if len(usable) == 1:
+            return usable[0]
         counts = dict.fromkeys((directory.path for directory in usable), 0)
         for directory in self._directory_of.values():
             if directory.path in counts:
