@@ -100,7 +100,7 @@ class PartitionLog(SegmentedLog):
             now_ms=now_ms,
         )
         if topic_id is not None and log.topic_id is None:
-            # The metadata log knows the id as well; an fsync per partition would hold up the event loop for milliseconds.
+            # The metadata log knows the id as well; one fsync per partition would hold up the event loop.
             path = f"{directory}/{PARTITION_METADATA_FILE}"
             storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
             log.topic_id = topic_id

@@ -81,6 +81,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._groups_led: set[int] = set()
+        self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
 
     @classmethod
     async def start(
@@ -237,7 +238,13 @@ class Broker:
                 await self.groups.load(index)
 
     def _log_config_of(self, topic: str) -> LogConfig:
-        return LogConfig.from_properties(self.metadata.image.topic_configs(topic), self.config.log_properties)
+        """The topic's log config; topics with equal settings share one."""
+        properties = self.metadata.image.topic_configs(topic)
+        key = tuple(sorted(properties.items()))
+        known = self._log_configs.get(key)
+        if known is None:
+            known = self._log_configs[key] = LogConfig.from_properties(properties, self.config.log_properties)
+        return known
 
     def _open_log(self, topic: TopicImage, index: int) -> PartitionLog:
         return self.logs.get_or_create(
