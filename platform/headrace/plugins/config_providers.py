@@ -22,6 +22,8 @@ from headrace.api.plugin import Plugin
 logger = logging.getLogger(__name__)
 
 _VARIABLE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
+VARIABLE_SPLIT = re.compile(r"(\$\{[^}]*?:[^}]*?\})")
+"""Splits a text into what stands between variables, and the variables."""
 
 
 class ConfigProvider(Plugin):

@@ -7,6 +7,7 @@ that may hang or die.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.data.java_regex import JavaPattern
 from headrace.plugins import connector_config, registry
+from headrace.plugins.config_providers import VARIABLE_SPLIT
 from headrace.plugins.parts import Part, Props, aliases, configure_errors, converters, steps
 
 
@@ -211,18 +213,29 @@ def _warnings(result: Validation, parts: list[Part], props: Props) -> list[str]:
 
 
 def _redact(result: Validation, props: Props, originals: Props) -> None:
-    """Show variables where they stood, and never what they stand for."""
-    secrets = {
-        text: originals[name]
+    """Show variables where they stood, and in errors instead of what they stand for."""
+    variables = {
+        found: variable
         for name, text in props.items()
-        if text and originals.get(name) is not None and originals[name] != text
+        for found, variable in _resolved_variables(originals.get(name), text)
+        if len(found) > 3 and found not in ("true", "false", "none", "null")
     }
     for value in result.values.values():
         original = originals.get(value.name)
         if original is not None and original != props.get(value.name):
             value.value = original
-        for secret, variable in secrets.items():
-            value.errors = [error.replace(secret, variable or "") for error in value.errors]
+        for found in sorted(variables, key=len, reverse=True):
+            value.errors = [error.replace(found, variables[found]) for error in value.errors]
+
+
+def _resolved_variables(original: str | None, text: str | None) -> list[tuple[str, str]]:
+    """What each variable of a configuration value was replaced with, and the variable."""
+    if original is None or text is None or original == text:
+        return []
+    parts = VARIABLE_SPLIT.split(original)
+    pattern = "(.*?)".join(re.escape(part) for part in parts[::2])
+    found = re.fullmatch(pattern, text, re.DOTALL)
+    return [] if found is None else list(zip(found.groups(), parts[1::2], strict=True))
 
 
 def plugin_config(name: str) -> list[dict[str, Any]]:

@@ -195,7 +195,11 @@ def test_secrets_never_appear() -> None:
     result = validate_connector(resolved, WORKER, originals=originals)
     text = json.dumps(result.as_json())
     assert "hunter2" not in text
-    assert "${env:SECRET}" in text
+    assert "(password ${env:SECRET})" in text
+    originals["password"] = "x-${env:SECRET}/${env:OTHER}"
+    resolved["password"] = "x-hunter2/other"
+    result = validate_connector(resolved, WORKER, originals=originals)
+    assert result.values["table"].errors == ["There is no table missing (password x-${env:SECRET}/${env:OTHER})"]
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
 
 
