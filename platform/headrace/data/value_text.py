@@ -171,11 +171,14 @@ class _Parser:
 
     def _quoted(self) -> Parsed:
         content = ""
-        while not self._accept('"'):
-            if self.next >= len(self.tokens):
-                raise DataError("Missing closing quote")
-            content += self.tokens[self.next]
+        while self.next < len(self.tokens):
+            token = self.tokens[self.next]
             self.next += 1
+            if token == '"':
+                break
+            content += token
+        else:
+            raise DataError("Missing closing quote")
         return _temporal(content) or Parsed(STRING_SCHEMA, content)
 
     def _array(self) -> Parsed:

@@ -54,6 +54,8 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ("[a, b]", STRING_SCHEMA, "[a, b]"),
         ("[1", STRING_SCHEMA, "[1"),
         ("[1,]", STRING_SCHEMA, "[1,]"),
+        ('["  ", " a "]', array(STRING_SCHEMA), ["  ", " a "]),
+        ('["a', STRING_SCHEMA, '["a'),
         ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
     ],
 )
