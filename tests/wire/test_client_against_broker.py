@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -146,7 +147,9 @@ def test_confluent_reads_what_we_write(broker: BrokerProcess, codec: str) -> Non
 @pytest.mark.parametrize("codec", CODECS)
 def test_we_read_what_confluent_writes(broker: BrokerProcess, codec: str) -> None:
     topic = f"theirs-{codec}"
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5}
+    )
     for key, value, headers in RECORDS:
         producer.produce(topic, value, key, partition=0, headers=headers or None, timestamp=1_700_000_000_000)
     assert producer.flush(20) == 0
@@ -426,6 +429,13 @@ def test_a_thread_writes_and_reads_while_the_loop_moves_the_bytes(broker: Broker
 # -- losses ----------------------------------------------------------------------------------------------------------
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 async def write_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
@@ -433,10 +443,12 @@ async def write_through_losses(
     proxy = TcpProxy()
     port = await proxy.start()
     loop = asyncio.get_running_loop()
-    context = running_broker(tmp_path, advertised_listeners=f"PLAINTEXT://127.0.0.1:{port}")
-    broker = await loop.run_in_executor(None, context.__enter__)
+    listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
+    broker = BrokerProcess(tmp_path, {"listeners": listener, "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+    proxy.target = ("127.0.0.1", int(listener.rpartition(":")[2]))
+    await loop.run_in_executor(None, broker.start)
+    broker.properties["listeners"] = listener  # a restart must not take the advertised address for its own
     try:
-        proxy.target = (broker.host, broker.port)
         writer = await Writer.open(
             producer_config(f"127.0.0.1:{port}", request_timeout_ms="1000", linger_ms="1", **properties)
         )
@@ -444,7 +456,9 @@ async def write_through_losses(
         for number in range(30):
             for part in range(4):
                 first = (number * 4 + part) * 10
-                futures.append(writer.send("losses", 0, RecordColumns([b"%d" % (first + index) for index in range(10)])))
+                futures.append(
+                    writer.send("losses", 0, RecordColumns([b"%d" % (first + index) for index in range(10)]))
+                )
                 await asyncio.sleep(0.002)
             result = disturb(proxy, broker, number)
             if result is not None:
@@ -461,7 +475,7 @@ async def write_through_losses(
         assert proxy.connections_made > 3
     finally:
         await proxy.close()
-        await loop.run_in_executor(None, context.__exit__, None, None, None)
+        await loop.run_in_executor(None, broker.close)
 
 
 def test_cut_connections_neither_lose_nor_repeat_nor_reorder(tmp_path: Path) -> None:
@@ -489,7 +503,6 @@ def test_a_crashed_and_restarted_broker_is_written_to_again(tmp_path: Path) -> N
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, broker.kill)
             await loop.run_in_executor(None, broker.start)
-            proxy.target = (broker.host, broker.port)
             proxy.cut()
 
     asyncio.run(write_through_losses(tmp_path, crash))
@@ -747,7 +760,10 @@ def test_admin(broker: BrokerProcess) -> None:
         ) == {topic: None}
         configs = (await admin.describe_configs({topic: ["retention.ms", "cleanup.policy"]}))[topic]
         assert not isinstance(configs, BrokerError)
-        assert {config.name: config.value for config in configs} == {"retention.ms": "2000", "cleanup.policy": "compact"}
+        assert {config.name: config.value for config in configs} == {
+            "retention.ms": "2000",
+            "cleanup.policy": "compact",
+        }
         cluster = await admin.describe_cluster()
         assert [(node.node_id, node.port) for node in cluster.nodes] == [(1, broker.port)]
         assert 0 in await admin.api_versions(1)
