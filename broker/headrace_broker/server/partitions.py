@@ -88,6 +88,9 @@ class PartitionTable:
         log = partition.log
         if image.leader == self._node_id and image.leader_epoch > log.latest_epoch and log.log_end_offset > 0:
             log.assign_epoch(image.leader_epoch, log.log_end_offset)
+        if image.leader == self._node_id and len(image.replicas) == 1:
+            # The only replica: what a crash has left of its log is committed, whatever the last checkpoint says.
+            log.high_watermark = log.log_end_offset
         partition.leader = image.leader
         partition.leader_epoch = image.leader_epoch
 
