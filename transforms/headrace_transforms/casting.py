@@ -63,7 +63,7 @@ def _to_integer(target: Type) -> Callable[[Any], int]:
         if isinstance(value, float):
             return float_to_integer(value, bits)
         if isinstance(value, Decimal):
-            return wrap(int(value), bits)
+            return wrap(_whole(value), bits)
         if isinstance(value, str):
             if not _INTEGER.fullmatch(value) or not low <= int(value) <= high:
                 raise _out_of_range(value)
@@ -96,8 +96,10 @@ def _to_boolean(value: Any) -> bool:
         return value.lower() == "true"
     if isinstance(value, float):
         return float_to_integer(value, 64) != 0
-    if isinstance(value, (int, Decimal)):
-        return wrap(int(value), 64) != 0
+    if isinstance(value, Decimal):
+        return wrap(_whole(value), 64) != 0
+    if isinstance(value, int):
+        return wrap(value, 64) != 0
     raise _unexpected(value)
 
 
@@ -114,6 +116,13 @@ def _to_string(value: Any) -> str:
     if isinstance(value, (list, dict)):
         raise DataError(f"Cast transformation does not support casting from {type(value).__name__}")
     return java_string(value)  # booleans, Decimals, and subclasses of what is above
+
+
+def _whole(value: Decimal) -> int:
+    """The integral part; a few bytes of text can mean a number of a billion digits, which nobody can want."""
+    if not value.is_finite() or value.adjusted() > 1000:
+        raise _out_of_range(value)
+    return int(value)
 
 
 _PLAIN_TEXT: dict[type, Callable[[Any], str]] = {str: str, int: str, float: double_text}

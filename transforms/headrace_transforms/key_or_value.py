@@ -19,6 +19,8 @@ from headrace.data.struct import row_maker
 
 _T = TypeVar("_T")
 
+_FAULTS = (DataError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
+
 Changed = tuple[Schema | None, list[Any]]
 """A new schema and the new values, as many as there were."""
 
@@ -36,7 +38,7 @@ class ListTransformation(Transformation):
         """The changed batch. Raises BatchError naming every record that cannot be handled."""
         try:
             return self.change_batch(batch)
-        except (DataError, TypeError, ValueError, AttributeError, LookupError) as error:
+        except _FAULTS as error:
             raise self._located(batch, error) from error
 
     def _located(self, batch: Any, error: Exception) -> BatchError:
@@ -44,7 +46,7 @@ class ListTransformation(Transformation):
         for index in range(len(batch)):
             try:
                 self.change_batch(batch.take([index]))
-            except (DataError, TypeError, ValueError, AttributeError, LookupError) as cause:
+            except _FAULTS as cause:
                 errors[index] = cause if isinstance(cause, DataError) else DataError(f"{type(cause).__name__}: {cause}")
         # Every record alone is fine, the batch is not: a fault of the transform, which concerns all of them.
         return BatchError(errors or dict.fromkeys(range(len(batch)), error))

@@ -239,7 +239,7 @@ def parse_value(name: str, text: Any, type: ConfigType) -> Any:
         return trimmed.lower() == "true"
     if type in _INTEGER_BITS:
         limit = 1 << (_INTEGER_BITS[type] - 1)
-        if not _JAVA_INTEGER.fullmatch(trimmed) or not -limit <= int(trimmed) < limit:
+        if len(trimmed) > 40 or not _JAVA_INTEGER.fullmatch(trimmed) or not -limit <= int(trimmed) < limit:
             raise ConfigError(name, text, f"Not a number of type {type.value}")
         return int(trimmed)
     if type is ConfigType.DOUBLE:

@@ -162,17 +162,20 @@ class JsonConverter(Converter, HeaderConverter):
             return NO_VALUE
         if not data and not self._schemas_enabled:
             return NO_VALUE
-        if self._fixed is not None:
-            decoder, payload = self._fixed, data
-        else:
-            decoder, payload, _ = self._open(data)
-        return SchemaAndValue(decoder.schema, struct_maker(decoder.schema)(decoder.decode(payload)))
+        try:
+            if self._fixed is not None:
+                decoder, payload = self._fixed, data
+            else:
+                decoder, payload, _ = self._open(data)
+            return SchemaAndValue(decoder.schema, struct_maker(decoder.schema)(decoder.decode(payload)))
+        except RecursionError as error:
+            raise unreadable(error) from None
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
         """The values in the JSON, cut into runs of one schema."""
         try:
             return self._runs(data)
-        except (BatchError, DataError):
+        except (BatchError, DataError, RecursionError):
             # Positions are those within a run: find them in the whole list.
             errors: dict[int, Exception] = {}
             for index, item in enumerate(data):

@@ -100,11 +100,11 @@ def _base64(text: str, message: str) -> bytes:
 def _integer(schema: Schema, tree: Any, replace_null: bool) -> int:
     if not isinstance(tree, (int, Decimal)) or isinstance(tree, bool):
         raise _invalid(schema, tree)
-    number = int(tree)  # 3.7 becomes 3, as Jackson's intValue has it
     low, high = INT_RANGES[schema.type]
-    if not low <= number <= high:
-        raise DataError(f"Number {number} is out of range for type {schema.type.name}")
-    return number
+    # Compared before it is made an int: 1e999999999 would be one of a billion digits.
+    if not low - 1 < tree < high + 1:
+        raise DataError(f"Number {tree} is out of range for type {schema.type.name}")
+    return int(tree)  # 3.7 becomes 3, as Jackson's intValue has it
 
 
 def _double(schema: Schema, tree: Any, replace_null: bool) -> float:
@@ -227,7 +227,7 @@ class Decoder:
         if self._fast is not None:
             try:
                 return self._fast(payloads)
-            except (msgspec.MsgspecError, DataError, UnicodeDecodeError, RecursionError):
+            except (msgspec.MsgspecError, DataError, UnicodeDecodeError, RecursionError, ArithmeticError):
                 pass  # looked at one by one below: some are bad, or right in a way that only `from_json` knows
         values = []
         errors: dict[int, Exception] = {}

@@ -209,7 +209,7 @@ class SimpleDateFormat:
         return _Parse(text, self._tokens, self._century_start, self.pattern).result()
 
 
-_DIGITS = re.compile(r"-?[0-9]+", re.ASCII)
+_DIGITS = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _OFFSET = re.compile(r"([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.ASCII)
 
 

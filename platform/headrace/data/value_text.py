@@ -112,7 +112,7 @@ def parse_string(text: str) -> Parsed:
     parser = _Parser(text)
     try:
         parsed = parser.value(embedded=False)
-    except (DataError, RecursionError):
+    except (DataError, RecursionError, ArithmeticError):
         return Parsed(STRING_SCHEMA, text)
     return parsed if parser.at_end() else Parsed(STRING_SCHEMA, text)
 

@@ -136,6 +136,7 @@ def test_embedding() -> None:
 @pytest.mark.parametrize(
     ("type_", "text"),
     [(ConfigType.INT, "2147483648"), (ConfigType.SHORT, "40000"), (ConfigType.INT, "1_000"), (ConfigType.INT, ""),
+     (ConfigType.INT, "9" * 5000),
      (ConfigType.LONG, "9223372036854775808"), (ConfigType.DOUBLE, ""), (ConfigType.BOOLEAN, "1")],
 )  # fmt: skip
 def test_texts_that_java_refuses(type_: ConfigType, text: str) -> None:

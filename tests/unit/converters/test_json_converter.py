@@ -312,6 +312,28 @@ def test_an_envelope_that_only_looks_like_its_neighbours() -> None:
     assert made.to_connect_batch("t", [good, good + b" \n"]) == [Run(LINE, [("a", None), ("a", None)])]
 
 
+@pytest.mark.parametrize("number", [b"1e999999999", b"-1e999999999", b"1e99999999999999999999", b"9" * 5000])
+def test_numbers_that_would_fill_the_memory(number: bytes) -> None:
+    for schema in (INT32_SCHEMA, INT64_SCHEMA, TIMESTAMP_SCHEMA):
+        holder = struct([("it", schema)])
+        for data in (
+            converter()._envelope_prefix(schema) + number + b"}",
+            converter()._envelope_prefix(holder) + b'{"it":' + number + b"}}",
+        ):
+            with pytest.raises(DataError):
+                converter().to_connect("t", data)
+            with pytest.raises(BatchError):
+                converter().to_connect_batch("t", [data])
+
+
+def test_schemas_that_are_nested_without_end() -> None:
+    data = b'{"schema":' + b'{"type":"array","items":' * 400 + b'{"type":"int8"}' + b"}" * 400 + b',"payload":[]}'
+    with pytest.raises(DataError):
+        converter().to_connect("t", data)
+    with pytest.raises(BatchError):
+        converter().to_connect_batch("t", [data])
+
+
 def test_schema_content() -> None:
     made = converter(schema_content=LINE_SCHEMA.decode())
     assert made.to_connect_batch("t", [b'{"line":"x"}', None]) == [Run(LINE, [("x", None)]), Run(None, [None])]

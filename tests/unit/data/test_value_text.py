@@ -53,6 +53,8 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ('{"a":1,"b":2}', map_of(STRING_SCHEMA, INT8_SCHEMA), {"a": 1, "b": 2}),
         ("[a, b]", STRING_SCHEMA, "[a, b]"),
         ("[1", STRING_SCHEMA, "[1"),
+        ("[" * 9999, STRING_SCHEMA, "[" * 9999),
+        ("1e99999999999999999999", STRING_SCHEMA, "1e99999999999999999999"),
         ("[1,]", STRING_SCHEMA, "[1,]"),
         ('["  ", " a "]', array(STRING_SCHEMA), ["  ", " a "]),
         ('["a', STRING_SCHEMA, '["a'),

@@ -97,6 +97,8 @@ def test_fields() -> None:
         ("int32", array(INT32_SCHEMA), [1]),
         ("string", None, [1]),
         ("int32", None, {"a": 1}),
+        ("int32", decimal_schema(0), Decimal("1e999999999")),
+        ("int64", decimal_schema(0), Decimal("Infinity")),
     ],
 )
 def test_what_cannot_be_cast(target: str, schema: Schema | None, value: Any) -> None:
