@@ -1,0 +1,275 @@
+"""What every tool shares: Kafka's way with flags, the client behind `--bootstrap-server`, errors as one line.
+
+Flags may be shortened to a unique prefix. A wrong command line is one line and the usage on standard error, status 1;
+so is a cluster that cannot be reached, after a bounded time. Names that Kafka deprecated (KIP-1147) are accepted and
+warned about. Heavy modules are imported when a tool needs them: `--help` costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from headrace_broker.client.admin import Admin
+    from headrace_broker.client.cluster import Cluster
+    from headrace_broker.client.config import ClientConfig, Kind
+    from headrace_broker.client.errors import ClientError
+
+T = TypeVar("T")
+
+KAFKA_VERSION = "4.4.0"
+"""The release whose tools these follow; the first word of what `--version` prints, for scripts that look at it."""
+
+_REACH_TIMEOUT_MS = 5_000
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+class ToolError(Exception):
+    """What keeps a tool from doing its work, as the user should read it."""
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="Show the version.")
+
+    def __call__(self, parser: argparse.ArgumentParser, *ignored: object) -> None:
+        from importlib.metadata import version
+
+        print(f"{KAFKA_VERSION} (headrace {version('headrace')})")
+        parser.exit(0)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser with Kafka's manners: `--help` and `--version`, the fault and the usage on standard error, status 1."""
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(
+            prog=name, description=description, add_help=False, formatter_class=_formatter, argument_default=None
+        )
+        self.add_argument("--help", action="help", help="Show this text.")
+        self.add_argument("--version", action=_Version)
+
+    def error(self, message: str) -> NoReturn:
+        print(message, file=sys.stderr)
+        self.print_usage(sys.stderr)
+        raise SystemExit(1)
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Parse the command line (None = this process's); without any argument, the whole help goes to stderr."""
+        arguments = sys.argv[1:] if argv is None else list(argv)
+        if not arguments:
+            self.print_help(sys.stderr)
+            raise SystemExit(1)
+        return self.parse_args(arguments)
+
+    def add_bootstrap_server(self) -> None:
+        """Add `--bootstrap-server` (and the `--broker-list` of old scripts); `required_server` checks it."""
+        self.add_argument(
+            "--bootstrap-server",
+            "--broker-list",
+            dest="bootstrap_server",
+            metavar="HOST:PORT,…",
+            help="REQUIRED: the brokers to connect to first.",
+        )
+
+    def add_command_config(self, *deprecated: str) -> None:
+        """Add `--command-config FILE`, under its deprecated names too."""
+        names = ("--command-config", *deprecated)
+        self.add_argument(*names, dest="command_config", metavar="FILE", help="A file of client properties.")
+
+    def required_server(self, options: argparse.Namespace) -> str:
+        """Return the bootstrap servers; a usage error when they are missing or no HOST:PORT list."""
+        servers: str | None = options.bootstrap_server
+        if not servers:
+            self.error('Missing required argument "[bootstrap-server]"')
+        for server in servers.split(","):
+            port = server.strip().rpartition(":")[2]
+            if ":" not in server or not port.isdigit():
+                self.error("Please provide valid host:port like host1:9091,host2:9092")
+        return servers
+
+    def exclude(self, options: argparse.Namespace, used: str, others: Iterable[str]) -> None:
+        """A usage error when the option `used` is given together with one of the others (destinations)."""
+        if not is_given(options, used):
+            return
+        for other in others:
+            if other != used and is_given(options, other):
+                self.error(f'Option "{_flag(used)}" can\'t be used with option "{_flag(other)}"')
+
+    def require(self, options: argparse.Namespace, *names: str) -> None:
+        """A usage error when one of these options (destinations) is missing."""
+        for name in names:
+            if not is_given(options, name):
+                self.error(f'Missing required argument "{_flag(name)}"')
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=34, width=110)
+
+
+def _flag(destination: str) -> str:
+    return f"[{destination.replace('_', '-')}]"
+
+
+def is_given(options: argparse.Namespace, name: str) -> bool:
+    """Whether an option was on the command line."""
+    value = getattr(options, name)
+    return value is not None and value is not False and value != []
+
+
+def warn_deprecated(options: argparse.Namespace, argv: Sequence[str] | None, names: Mapping[str, str]) -> None:
+    """Say on standard error which old names ({old: new}) were used."""
+    for argument in sys.argv[1:] if argv is None else argv:
+        name = argument.partition("=")[0]
+        if name in names:
+            print(f"Warning: {name} is deprecated. Use {names[name]} instead.", file=sys.stderr)
+
+
+# -- properties and clients ------------------------------------------------------------------------------------------
+
+
+def load_properties(path: str) -> dict[str, str]:
+    """Read a Java properties file; raises ToolError."""
+    import javaproperties
+
+    try:
+        with open(path, encoding="latin-1") as file:
+            return dict(javaproperties.load(file))
+    except (OSError, ValueError) as error:
+        raise ToolError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def key_values(pairs: Iterable[str] | None) -> dict[str, str]:
+    """Return the properties that were given as `key=value`; the value may hold equals signs, or be missing."""
+    return {key: value for key, _, value in (pair.partition("=") for pair in pairs or ())}
+
+
+def client_properties(options: argparse.Namespace) -> dict[str, str]:
+    """Return the client properties of `--command-config` with `--bootstrap-server` in them."""
+    properties = load_properties(options.command_config) if options.command_config else {}
+    return {**properties, "bootstrap.servers": options.bootstrap_server}
+
+
+def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
+    """Make a client's configuration; its warnings go to standard error. Raises ClientConfigError."""
+    from headrace_broker.client.config import ClientConfig
+
+    config = ClientConfig.from_properties(properties, kind)
+    for warning in config.warnings:
+        print(f"WARN {warning}", file=sys.stderr)
+    return config
+
+
+async def open_cluster(config: ClientConfig) -> Cluster:
+    """Connect, within default.api.timeout.ms if that was given, else within seconds. Raises ToolError."""
+    from headrace_broker.client.cluster import Cluster
+    from headrace_broker.client.errors import TimedOutError
+
+    explicit = "default.api.timeout.ms" in config.explicit
+    timeout_ms = config.default_api_timeout_ms if explicit else _REACH_TIMEOUT_MS
+    try:
+        return await Cluster.open(config, timeout_ms=timeout_ms)
+    except TimedOutError as error:
+        servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
+        reason = f": {error.__cause__}" if str(error.__cause__ or "") else ""
+        raise ToolError(f"no broker could be reached at {servers} within {timeout_ms / 1000:g} s{reason}") from error
+
+
+@asynccontextmanager
+async def admin_client(properties: Mapping[str, str]) -> AsyncIterator[Admin]:
+    """An admin client for the length of a block. Raises ClientConfigError, ToolError."""
+    from headrace_broker.client.admin import Admin
+
+    config = client_config(properties, "admin")
+    cluster = await open_cluster(config)
+    try:
+        yield await Admin.open(config, cluster=cluster)
+    finally:
+        await cluster.close()
+
+
+def reason(error: ClientError) -> str:
+    """Return the broker's own words for an error, without the subject and the code's name."""
+    from headrace_broker.client.errors import BrokerError
+
+    if isinstance(error, BrokerError):
+        return str(error).removeprefix(f"{error.subject}: {error.code.name if error.code else ''}: ")
+    return str(error)
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | None = None, fast: bool = False) -> int:
+    """Run a tool's work and return its status; a failure is one line and status 1. `fast` = on uvloop."""
+    import logging
+
+    from headrace_broker.client.errors import ClientError
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(asctime)s] %(levelname)s %(message)s")
+    tell = on_error or (lambda text: print(text, file=sys.stderr))
+    try:
+        with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
+            return runner.run(work)
+    except (ClientError, ToolError) as error:
+        tell(str(error))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 1
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run blocking work in a daemon thread: one that hangs in a read or write keeps no process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        try:
+            value, error = function(), None
+        except BaseException as failure:  # noqa: BLE001  (whatever it is belongs to the one who waits)
+            value, error = None, failure
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            return  # the loop has ended: nobody waits any more
+
+    threading.Thread(target=work, daemon=True).start()
+    return await done
+
+
+def leave(main: Callable[[], int]) -> NoReturn:
+    """Run a tool as this process's console script, quietly when its reader has gone."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = _BROKEN_PIPE
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    sys.exit(status)

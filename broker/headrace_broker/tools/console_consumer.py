@@ -1,0 +1,354 @@
+"""kafka-console-consumer: the records of topics on standard output.
+
+Records are fetched by the loop and formatted, batch by batch, by a thread of its own, so that a reader that is slow to
+take the output never keeps the client from its heartbeats. Without `--group` no group is joined: partitions are read
+by assignment, at once, and topics and partitions that appear later are read from their beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace_broker.tools.command_line import (
+    Parser,
+    ToolError,
+    client_config,
+    in_thread,
+    is_given,
+    key_values,
+    leave,
+    load_properties,
+    open_cluster,
+    run,
+    warn_deprecated,
+)
+from headrace_broker.tools.topic_filter import TopicFilter, topic_filter
+
+if TYPE_CHECKING:
+    from headrace_broker.client.cluster_view import ClusterView
+    from headrace_broker.client.reader import FetchedBatch, Reader
+    from headrace_broker.records.columns import RecordColumns
+
+_DEPRECATED = {
+    "--consumer-property": "--command-property",
+    "--consumer.config": "--command-config",
+    "--property": "--formatter-property",
+}
+_FORMATTERS = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter")
+_FOREVER_MS = 24 * 3600 * 1000
+_DISCOVERY_INTERVAL_MS = 1_000
+_STUCK_OUTPUT_S = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    options = parser.parse(argv)
+    warn_deprecated(options, argv, _DEPRECATED)
+    _check(parser, options)
+    return run(_consume(parser, options), fast=True)
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _parser() -> Parser:
+    parser = Parser("kafka-console-consumer", "Write the records of topics to standard output.")
+    parser.add_bootstrap_server()
+    add = parser.add_argument
+    add("--topic", help="The topic to read.")
+    add("--include", metavar="REGEX", help="A regular expression for the topics to read, instead of --topic.")
+    add("--from-beginning", action="store_true", help="Start with the first record, where nothing is committed.")
+    add("--partition", type=int, metavar="N", help="Read this partition only; from its end, without --offset.")
+    add("--offset", metavar="N", help="With --partition: an offset, earliest or latest.")
+    add("--group", help="The consumer group to read as; without it, none.")
+    add("--max-messages", type=int, metavar="N", help="End after this many records.")
+    add("--timeout-ms", type=int, metavar="MS", help="End when no record came for this long.")
+    add("--isolation-level", metavar="LEVEL", help="read_committed or read_uncommitted (default).")
+    add("--key-deserializer", metavar="CLASS", help="How to read keys, e.g. LongDeserializer; default: as they are.")
+    add("--value-deserializer", metavar="CLASS", help="How to read values.")
+    add("--skip-message-on-error", action="store_true", help="Go on after a record that cannot be formatted.")
+    add(
+        "--formatter-property",
+        "--property",
+        dest="formatter_property",
+        action="append",
+        metavar="KEY=VALUE",
+        help="print.timestamp, print.partition, print.offset, print.epoch, print.headers, print.key =true|false "
+        "(default false), print.value (default true), key.separator (tab), line.separator, headers.separator, "
+        "null.literal, key.deserializer, value.deserializer, headers.deserializer. May be repeated.",
+    )
+    add("--formatter-config", metavar="FILE", help="A file of such properties.")
+    add("--formatter", metavar="CLASS", help=f"One of Kafka's {', '.join(_FORMATTERS)}.")
+    add("--enable-systest-events", action="store_true", help="Print shutdown_complete at the end.")
+    add(
+        "--command-property",
+        "--consumer-property",
+        dest="command_property",
+        action="append",
+        metavar="KEY=VALUE",
+        help="A property of the consumer; goes before --command-config.",
+    )
+    parser.add_command_config("--consumer.config")
+    return parser
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> None:
+    if is_given(options, "topic") == is_given(options, "include"):
+        parser.error("Exactly one of the following arguments is required: [topic], [include]")
+    if options.partition is None:
+        if options.offset is not None:
+            parser.error("The partition is required when offset is specified.")
+    elif options.topic is None:
+        parser.error("The topic is required when partition is specified.")
+    elif options.from_beginning and options.offset is not None:
+        parser.error("Options from-beginning and offset cannot be specified together.")
+    parser.required_server(options)
+    text = options.offset
+    if text is not None and text.lower() not in ("earliest", "latest") and not text.isdigit():
+        parser.error(
+            f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', 'latest', or a "
+            "non-negative long."
+        )
+
+
+def consumer_properties(parser: Parser, options: argparse.Namespace) -> dict[str, str]:
+    """Return the consumer's properties; the group id may come from any place, but must be the same in all."""
+    from_file = load_properties(options.command_config) if options.command_config else {}
+    given = key_values(options.command_property)
+    groups = {options.group, from_file.get("group.id"), given.get("group.id")} - {None}
+    if len(groups) > 1:
+        names = ", ".join(f"'{group}'" for group in sorted(groups))
+        parser.error(f"The group ids provided in different places do not match. Detected group ids: {names}")
+    if groups and options.partition is not None:
+        parser.error("Options group and partition cannot be specified together.")
+    properties = {**from_file, **given, "bootstrap.servers": options.bootstrap_server}
+    if groups:
+        properties["group.id"] = groups.pop()
+    reset = properties.setdefault("auto.offset.reset", "earliest" if options.from_beginning else "latest")
+    if options.from_beginning and reset != "earliest":
+        parser.error(f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}'")
+    if options.isolation_level is not None:
+        properties["isolation.level"] = options.isolation_level
+    properties.setdefault("client.id", "console-consumer")
+    return properties
+
+
+def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, RecordColumns], bytes]:
+    from headrace_broker.tools.record_formatter import RecordFormatter
+
+    name = (options.formatter or _FORMATTERS[0]).rpartition(".")[2].rpartition("$")[2]
+    if name not in _FORMATTERS:
+        parser.error(f"formatter {options.formatter} is not available here; there are {', '.join(_FORMATTERS)}")
+    if name.startswith("NoOp"):
+        return lambda partition, columns: b""
+    properties = load_properties(options.formatter_config) if options.formatter_config else {}
+    if options.key_deserializer:
+        properties["key.deserializer"] = options.key_deserializer
+    if options.value_deserializer:
+        properties["value.deserializer"] = options.value_deserializer
+    try:
+        return RecordFormatter({**properties, **key_values(options.formatter_property)}).format
+    except ValueError as error:
+        parser.error(str(error))
+
+
+async def _consume(parser: Parser, options: argparse.Namespace) -> int:
+    from headrace_broker.client.reader import Reader
+
+    output = _Output(
+        _formatter(parser, options), skips_errors=options.skip_message_on_error, max_messages=options.max_messages
+    )
+    config = client_config(consumer_properties(parser, options), "consumer")
+    cluster = await open_cluster(config)
+    reader = await Reader.open(config, cluster=cluster)
+    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    _stop_on_signals(stopped)
+    timeout_ms = options.timeout_ms if options.timeout_ms is not None and options.timeout_ms >= 0 else None
+    try:
+        await _begin(reader, options, config.group_id)
+        work: asyncio.Future[None] = asyncio.ensure_future(in_thread(partial(output.copy, reader, timeout_ms)))
+        either: list[asyncio.Future[Any]] = [work, stopped]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            output.stop(reader)
+            await asyncio.wait({work}, timeout=_STUCK_OUTPUT_S)
+        if work.done():
+            work.result()
+    finally:
+        await reader.close()
+        await cluster.close()
+        print(f"Processed a total of {output.count} messages", file=sys.stderr)
+        if options.enable_systest_events:
+            print("shutdown_complete")
+    return 128 + stopped.result() if stopped.done() else 0
+
+
+def _stop_on_signals(stopped: asyncio.Future[int]) -> None:
+    def stop(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+# -- what is read ----------------------------------------------------------------------------------------------------
+
+
+async def _begin(reader: Reader, options: argparse.Namespace, group_id: str | None) -> None:
+    if options.partition is not None:
+        await _assign_partition(reader, options)
+    elif group_id is None:
+        await _Following(reader, options).start()
+    elif options.topic is not None:
+        await reader.subscribe([options.topic], discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
+    else:
+        await reader.subscribe(pattern=topic_filter(options.include), discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
+
+
+async def _assign_partition(reader: Reader, options: argparse.Namespace) -> None:
+    topic = await reader.cluster.topic(options.topic)
+    if not 0 <= options.partition < len(topic.partitions):
+        raise ToolError(f"topic {topic.name} has {len(topic.partitions)} partitions; there is no {options.partition}")
+    partition = (topic.name, options.partition)
+    reader.assign([partition])
+    where = (options.offset or ("earliest" if options.from_beginning else "latest")).lower()
+    if where == "earliest":
+        await reader.seek_to_beginning([partition])
+    elif where == "latest":
+        await reader.seek_to_end([partition])
+    else:
+        reader.seek(partition, int(where))
+
+
+class _Following:
+    """Assigns all partitions of the topics that are wanted, those that appear later too."""
+
+    def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
+        self._reader = reader
+        self._topic: str | None = options.topic
+        matches = topic_filter(options.include) if self._topic is None else None
+        self._is_wanted: TopicFilter = matches or (lambda name: name == self._topic)
+        self._assigned: set[tuple[str, int]] = set()
+
+    async def start(self) -> None:
+        """Assign what there is. Raises BrokerError when the topic cannot be."""
+        cluster = self._reader.cluster
+        cluster.refresh_at_least_every(_DISCOVERY_INTERVAL_MS)
+        if self._topic is not None:
+            cluster.track([self._topic])
+        else:
+            cluster.track_all(on=True)
+        view = await cluster.refreshed()
+        self._assigned.update(self._wanted(view))
+        self._reader.assign(sorted(self._assigned))
+        self._complain(view.errors)
+        cluster.listeners.append(self._on_metadata)
+
+    def _complain(self, errors: Mapping[str, int]) -> None:
+        from headrace_broker.client.errors import BrokerError
+
+        if self._topic is not None and self._topic in errors:
+            error = BrokerError(errors[self._topic], f"topic {self._topic}")
+            if not error.retriable:
+                raise error
+            print(f"WARN {error} Waiting for it.", file=sys.stderr)
+
+    def _wanted(self, view: ClusterView) -> list[tuple[str, int]]:
+        return [
+            (name, part.partition)
+            for name, topic in view.topics.items()
+            if self._is_wanted(name)
+            for part in topic.partitions
+        ]
+
+    def _on_metadata(self, view: ClusterView) -> None:
+        new = [item for item in self._wanted(view) if item not in self._assigned]
+        if not new:
+            return
+        self._assigned.update(new)
+        self._reader.assign(sorted(self._assigned))
+        for item in new:
+            self._reader.seek(item, 0)
+
+
+# -- what is written -------------------------------------------------------------------------------------------------
+
+
+class _Output:
+    """Copies records from the reader to standard output; `copy` runs in a thread of its own."""
+
+    def __init__(
+        self, format_batch: Callable[[int, RecordColumns], bytes], *, skips_errors: bool, max_messages: int | None
+    ) -> None:
+        self._format = format_batch
+        self._skips_errors = skips_errors
+        self._left = max_messages if max_messages is not None and max_messages >= 0 else None
+        self._stopping = threading.Event()
+        self.count = 0
+
+    def stop(self, reader: Reader) -> None:
+        """Have `copy` return soon."""
+        self._stopping.set()
+        reader.wake_up()
+
+    def copy(self, reader: Reader, timeout_ms: int | None) -> None:
+        """Write records until enough of them came, none came in time, or nobody takes the output any more."""
+        while not self._stopping.is_set() and self._left != 0:
+            batches = reader.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)
+            if not batches and timeout_ms is not None:
+                return
+            for index, batch in enumerate(batches):
+                try:
+                    self._write(batch)
+                except BrokenPipeError:
+                    _give_back(reader, batches[index:])
+                    return
+
+    def _write(self, batch: FetchedBatch) -> None:
+        try:
+            data = self._format(batch.partition, batch.columns)
+        except ValueError as error:
+            if not self._skips_errors:
+                raise ToolError(f"{batch.topic}-{batch.partition}: {error}") from error
+            data = self._one_by_one(batch)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view) :]
+        self.count += len(batch)
+        if self._left is not None:
+            self._left -= len(batch)
+
+    def _one_by_one(self, batch: FetchedBatch) -> bytes:
+        """Format the records that can be, and say which cannot."""
+        done = []
+        for index in range(len(batch)):
+            record = batch.columns.slice(index, index + 1)
+            try:
+                done.append(self._format(batch.partition, record))
+            except ValueError as error:
+                offset = record.offsets[0] if record.offsets else -1
+                print(f"ERROR {batch.topic}-{batch.partition}, offset {offset}: {error}; skipped", file=sys.stderr)
+        return b"".join(done)
+
+
+def _give_back(reader: Reader, batches: Sequence[FetchedBatch]) -> None:
+    """Set the positions before what was not written, so that it is not committed."""
+    for batch in reversed(batches):
+        if batch.columns.offsets:
+            reader.call(reader.seek, (batch.topic, batch.partition), batch.columns.offsets[0])
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,220 @@
+"""kafka-console-producer: the lines of standard input as records of a topic.
+
+Input is read in large pieces by a thread of its own and sent in batches; a terminal gets a prompt. Where Kafka's tool
+gives up on a batch after three tries of 1.5 s each, this one keeps the producer's own defaults (two minutes), and its
+status is 1 when a record was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace_broker.tools.command_line import (
+    Parser,
+    ToolError,
+    client_config,
+    in_thread,
+    key_values,
+    leave,
+    load_properties,
+    open_cluster,
+    reason,
+    run,
+    warn_deprecated,
+)
+
+if TYPE_CHECKING:
+    from headrace_broker.client.writer import RecordMetadata, Writer
+    from headrace_broker.records.columns import RecordColumns
+    from headrace_broker.tools.line_reader import LineReader
+
+_CHUNK_BYTES = 1 << 20
+_LINGER_MS = 1000
+_DEPRECATED = {
+    "--producer-property": "--command-property",
+    "--producer.config": "--command-config",
+    "--property": "--reader-property",
+    "--max-partition-memory-bytes": "--batch-size",
+}
+_PRODUCER_KEYS = {
+    "timeout": "linger.ms",
+    "request_required_acks": "acks",
+    "request_timeout_ms": "request.timeout.ms",
+    "message_send_max_retries": "retries",
+    "retry_backoff_ms": "retry.backoff.ms",
+    "socket_buffer_size": "send.buffer.bytes",
+    "max_memory_bytes": "buffer.memory",
+    "batch_size": "batch.size",
+    "metadata_expiry_ms": "metadata.max.age.ms",
+    "max_block_ms": "max.block.ms",
+}
+"""The options that stand for producer properties."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    options = parser.parse(argv)
+    warn_deprecated(options, argv, _DEPRECATED)
+    parser.require(options, "topic")
+    parser.required_server(options)
+    return run(_produce(options), fast=True)
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _parser() -> Parser:
+    parser = Parser("kafka-console-producer", "Write the lines of standard input to a topic.")
+    parser.add_bootstrap_server()
+    add = parser.add_argument
+    add("--topic", help="REQUIRED: the topic to write to.")
+    add(
+        "--reader-property",
+        "--property",
+        dest="reader_property",
+        action="append",
+        metavar="KEY=VALUE",
+        help="parse.key=true (default false), key.separator (default tab), parse.headers=true (default false), "
+        "headers.delimiter (tab), headers.separator (comma), headers.key.separator (colon), ignore.error=true, "
+        "null.marker (a text that stands for null). May be repeated.",
+    )
+    add("--reader-config", metavar="FILE", help="A file of such properties.")
+    add("--line-reader", metavar="CLASS", help="Only Kafka's own LineMessageReader.")
+    add("--sync", action="store_true", help="Send one record at a time, and wait for each acknowledgement.")
+    add(
+        "--compression-codec",
+        nargs="?",
+        const="gzip",
+        metavar="CODEC",
+        help="none, gzip, snappy, lz4 or zstd; without a value gzip. Default: none.",
+    )
+    add("--request-required-acks", metavar="ACKS", help="0, 1 or all (-1). Default: all.")
+    add("--timeout", metavar="MS", help="How long a record waits for others to fill a batch. Default: 1000.")
+    add("--batch-size", "--max-partition-memory-bytes", dest="batch_size", metavar="BYTES", help="Size of a batch.")
+    add("--message-send-max-retries", metavar="N", help="How often a batch is sent again.")
+    add("--retry-backoff-ms", metavar="MS", help="The pause before sending again. Default: 100.")
+    add("--request-timeout-ms", metavar="MS", help="How long to wait for an answer. Default: 30000.")
+    add("--metadata-expiry-ms", metavar="MS", help="When to refresh the metadata anyway. Default: 300000.")
+    add("--max-block-ms", metavar="MS", help="How long to wait for the topic and for room. Default: 60000.")
+    add("--max-memory-bytes", metavar="BYTES", help="How much may wait to be sent. Default: 32 MiB.")
+    add("--socket-buffer-size", metavar="BYTES", help="Size of the socket's send buffer; else the kernel's.")
+    add(
+        "--command-property",
+        "--producer-property",
+        dest="command_property",
+        action="append",
+        metavar="KEY=VALUE",
+        help="A property of the producer; goes before --command-config.",
+    )
+    parser.add_command_config("--producer.config")
+    return parser
+
+
+def producer_properties(options: argparse.Namespace, *, interactive: bool) -> dict[str, str]:
+    """Return the producer's properties: options before --command-property before --command-config."""
+    properties = load_properties(options.command_config) if options.command_config else {}
+    properties |= key_values(options.command_property)
+    properties["bootstrap.servers"] = options.bootstrap_server
+    if options.compression_codec is not None:
+        properties["compression.type"] = options.compression_codec
+    if not interactive:  # at a terminal a line leaves at once
+        properties.setdefault("linger.ms", str(_LINGER_MS))
+    for option, key in _PRODUCER_KEYS.items():
+        if getattr(options, option) is not None:
+            properties[key] = getattr(options, option)
+    if properties.get("acks", "all") not in ("all", "-1"):
+        properties.setdefault("enable.idempotence", "false")
+    properties.setdefault("client.id", "console-producer")
+    return properties
+
+
+def _line_reader(options: argparse.Namespace) -> LineReader:
+    from headrace_broker.tools.line_reader import LineReader
+
+    if options.line_reader is not None and not options.line_reader.endswith("LineMessageReader"):
+        raise ToolError(f"line reader {options.line_reader} is not available here, only LineMessageReader is")
+    properties = load_properties(options.reader_config) if options.reader_config else {}
+    return LineReader({**properties, **key_values(options.reader_property)})
+
+
+async def _produce(options: argparse.Namespace) -> int:
+    from headrace_broker.client.writer import Writer
+
+    reader = _line_reader(options)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    config = client_config(producer_properties(options, interactive=interactive), "producer")
+    cluster = await open_cluster(config)
+    writer = await Writer.open(config, cluster=cluster)
+    feeder = _Feeder(writer, reader, options.topic, sync=options.sync, prompts=interactive)
+    try:
+        await in_thread(feeder.feed)
+    finally:  # also after Ctrl-C: what was read is sent
+        await writer.close(config.delivery_timeout_ms)
+        await cluster.close()
+    return 1 if feeder.failures else 0
+
+
+class _Feeder:
+    """Reads standard input to its end and sends it; runs in a thread of its own."""
+
+    def __init__(self, writer: Writer, reader: LineReader, topic: str, *, sync: bool, prompts: bool) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._topic = topic
+        self._sync = sync
+        self._prompts = prompts
+        self.failures = 0
+
+    def feed(self) -> None:
+        """Send every line. Raises ToolError for one that cannot be parsed, after the lines before it were sent."""
+        from headrace_broker.tools.line_reader import LineSplitter
+
+        splitter = LineSplitter()
+        descriptor = sys.stdin.fileno()
+        while True:
+            if self._prompts:
+                print(">", end="", flush=True)
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+            lines = splitter.feed(chunk) if chunk else splitter.finish()
+            first_line = self._reader.line_number + 1
+            columns, fault = self._reader.read(lines)
+            if len(columns):
+                self._send(columns, first_line)
+            if fault is not None:
+                raise fault
+            if not chunk:
+                return
+
+    def _send(self, columns: RecordColumns, first_line: int) -> None:
+        if self._sync:
+            for index in range(len(columns)):
+                sent = self._writer.send_blocking(self._topic, None, columns.slice(index, index + 1))
+                self._writer.flush_blocking()
+                sent.result()
+            return
+        lines = f"line {first_line}" if len(columns) == 1 else f"lines {first_line}-{first_line + len(columns) - 1}"
+        sent = self._writer.send_blocking(self._topic, None, columns)
+        sent.add_done_callback(partial(self._settled, lines))
+
+    def _settled(self, lines: str, sent: Future[RecordMetadata]) -> None:
+        from headrace_broker.client.errors import ClientError
+
+        error = sent.exception()
+        if error is None:
+            return
+        self.failures += 1
+        text = reason(error) if isinstance(error, ClientError) else str(error)
+        print(f"ERROR Error when sending {lines} to topic {self._topic}: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,110 @@
+"""kafka-get-offsets: the offsets of topics' partitions, `topic:partition:offset` line by line (GetOffsetShell)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from headrace_broker.metadata.topic_names import INTERNAL_TOPICS
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
+from headrace_broker.tools.topic_filter import topic_and_partitions_filter, topic_partition_filter
+
+_NAMED_TIMES = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    options = parser.parse(argv)
+    parser.required_server(options)
+    return run(_print_offsets(options), on_error=lambda text: print(f"Error occurred: {text}", file=sys.stderr))
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _parser() -> Parser:
+    parser = Parser("kafka-get-offsets", "Show the offsets of topics' partitions.")
+    parser.add_bootstrap_server()
+    parser.add_command_config()
+    add = parser.add_argument
+    add("--topic", help="The topic, or a regular expression; all topics if neither it nor --topic-partitions is given.")
+    add("--partitions", help="Comma separated partition ids; all partitions if not given.")
+    add(
+        "--topic-partitions",
+        metavar="T:0,T:1-4,T:5-,…",
+        help="Comma separated topic-partition patterns: a regular expression for topics (empty = all), after a colon "
+        "a number, FROM-TO (TO excluded), FROM- or -TO.",
+    )
+    add(
+        "--time",
+        default="latest",
+        help="A timestamp in ms: the first offset at or after it; or -1 or latest / -2 or earliest / -3 or "
+        "max-timestamp / -4 or earliest-local / -5 or latest-tiered / -6 or earliest-pending-upload. Default: latest.",
+    )
+    add("--exclude-internal-topics", action="store_true", help="Leave internal topics out.")
+    return parser
+
+
+def parse_time(text: str) -> int:
+    """Return the timestamp that ListOffsets is asked for. Raises ToolError."""
+    try:
+        return _NAMED_TIMES[text] if text in _NAMED_TIMES else int(text)
+    except ValueError:
+        names = " / ".join(f"{number} or {name}" for name, number in _NAMED_TIMES.items())
+        raise ToolError(
+            f"Malformed time argument {text}. Please use {names}, or a specified long format timestamp"
+        ) from None
+
+
+async def _print_offsets(options: argparse.Namespace) -> int:
+    from headrace_broker.client.admin import checked
+    from headrace_broker.client.errors import BrokerError, ClientError
+
+    if options.topic_partitions and (options.topic or options.partitions):
+        raise ToolError("--topic-partitions cannot be used with --topic or --partitions")
+    timestamp = parse_time(options.time)
+    if options.topic_partitions:
+        is_wanted_topic, is_wanted = topic_partition_filter(options.topic_partitions)
+    else:
+        is_wanted_topic, is_wanted = topic_and_partitions_filter(options.topic, options.partitions)
+    async with admin_client(client_properties(options)) as admin:
+        names = await admin.list_topics(include_internal=True)
+        if options.exclude_internal_topics:
+            names = [name for name in names if name not in INTERNAL_TOPICS]
+        topics = checked(await admin.describe_topics([name for name in names if is_wanted_topic(name)]))
+        partitions = [(name, view.partition) for name, topic in topics.items() for view in topic.partitions]
+        partitions = sorted((item for item in partitions if is_wanted(*item)), key=lambda item: f"{item[0]}-{item[1]}")
+        if not partitions:
+            raise ToolError("Could not match any topic-partitions with the specified filters")
+        try:
+            found = await admin.list_offsets(dict.fromkeys(partitions, timestamp))
+        except ClientError as error:
+            if not isinstance(error, BrokerError):
+                raise
+            found = {}
+            for item in partitions:  # one by one: a partition in trouble does not hide the others
+                try:
+                    found |= await admin.list_offsets({item: timestamp})
+                except ClientError as failure:
+                    what = f"topic-partition {item[0]}-{item[1]} due to error: {failure}"
+                    print(f"Skip getting offsets for {what}", file=sys.stderr)
+    for topic, partition in partitions:
+        listed = found.get((topic, partition))
+        if listed is not None and listed.offset >= 0:
+            print(f"{topic}:{partition}:{listed.offset}")
+    return 0
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,122 @@
+"""What kafka-topics --describe prints: topics and partitions as lines, and which of them a report shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other replicas."""
+
+    replicas: Sequence[int]
+    adding: Sequence[int]
+    removing: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition; `leader_id` None = it has none, `elr` None = the broker does not say (before KIP-966)."""
+
+    partition: int
+    leader_id: int | None
+    replicas: Sequence[int]
+    in_sync_replicas: Sequence[int]
+    elr: Sequence[int] | None = None
+    last_known_elr: Sequence[int] | None = None
+    reassignment: Reassignment | None = None
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas there are meant to be, also while replicas are being exchanged."""
+        change = self.reassignment
+        if change is not None and set(self.replicas) & {*change.adding, *change.removing}:
+            return len(change.replicas) - len(change.adding)
+        return len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic; `configs` holds what is not a default, in the broker's order."""
+
+    name: str
+    topic_id: str
+    partitions: Sequence[PartitionDescription]
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    min_in_sync_replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Which partitions are asked for; none of the four = all, with a line for each topic."""
+
+    under_replicated: bool = False
+    unavailable: bool = False
+    under_min_isr: bool = False
+    at_min_isr: bool = False
+    only_overrides: bool = False
+
+    @property
+    def is_about_partitions(self) -> bool:
+        """Whether only partitions in some trouble are shown."""
+        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
+
+    def shows(self, topic: TopicDescription, partition: PartitionDescription, live: Collection[int]) -> bool:
+        """Whether the report shows this partition; `live` = the brokers that are there."""
+        count = len(partition.in_sync_replicas)
+        has_leader = partition.leader_id is not None
+        return (
+            not self.is_about_partitions
+            or (self.under_replicated and count < partition.replication_factor)
+            or (self.unavailable and (not has_leader or partition.leader_id not in live))
+            or (self.under_min_isr and (not has_leader or count < topic.min_in_sync_replicas))
+            or (self.at_min_isr and count == topic.min_in_sync_replicas)
+        )
+
+
+def describe(topic: TopicDescription, report: Report, live: Collection[int]) -> Iterator[str]:
+    """Yield the lines for one topic."""
+    if not report.is_about_partitions and (topic.configs or not report.only_overrides):
+        yield _topic_line(topic)
+    if not report.only_overrides:
+        for partition in topic.partitions:
+            if report.shows(topic, partition, live):
+                yield _partition_line(topic.name, partition)
+
+
+def _topic_line(topic: TopicDescription) -> str:
+    parts = [f"Topic: {topic.name}"]
+    if topic.topic_id != ZERO_ID:
+        parts.append(f"TopicId: {topic.topic_id}")
+    parts.append(f"PartitionCount: {len(topic.partitions)}")
+    parts.append(f"ReplicationFactor: {topic.partitions[0].replication_factor if topic.partitions else 0}")
+    parts.append("Configs: " + ",".join(f"{name}={_java(value)}" for name, value in topic.configs.items()))
+    return "\t".join(parts)
+
+
+def _java(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _partition_line(topic: str, partition: PartitionDescription) -> str:
+    parts = [
+        "",
+        f"Topic: {topic}",
+        f"Partition: {partition.partition}",
+        f"Leader: {'none' if partition.leader_id is None else partition.leader_id}",
+        f"Replicas: {_joined(partition.replicas)}",
+        f"Isr: {_joined(partition.in_sync_replicas)}",
+    ]
+    if partition.reassignment is not None:
+        parts.append(f"Adding Replicas: {_joined(partition.reassignment.adding)}")
+        parts.append(f"Removing Replicas: {_joined(partition.reassignment.removing)}")
+    parts.append(f"Elr: {_joined(partition.elr)}")
+    parts.append(f"LastKnownElr: {_joined(partition.last_known_elr)}")
+    return "\t".join(parts)
+
+
+def _joined(numbers: Sequence[int] | None) -> str:
+    return "N/A" if numbers is None else ",".join(map(str, numbers))

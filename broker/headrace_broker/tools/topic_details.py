@@ -1,0 +1,140 @@
+"""What kafka-topics --describe asks the cluster for: partitions with their ELR, configurations, reassignments."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from headrace_broker.client.admin import TOPIC, Admin, checked
+from headrace_broker.client.errors import BrokerError
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.describe_configs import DescribeConfigsResourceResult
+from headrace_broker.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponsePartition,
+    TopicRequest,
+)
+from headrace_broker.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from headrace_broker.tools.topic_descriptions import PartitionDescription, Reassignment, TopicDescription
+
+_DEFAULT_CONFIG = 5
+_Partitions = dict[str, tuple[bytes, list[PartitionDescription]]]
+
+
+async def topic_descriptions(admin: Admin, names: Sequence[str], *, partition_limit: int) -> list[TopicDescription]:
+    """Return these topics, sorted by name. Raises ClientError."""
+    moves = await _reassignments(admin, names)
+    if ApiKey.DESCRIBE_TOPIC_PARTITIONS in (await admin.cluster.any_connection()).versions:
+        partitions = await _with_elr(admin, sorted(names), moves, partition_limit)
+    else:
+        partitions = await _from_metadata(admin, names, moves)
+    configs = await admin.describe_configs([(TOPIC, name) for name in names])
+    described = []
+    for name in sorted(partitions):
+        topic_id, parts = partitions[name]
+        entries = configs[TOPIC, name]
+        if isinstance(entries, BrokerError):
+            raise entries
+        described.append(_description(name, topic_id, parts, entries))
+    return described
+
+
+def id_text(topic_id: bytes) -> str:
+    """Return a topic's id as Java prints it."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def _description(
+    name: str,
+    topic_id: bytes,
+    partitions: list[PartitionDescription],
+    entries: list[DescribeConfigsResourceResult],
+) -> TopicDescription:
+    values = {entry.name: entry.value for entry in entries}
+    overrides = {entry.name: entry.value for entry in entries if entry.config_source != _DEFAULT_CONFIG}
+    least = int(values.get("min.insync.replicas") or 1)
+    return TopicDescription(
+        name, id_text(topic_id), sorted(partitions, key=lambda item: item.partition), overrides, least
+    )
+
+
+async def _with_elr(
+    admin: Admin, names: list[str], moves: dict[tuple[str, int], Reassignment], partition_limit: int
+) -> _Partitions:
+    found: _Partitions = {}
+    cursor: Cursor | None = None
+    while True:
+        asked = [name for name in names if cursor is None or name >= cursor.topic_name]
+        message = DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name=name) for name in asked],
+            response_partition_limit=partition_limit,
+            cursor=cursor,
+        )
+        response = await admin.cluster.request_any(message)
+        for topic in response.topics:
+            name = topic.name or ""
+            if topic.error_code != ErrorCode.NONE:
+                raise BrokerError(topic.error_code, f"topic {name}")
+            parts = found.setdefault(name, (topic.topic_id, []))[1]
+            parts += [_partition(item, moves.get((name, item.partition_index))) for item in topic.partitions]
+        if response.next_cursor is None:
+            return found
+        cursor = response.next_cursor
+
+
+def _partition(item: DescribeTopicPartitionsResponsePartition, move: Reassignment | None) -> PartitionDescription:
+    return PartitionDescription(
+        item.partition_index,
+        item.leader_id if item.leader_id >= 0 else None,
+        item.replica_nodes,
+        item.isr_nodes,
+        item.eligible_leader_replicas or [],
+        item.last_known_elr or [],
+        move,
+    )
+
+
+async def _from_metadata(admin: Admin, names: Sequence[str], moves: dict[tuple[str, int], Reassignment]) -> _Partitions:
+    return {
+        name: (
+            topic.topic_id,
+            [
+                PartitionDescription(
+                    view.partition,
+                    view.leader_id if view.leader_id >= 0 else None,
+                    view.replicas,
+                    view.in_sync_replicas,
+                    reassignment=moves.get((name, view.partition)),
+                )
+                for view in topic.partitions
+            ],
+        )
+        for name, topic in checked(await admin.describe_topics(names)).items()
+    }
+
+
+async def _reassignments(admin: Admin, names: Sequence[str]) -> dict[tuple[str, int], Reassignment]:
+    """Return the partitions that are being moved; none when the broker does not say."""
+    connection = await admin.cluster.any_connection()
+    if ApiKey.LIST_PARTITION_REASSIGNMENTS not in connection.versions:
+        return {}
+    views = checked(await admin.describe_topics(names))
+    asked = [
+        ListPartitionReassignmentsTopics(name=name, partition_indexes=[part.partition for part in view.partitions])
+        for name, view in views.items()
+    ]
+    response = await admin.cluster.request_controller(ListPartitionReassignmentsRequest(topics=asked))
+    if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return {}
+    if response.error_code != ErrorCode.NONE:
+        raise BrokerError(response.error_code, "partition reassignments", response.error_message)
+    return {
+        (topic.name, part.partition_index): Reassignment(part.replicas, part.adding_replicas, part.removing_replicas)
+        for topic in response.topics
+        for part in topic.partitions
+    }
