@@ -98,6 +98,7 @@ class EmbeddedBroker:
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(self._directory),
             "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",
         }
         return [argument for key, value in properties.items() for argument in ("--property", f"{key}={value}")]
 

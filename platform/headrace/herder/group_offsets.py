@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,26 +14,24 @@ from headrace_broker.client.errors import ClientError
 from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
 
+CLUSTER_ID_TIMEOUT_S = 2.0
 Offsets = list[tuple[dict[str, Any], dict[str, Any] | None]]
 
 
 class GroupOffsets:
-    """An admin client, opened when first needed."""
+    """Opens an admin client for each request: there are few."""
 
     def __init__(self, worker: Mapping[str, str]) -> None:
         self._worker = worker
         self._cluster_id: str | None = None
 
-    async def close(self) -> None:
-        """Nothing is kept open."""
-
     async def cluster_id(self) -> str | None:
         """The cluster's id, None while it cannot be reached."""
         if self._cluster_id is None:
             try:
-                async with _Opened(self._worker, {"name": "worker"}) as admin:
+                async with asyncio.timeout(CLUSTER_ID_TIMEOUT_S), _Opened(self._worker, {"name": "worker"}) as admin:
                     self._cluster_id = (await admin.describe_cluster()).cluster_id
-            except (ClientError, OSError):
+            except (ClientError, OSError, TimeoutError):
                 return None
         return self._cluster_id
 

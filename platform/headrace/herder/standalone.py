@@ -72,7 +72,6 @@ class StandaloneHerder:
         await asyncio.gather(
             *(self.worker.stop_connector(connector.instance) for connector in connectors if connector.instance)
         )
-        await self._groups.close()
         await self.worker.close()
 
     # reading

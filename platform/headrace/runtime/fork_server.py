@@ -130,8 +130,10 @@ def main() -> None:
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
+    from headrace.metrics import logs
     from headrace.runtime import preload
 
+    logs.set_up()
     preload.load()
     gc.collect()
     gc.freeze()

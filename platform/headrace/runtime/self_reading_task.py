@@ -14,7 +14,7 @@ from headrace.runtime import client_configs
 from headrace.runtime.plugin_setup import split_list
 from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.task_unit import TaskUnit
-from headrace_broker.client.admin import Admin, checked
+from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.reader import OffsetAndMetadata
 
@@ -124,7 +124,9 @@ class SelfReadingTaskUnit(TaskUnit):
         wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
         try:
             results = await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
-            checked(results)
+            for error in results.values():
+                if error is not None:
+                    raise error
         except Exception as error:  # noqa: BLE001 - the table itself knows its offsets; the next round tries again
             log.error("Offsets could not be committed to group %s: %s", self._group, error)
             return

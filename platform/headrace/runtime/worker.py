@@ -76,6 +76,7 @@ class Worker:
         self._validator_timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(1)
         self._watchers: set[asyncio.Task[None]] = set()
+        self._log_levels: dict[str, tuple[str, int]] = {}
 
     @property
     def call_timeout_s(self) -> float:
@@ -161,7 +162,8 @@ class Worker:
         return await self._ask_validator(method, self.config.properties, *arguments)
 
     async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
-        """Pass a log level on to every child."""
+        """Pass a log level on to every child, those to come included."""
+        self._log_levels[logger] = (level, now_ms)
         hosts = {id(i.host): i.host for i in self._instances.values() if i.host is not None and not i.ended}
         for host in hosts.values():
             host.channel.notify("log_level", logger, level, now_ms)
@@ -204,6 +206,8 @@ class Worker:
     async def _spawn(self, name: str) -> HostProcess:
         hosts = self._threads if self._isolation == "thread" else self._processes
         host = await hosts.spawn(name, self._handle)
+        for logger, (level, now_ms) in self._log_levels.items():
+            host.channel.notify("log_level", logger, level, now_ms)
         watcher = asyncio.ensure_future(self._watch(host))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)

@@ -25,7 +25,7 @@ def test_reading_back() -> None:
 
 @pytest.mark.parametrize("key", [b"null", b"[]", b'["c"]', b'[1,{"a":1}]', b"not json"])
 def test_what_is_no_key_is_refused(key: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         offset_keys.decode_key(key)
 
 

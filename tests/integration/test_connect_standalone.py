@@ -1,0 +1,407 @@
+"""Standalone workers as people run them: the documentation's files, REST, restarts, kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.stores import java_hashmap
+from support.topics import end_offset, read_topic, write_topic
+from support.worker import RestError, Worker, free_port, wait_for
+
+pytestmark = pytest.mark.integration
+
+# As the Kafka documentation has them ("Running Kafka Connect", "Transformations").
+DOC_SOURCE = """name=local-file-source
+connector.class=FileStreamSource
+tasks.max=1
+file=test.txt
+topic=connect-test
+transforms=MakeMap, InsertSource
+transforms.MakeMap.type=org.apache.kafka.connect.transforms.HoistField$Value
+transforms.MakeMap.field=line
+transforms.InsertSource.type=org.apache.kafka.connect.transforms.InsertField$Value
+transforms.InsertSource.static.field=data_source
+transforms.InsertSource.static.value=test-file-source
+"""
+DOC_SINK = """name=local-file-sink
+connector.class=FileStreamSink
+tasks.max=1
+file=test.sink.txt
+topics=connect-test
+"""
+# connect-standalone.properties as Apache ships it, without its comments.
+APACHE_WORKER = """bootstrap.servers=localhost:9092
+key.converter=org.apache.kafka.connect.json.JsonConverter
+value.converter=org.apache.kafka.connect.json.JsonConverter
+key.converter.schemas.enable=true
+value.converter.schemas.enable=true
+offset.storage.file.filename=/tmp/connect.offsets
+offset.flush.interval.ms=10000
+plugin.path=
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    with Worker(tmp_path) as running:
+        yield running
+
+
+def source(worker: Worker, file: Path, topic: str, **more: str) -> dict[str, str]:
+    return {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, **more}
+
+
+def test_the_documentations_files_run_unchanged_against_a_broker(tmp_path: Path) -> None:
+    port, rest = free_port(), free_port()
+    (tmp_path / "broker.properties").write_text(
+        f"node.id=1\nprocess.roles=broker,controller\nlisteners=PLAINTEXT://localhost:{port}\n"
+        f"log.dirs={tmp_path}/log\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+    )
+    (tmp_path / "source.properties").write_text(DOC_SOURCE)
+    (tmp_path / "sink.properties").write_text(DOC_SINK)
+    text = APACHE_WORKER.replace("localhost:9092", f"localhost:{port}")  # the port is taken, the directory shared
+    text = text.replace("/tmp/connect.offsets", str(tmp_path / "connect.offsets"))
+    (tmp_path / "connect-standalone.properties").write_text(text + f"listeners=http://127.0.0.1:{rest}\n")
+    (tmp_path / "test.txt").write_text("foo\nbar\n")
+    run = [sys.executable, "-m", "headrace.cli.main"]
+    broker = subprocess.Popen(
+        [*run, "broker", "start", "broker.properties"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    worker = None
+    try:
+        assert broker.stdout is not None
+        with broker.stdout as output:
+            assert "serves" in output.readline()
+        files = ["connect-standalone.properties", "source.properties", "sink.properties"]
+        worker = subprocess.Popen([*run, "connect", "standalone", *files], cwd=tmp_path)
+        sink = tmp_path / "test.sink.txt"
+        wait_for(lambda: sink.exists() and sink.read_text().count("\n") == 2, "two lines in the sink")
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(10) == 0
+        record = read_topic(f"localhost:{port}", "connect-test")[0].value()
+    finally:
+        for process in (worker, broker):
+            if process is not None:
+                process.terminate()
+                process.wait(10)
+    assert sink.read_text() == (
+        "Struct{line=foo,data_source=test-file-source}\nStruct{line=bar,data_source=test-file-source}\n"
+    )
+    assert record is not None
+    assert json.loads(record)["payload"] == {"line": "foo", "data_source": "test-file-source"}
+    offsets = java_hashmap.load((tmp_path / "connect.offsets").read_bytes())
+    assert offsets == {b'["local-file-source",{"filename":"test.txt"}]': b'{"position":8}'}
+
+
+def test_schemaless_records_are_written_as_java_maps(tmp_path: Path, worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "maps", [(None, b'{"a":1}'), (None, b'{"b":"x","a":[1.5,null]}')])
+    out = tmp_path / "out.txt"
+    worker.create("maps", {"connector.class": "FileStreamSink", "file": str(out), "topics": "maps"})
+    wait_for(lambda: out.exists() and out.read_text().count("\n") == 2, "two lines")
+    assert out.read_text() == "{a=1}\n{a=[1.5, null], b=x}\n"
+
+
+def test_rest_life_of_a_connector(tmp_path: Path, worker: Worker) -> None:
+    (tmp_path / "in.txt").write_text("1\n2\n")
+    config = source(worker, tmp_path / "in.txt", "life")
+    created = worker.create("life", config)
+    full = {"name": "life", **config}
+    assert created == {"name": "life", "config": full, "tasks": [{"connector": "life", "task": 0}], "type": "source"}
+    assert worker.request("GET", "/connectors") == ["life"]
+    with pytest.raises(RestError, match="Connector life already exists") as conflict:
+        worker.create("life", config)
+    assert conflict.value.status == 409
+    worker.wait_for_state("life", "RUNNING")
+    assert worker.request("GET", "/connectors/life/config") == full
+    tasks = worker.request("GET", "/connectors/life/tasks")
+    assert tasks[0]["id"] == {"connector": "life", "task": 0}
+    assert tasks[0]["config"]["task.class"] == "headrace_connectors.file.source:FileStreamSourceTask"
+    wait_for(lambda: worker.request("GET", "/connectors/life/topics") == {"life": {"topics": ["life"]}}, "a topic")
+    expected = [{"partition": {"filename": str(tmp_path / "in.txt")}, "offset": {"position": 4}}]
+    wait_for(lambda: worker.request("GET", "/connectors/life/offsets") == {"offsets": expected}, "an offset")
+
+    worker.request("PUT", "/connectors/life/pause")
+    worker.wait_for_state("life", "PAUSED")
+    with (tmp_path / "in.txt").open("a") as file:
+        file.write("3\n")
+    time.sleep(0.5)  # time enough for a task that did not rest
+    assert end_offset(worker.bootstrap_servers(), "life") == 2
+    worker.request("PUT", "/connectors/life/resume")
+    worker.wait_for_state("life", "RUNNING")
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "life") == 3, "the third line")
+
+    assert worker.request("POST", "/connectors/life/restart?includeTasks=true")["tasks"][0]["state"] == "RESTARTING"
+    worker.wait_for_state("life", "RUNNING")
+    worker.request("POST", "/connectors/life/tasks/0/restart")
+    worker.wait_for_state("life", "RUNNING")
+    expanded = worker.request("GET", "/connectors?expand=status&expand=info")
+    assert expanded["life"]["info"]["type"] == "source"
+    assert worker.request("PATCH", "/connectors/life/config", {"batch.size": "7"})["config"]["batch.size"] == "7"
+
+    with pytest.raises(RestError, match="must be in the STOPPED state") as refused:
+        worker.request("DELETE", "/connectors/life/offsets")
+    assert refused.value.status == 400
+    worker.request("PUT", "/connectors/life/stop")
+    assert worker.status("life")["connector"]["state"] == "STOPPED"
+    assert worker.status("life")["tasks"] == []
+    change = {"offsets": [{"partition": {"filename": str(tmp_path / "in.txt")}, "offset": {"position": 2}}]}
+    message = worker.request("PATCH", "/connectors/life/offsets", change)["message"]
+    assert message == "The offsets for this connector have been altered successfully"
+    worker.request("PUT", "/connectors/life/resume")
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "life") == 5, "lines two and three again")
+
+    worker.request("DELETE", "/connectors/life")
+    with pytest.raises(RestError, match="Connector life not found") as missing:
+        worker.request("GET", "/connectors/life")
+    assert missing.value.body["error_code"] == 404
+
+
+def test_rest_about_the_worker(worker: Worker) -> None:
+    root = worker.request("GET", "/")
+    assert set(root) == {"version", "commit", "kafka_cluster_id"}
+    assert root["kafka_cluster_id"]
+    plugins = {plugin["class"]: plugin["type"] for plugin in worker.request("GET", "/connector-plugins")}
+    assert plugins["org.apache.kafka.connect.file.FileStreamSourceConnector"] == "source"
+    keys = [key["name"] for key in worker.request("GET", "/connector-plugins/FileStreamSink/config")]
+    assert "file" in keys
+    outcome = worker.request("PUT", "/connector-plugins/FileStreamSource/config/validate", {
+        "connector.class": "FileStreamSource", "tasks.max": "none",
+    })  # fmt: skip
+    errors = {item["value"]["name"]: item["value"]["errors"] for item in outcome["configs"] if item["value"]["errors"]}
+    assert set(errors) == {"name", "tasks.max", "topic"}
+    assert outcome["error_count"] == 3
+    for path, status in (
+        ("/connectors/none/status", 404),
+        ("/no/such/path", 404),
+        ("/connector-plugins/X/config", 404),
+    ):
+        with pytest.raises(RestError) as error:
+            worker.request("GET", path)
+        assert error.value.status == error.value.body["error_code"] == status
+    assert "headrace_connect" in worker.request("GET", "/metrics")
+
+
+def test_invalid_configurations_are_refused_with_every_error(worker: Worker) -> None:
+    with pytest.raises(RestError) as error:
+        worker.create("bad", {"connector.class": "FileStreamSource", "tasks.max": "0", "transforms": "x"})
+    message = error.value.body["message"]
+    assert error.value.status == 400
+    assert "contains the following 3 error(s):" in message
+    for key in ("tasks.max", '"topic"', "transforms.x.type"):
+        assert key in message
+    with pytest.raises(RestError, match="Did you mean FileStreamSourceConnector"):
+        worker.create("bad", {"connector.class": "FileStreamSorce"})
+    assert worker.request("GET", "/connectors") == []
+
+
+def test_log_levels_change_at_run_time_in_tasks_too(tmp_path: Path, worker: Worker) -> None:
+    worker.create("quiet", source(worker, tmp_path / "missing.txt", "quiet"))
+    worker.wait_for_state("quiet", "RUNNING")
+    wait_for(lambda: "[quiet|task-0] Couldn't find file" in worker.log(), "a line with its context")
+    affected = worker.request("PUT", "/admin/loggers/headrace", {"level": "debug"})
+    assert "headrace" in affected
+    assert worker.request("GET", "/admin/loggers/headrace")["level"] == "DEBUG"
+    with pytest.raises(RestError) as error:
+        worker.request("PUT", "/admin/loggers/headrace", {"level": "LOUD"})
+    assert error.value.status == 404
+
+
+def test_secrets_appear_neither_in_the_log_nor_in_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_FILE_NAME", str(tmp_path / "in-hush-hush-42.txt"))
+    settings = {
+        "config.providers": "env",
+        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+    }
+    with Worker(tmp_path, settings) as worker:
+        worker.create("s", {"connector.class": "FileStreamSource", "file": "${env:TEST_FILE_NAME}", "topic": "t"})
+        worker.wait_for_state("s", "RUNNING")
+        wait_for(lambda: "Couldn't find file" in worker.log(), "the task has looked for its file")
+        assert worker.request("GET", "/connectors/s/tasks")[0]["config"]["file"] == "${env:TEST_FILE_NAME}"
+        assert worker.request("GET", "/connectors/s")["config"]["file"] == "${env:TEST_FILE_NAME}"
+        assert "hush-hush" not in worker.log()
+
+
+def test_bad_records_go_to_the_dead_letter_queue(tmp_path: Path, worker: Worker) -> None:
+    good = [b'{"n":%d}' % n for n in range(100)]
+    records = [(b'"k"', value) for value in good]
+    records[10:10] = [(b'"bad-key', b"not json")]
+    records[50:50] = [(b'"k"', b'{"n":')]
+    write_topic(worker.bootstrap_servers(), "mixed", records)
+    out = tmp_path / "out.txt"
+    config = {
+        "connector.class": "FileStreamSink", "file": str(out), "topics": "mixed", "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1",
+        "errors.deadletterqueue.context.headers.enable": "true", "errors.log.enable": "true",
+    }  # fmt: skip
+    worker.create("dlq", config)
+    wait_for(lambda: out.exists() and out.read_text().count("\n") == 100, "all good records")
+    assert out.read_text() == "".join(f"{{n={n}}}\n" for n in range(100))
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two dead letters")
+    first, second = read_topic(worker.bootstrap_servers(), "dead")
+    assert (first.key(), first.value()) == (b'"bad-key', b"not json")
+    headers = dict(first.headers() or [])
+    assert headers["h"] == b"1"
+    assert headers["__connect.errors.topic"] == b"mixed"
+    assert headers["__connect.errors.offset"] == b"10"
+    assert headers["__connect.errors.stage"] == b"KEY_CONVERTER"
+    assert headers["__connect.errors.connector.name"] == b"dlq"
+    assert dict(second.headers() or [])["__connect.errors.stage"] == b"VALUE_CONVERTER"
+    assert "topic mixed, partition 0, offset 50" in worker.log()
+    wait_for(lambda: _committed(worker, "dlq") == 102, "the offset is past the bad records")
+
+
+def _committed(worker: Worker, name: str) -> int | None:
+    offsets = worker.request("GET", f"/connectors/{name}/offsets")["offsets"]
+    return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
+
+
+def test_without_tolerance_a_bad_record_stops_the_task_and_is_named(tmp_path: Path, worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "bad", [(None, b"{}"), (None, b"nonsense")])
+    out = str(tmp_path / "out.txt")
+    worker.create("strict", {"connector.class": "FileStreamSink", "file": out, "topics": "bad"})
+    worker.create("other", {"connector.class": "FileStreamSink", "file": out, "topics": "fine"})
+    worker.wait_for_task_state("strict", 0, "FAILED")
+    trace = worker.status("strict")["tasks"][0]["trace"]
+    assert "Tolerance exceeded in error handler: topic bad, partition 0, offset 1, stage VALUE_CONVERTER" in trace
+    assert worker.status("strict")["connector"]["state"] == "RUNNING"
+    worker.wait_for_state("other", "RUNNING")
+
+
+def test_a_sink_with_a_pattern_sees_a_new_topic_soon(tmp_path: Path, worker: Worker) -> None:
+    out = tmp_path / "out.txt"
+    worker.create("pattern", {"connector.class": "FileStreamSink", "file": str(out), "topics.regex": r"log-[a-z]++"})
+    worker.wait_for_state("pattern", "RUNNING")
+    write_topic(worker.bootstrap_servers(), "log-1", [(None, b'"no"')])
+    write_topic(worker.bootstrap_servers(), "log-a", [(None, b'"yes"')])
+    wait_for(lambda: out.exists() and out.read_text() == "yes\n", "the record of the new topic", 6)
+
+
+def test_a_paused_sink_rests_and_goes_on(tmp_path: Path, worker: Worker) -> None:
+    out = tmp_path / "out.txt"
+    write_topic(worker.bootstrap_servers(), "rest", [(None, b"1")])
+    worker.create("rest", {"connector.class": "FileStreamSink", "file": str(out), "topics": "rest"})
+    wait_for(lambda: out.exists() and out.read_text() == "1\n", "the first record")
+    worker.request("PUT", "/connectors/rest/pause")
+    worker.wait_for_state("rest", "PAUSED")
+    write_topic(worker.bootstrap_servers(), "rest", [(None, b"2")])
+    time.sleep(0.5)  # time enough for a task that did not rest
+    assert out.read_text() == "1\n"
+    worker.request("PUT", "/connectors/rest/resume")
+    wait_for(lambda: out.read_text() == "1\n2\n", "the second record")
+
+
+def test_topic_creation_keys_are_honoured(tmp_path: Path, worker: Worker) -> None:
+    (tmp_path / "in.txt").write_text("x\n")
+    settings = {"topic.creation.default.partitions": "3", "topic.creation.default.replication.factor": "-1"}
+    worker.create("made", source(worker, tmp_path / "in.txt", "made", **settings))
+    wait_for(
+        lambda: sum(end_offset(worker.bootstrap_servers(), "made", p) for p in _partitions(worker, "made")) == 1, "it"
+    )
+    assert len(_partitions(worker, "made")) == 3
+
+
+def _partitions(worker: Worker, topic: str) -> list[int]:
+    from confluent_kafka.admin import AdminClient
+
+    metadata = AdminClient({"bootstrap.servers": worker.bootstrap_servers()}).list_topics(timeout=10).topics.get(topic)
+    return sorted(metadata.partitions) if metadata is not None else []
+
+
+def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    """Source file -> topic -> sink file, the whole group killed again and again: every line arrives, in order."""
+    count, rng = 30_000, random.Random(7)
+    lines = [f"line {n} {'x' * (n % 60)}" for n in range(count)]
+    (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
+    text = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    connectors = []
+    for name, config in {
+        "in": {"connector.class": "FileStreamSource", "file": "in.txt", "topic": "t", "batch.size": "20", **text},
+        "out": {"connector.class": "FileStreamSink", "file": "out.txt", "topics": "t", **text},
+    }.items():
+        config = {**config, "name": name, "file": str(tmp_path / config["file"])}
+        path = tmp_path / f"{name}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        connectors.append(path)
+    worker = Worker(tmp_path, {"offset.flush.interval.ms": "20"}, connectors)
+    for _ in range(4):
+        worker.start()
+        time.sleep(rng.uniform(0.0, 0.6))  # a moment that nothing was prepared for
+        worker.kill_group()
+    out = tmp_path / "out.txt"
+    with worker:
+        wait_for(lambda: f"{lines[-1]}\n" in out.read_text(), "the last line", 60)
+        in_topic = [(message.value() or b"").decode() for message in read_topic(worker.bootstrap_servers(), "t")]
+    assert list(dict.fromkeys(in_topic)) == lines
+    written = out.read_text().splitlines()
+    assert set(written) == set(lines)
+    repeated = sum(number - 1 for number in Counter(in_topic).values())
+    assert repeated < count * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("key.converter=x\n", 2, 'Missing required configuration "value.converter"'),
+        ("value.converter=x\nkey.converter=x\noffset.flush.interval.ms=soon\n", 2, "offset.flush.interval.ms"),
+        ("bootstrap.servers=h:1\nkey.converter=x\nvalue.converter=x\n", 2, "offset.storage.file.filename"),
+    ],
+)
+def test_bad_worker_files_are_refused_with_the_key(tmp_path: Path, text: str, code: int, message: str) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_text(text)
+    result = _run(str(file))
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_bad_connector_files_are_all_named(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, connectors=[tmp_path / "none.properties", tmp_path / "nameless.json"])
+    (tmp_path / "nameless.json").write_text('{"connector.class": "FileStreamSource"}')
+    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 3
+    assert "none.properties: no such file" in result.stderr
+    assert "nameless.json: the connector has no name" in result.stderr
+
+
+def test_an_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\n")
+    worker = Worker(tmp_path, connectors=[path])
+    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 3
+    assert re.search(r'c\.properties: .*\n?.*"topic"', result.stderr)
+    assert "Traceback" not in result.stderr
+
+
+def test_usage_and_validate(tmp_path: Path) -> None:
+    assert _run().returncode == 1
+    good, bad = tmp_path / "good.json", tmp_path / "bad.properties"
+    config = {"connector.class": "FileStreamSource", "topic": "t", "fil": "x"}
+    good.write_text(json.dumps({"name": "good", "config": config}))
+    bad.write_text("name=bad\nconnector.class=FileStreamSource\nbatch.size=0\n")
+    command = [sys.executable, "-m", "headrace.cli.main", "validate", str(good), str(bad)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 1
+    assert "good is valid" in result.stdout
+    assert "fil is ignored; did you mean file?" in result.stderr
+    assert "batch.size" in result.stderr
+    assert '"topic"' in result.stderr
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace.cli.connect_standalone", *arguments]
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)

@@ -1,0 +1,43 @@
+"""Reading and writing whole topics with librdkafka, the foreign client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+
+def read_topic(bootstrap_servers: str, topic: str, partition: int = 0) -> list[Message]:
+    """Every record of a partition, from the first to the high watermark of now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used", "enable.auto.commit": False})
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        consumer.assign([TopicPartition(topic, partition, low)])
+        messages: list[Message] = []
+        while len(messages) < high - low:
+            message = consumer.poll(10)
+            assert message is not None, f"{topic} ended at {len(messages)} of {high - low} records"
+            assert message.error() is None, message.error()
+            messages.append(message)
+        return messages
+    finally:
+        consumer.close()
+
+
+def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
+    """The high watermark; 0 when the topic is not there."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used"})
+    try:
+        if topic not in consumer.list_topics(timeout=10).topics:
+            return 0
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1])
+    finally:
+        consumer.close()
+
+
+def write_topic(bootstrap_servers: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    """Produce (key, value) pairs to partition 0 and wait for the acknowledgements."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+    for key, value in records:
+        producer.produce(topic, value=value, key=key, partition=0, headers=[("h", b"1")])
+    assert producer.flush(20) == 0
