@@ -155,7 +155,7 @@ def _decimal(wire: SparkColumn, type_: ColumnType) -> SparkColumn:
     padded = F.lpad(digits, 32, fill)
     high = F.conv(F.substring(padded, 1, 16), 16, -10).cast("decimal(20,0)")
     low = F.conv(F.substring(padded, 17, 16), 16, 10).cast("decimal(20,0)")
-    long = F.try_add(F.try_multiply(high, F.lit(2**64).cast("decimal(20,0)")), low).cast("string")
+    long = F.try_add(F.try_multiply(high, F.lit(str(2**64)).cast("decimal(20,0)")), low).cast("string")
     length = F.length(wire)
     unscaled = F.when(length.between(1, 8), short).when(length.between(9, 16), long)
     return F.concat(unscaled, F.lit(f"E-{type_.scale}")).try_cast(str(type_))

@@ -61,8 +61,10 @@ class Planner:
         log_starts, ends = self._cluster.log_bounds(sorted(present), read_committed=self._spec.read_committed)
         starts = {key: log_starts[key] for key in sorted(present - before.next_offsets.keys())}
         position = {**before.next_offsets, **starts}
-        for key in present:
-            position[key] = self._checked(key, position[key], log_starts[key], ends[key])
+        for key in sorted(present):
+            offset = self._checked(key, position[key], log_starts[key], ends[key])
+            if offset != position[key]:
+                position[key] = starts[key] = offset
         admitted = admit(position, ends, self._rows_max(position, ends))
         return Position({**position, **admitted}, ids, starts)
 

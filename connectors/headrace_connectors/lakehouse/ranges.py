@@ -1,7 +1,8 @@
 """Offset arithmetic of the source: what a batch covers, how much of the backlog it takes, who reads what. Pure.
 
 Spark keeps a source's position as a JSON document, one per batch, in its checkpoint. Ours holds for each topic its
-topic id and for each partition the next offset to read, and for partitions that a batch sees first, where it started.
+topic id and for each partition the next offset to read, and for partitions that a batch sees first, or whose log has
+lost what came next, where the batch starts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the source stands: next offsets, topic ids, and the start of partitions new in this position."""
+    """Where the source stands: next offsets, topic ids, and where partitions start that do not go on from before."""
 
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -76,7 +77,8 @@ def ranges_between(start: Position, end: Position) -> list[Range]:
     """Return the non-empty ranges that a batch from `start` to `end` covers, by topic and partition."""
     ranges = []
     for (topic, partition), end_offset in sorted(end.next_offsets.items()):
-        first = start.next_offsets.get((topic, partition), end.starts.get((topic, partition), end_offset))
+        key = (topic, partition)
+        first = end.starts.get(key, start.next_offsets.get(key, end_offset))
         if first < end_offset:
             ranges.append(Range(topic, partition, first, end_offset))
     return ranges

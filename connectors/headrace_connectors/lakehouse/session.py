@@ -122,6 +122,8 @@ class SparkProcess:
         Raises JavaNotFoundError, SparkStartError.
         """
         started = time.monotonic()
+        # py4j logs what a callback raises; the query raises it to the task, which logs it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
         java = find_java(os.environ)
         _log.info("Spark starts on Java %s (%s, %s)", java.version, java.found_by, java.executable)
         self._local_dir.mkdir(parents=True, exist_ok=True)
@@ -150,6 +152,8 @@ class SparkProcess:
         if jvm is not None and jvm.poll() is None:
             jvm.kill()
             jvm.wait(_EXIT_TIMEOUT_S)
+            assert jvm.stdin is not None
+            jvm.stdin.close()
 
     def output(self) -> str:
         """The last lines that the JVM wrote."""
@@ -199,10 +203,11 @@ class SparkProcess:
 
     def _pump(self, jvm: subprocess.Popen[bytes]) -> None:
         assert jvm.stdout is not None
-        for line in jvm.stdout:
-            text = line.decode(errors="replace").rstrip()
-            self._output.append(text)
-            _log.debug("spark: %s", text)
+        with jvm.stdout as lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                self._output.append(text)
+                _log.debug("spark: %s", text)
 
     def _await_gateway(self, info: Path) -> tuple[int, str]:
         """Wait until the JVM has written its port and secret; it moves the finished file into place."""

@@ -1,0 +1,145 @@
+"""The lakehouse sink killed at any moment: no record twice in a table, none missing, nothing left running."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support import lakehouse_task
+from support.broker import BrokerProcess, running_broker
+
+pytest.importorskip("pyspark")
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
+
+TOPICS = {"one": 1, "three": 3}
+SCHEMA = b'{"type":"struct","fields":[{"type":"int64","optional":false,"field":"n"}],"optional":false}'
+
+
+class TaskProcess:
+    """A task in a process of its own."""
+
+    def __init__(self, broker: BrokerProcess, path: Path, **props: str) -> None:
+        order = {
+            "address": broker.address,
+            "topics": list(TOPICS),
+            "props": {"lakehouse.path": str(path), "lakehouse.trigger.interval.ms": "100", **props},
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, lakehouse_task.__file__, json.dumps(order)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.lines: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self.lines.append(line.decode(errors="replace").rstrip())
+
+    def offsets(self) -> dict[str, int]:
+        """What the task reported last."""
+        reported = [line for line in self.lines if line.startswith("reported ")]
+        return json.loads(reported[-1].removeprefix("reported ")) if reported else {}
+
+    def commits(self) -> int:
+        """How many batches were committed."""
+        return sum("Committed batch" in line for line in self.lines)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
+        """Wait for a condition while the task runs."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert self._process.poll() is None, "\n".join(self.lines[-40:])
+            assert time.monotonic() < deadline, "\n".join(self.lines[-40:])
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL the task's process alone; a second later nothing of it may live."""
+        family = psutil.Process(self._process.pid).children(recursive=True)
+        assert self._process.poll() is None, "\n".join(self.lines[-40:])
+        self._process.kill()
+        self._process.wait(5)
+        _, alive = psutil.wait_procs(family, timeout=1)
+        assert [process.cmdline()[:3] for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path) as running:
+        yield running
+
+
+class Feed:
+    """Produces records to all partitions in the background, numbered per partition."""
+
+    def __init__(self, address: str) -> None:
+        admin = AdminClient({"bootstrap.servers": address})
+        for future in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
+            future.result(10)
+        self._producer = Producer({"bootstrap.servers": address, "linger.ms": 5})
+        self._stopping = threading.Event()
+        self.counts: Counter[tuple[str, int]] = Counter()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.02):
+            for topic, partitions in TOPICS.items():
+                for partition in range(partitions):
+                    for _ in range(random.randrange(100)):
+                        number = self.counts[topic, partition]
+                        value = b'{"schema":' + SCHEMA + b',"payload":{"n":%d}}' % number
+                        self._producer.produce(topic, value, partition=partition)
+                        self.counts[topic, partition] += 1
+            self._producer.flush(10)
+
+    def stop(self) -> dict[str, int]:
+        """Stop and return the end offsets."""
+        self._stopping.set()
+        self._thread.join(20)
+        assert self._producer.flush(20) == 0
+        return {f"{topic}/{partition}": count for (topic, partition), count in self.counts.items()}
+
+
+def assert_whole(path: Path, ends: dict[str, int]) -> None:
+    """Every record of every partition stands in its table exactly once."""
+    for topic in TOPICS:
+        rows = DeltaTable(path / topic).to_pyarrow_table(columns=["_kafka_partition", "_kafka_offset", "n"]).to_pylist()
+        seen = Counter((row["_kafka_partition"], row["_kafka_offset"]) for row in rows)
+        assert [key for key, count in seen.items() if count > 1] == []
+        expected = {(p, o) for p in range(TOPICS[topic]) for o in range(ends[f"{topic}/{p}"])}
+        assert seen.keys() == expected
+        assert all(row["n"] == row["_kafka_offset"] for row in rows)
+
+
+def test_killed_at_any_moment_it_loads_every_record_once(broker: BrokerProcess, tmp_path: Path) -> None:
+    path = tmp_path / "lakehouse"
+    feed = Feed(broker.address)
+    for commits in (1, 3):
+        task = TaskProcess(broker, path)
+        task.until(lambda task=task, commits=commits: task.commits() >= commits)  # type: ignore[misc]
+        time.sleep(random.random() * 0.5)  # any moment will do
+        task.kill()
+    shutil.rmtree(path / "_checkpoints")
+    ends = feed.stop()
+    task = TaskProcess(broker, path)
+    task.until(lambda: task.offsets() == ends)
+    task.kill()
+    assert_whole(path, ends)

@@ -1,0 +1,337 @@
+"""The lakehouse sink on a real broker and a real Spark: what comes into tables, and what stops it."""
+
+from __future__ import annotations
+
+import base64
+import contextvars
+import datetime
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from support.broker import BrokerProcess, running_broker
+from support.lakehouse_task import Context
+
+pytest.importorskip("pyspark")
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
+
+from headrace_connectors.lakehouse.config import ErrorHandling, LakehouseSinkConfig, ValueFormat
+from headrace_connectors.lakehouse.query import LoadQuery
+from headrace_connectors.lakehouse.session import SparkProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(180)]
+
+STRING_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
+DATA = "org.apache.kafka.connect.data."
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    process = SparkProcess({"spark.master": "local[2]"}, "tests", tmp_path_factory.mktemp("spark"))
+    process.start()
+    yield process
+    process.stop()
+
+
+def produce(broker: BrokerProcess, topic: str, values: Sequence[bytes | None], partitions: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    if topic not in admin.list_topics(timeout=10).topics:
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+    producer = Producer({"bootstrap.servers": broker.address})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % partitions, timestamp=1_700_000_000_000 + number)
+    assert producer.flush(20) == 0
+
+
+def envelope(fields: list[dict[str, Any]], payload: Any, *, spaced: bool = False) -> bytes:
+    schema = {"type": "struct", "fields": fields, "optional": False, "name": "row"}
+    separators = (", ", ": ") if spaced else (",", ":")
+    return json.dumps({"schema": schema, "payload": payload}, separators=separators).encode()
+
+
+def field(name_: str, type_: str, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "optional": True, "field": name_, **more}
+
+
+class Load:
+    """A running query with the test's connector configuration."""
+
+    def __init__(
+        self,
+        spark: SparkProcess,
+        broker: BrokerProcess,
+        path: Path,
+        topics: Sequence[str],
+        regex: str | None,
+        props: Any,
+    ) -> None:
+        props = {"lakehouse.path": str(path), "lakehouse.trigger.interval.ms": "200", **props}
+        self.context = Context(broker.address, topics, props, regex)
+        config = LakehouseSinkConfig.parse(self.context.props)
+        value = ValueFormat(self.context.props)
+        errors = ErrorHandling(self.context.props)
+        self.query = LoadQuery(config, value, errors, self.context, "sink", contextvars.copy_context())
+        position = self.query.find_position()
+        checkpoints = config.checkpoint_root("sink")
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        self.query.start(spark.session, position, checkpoints, time.time_ns() // 1_000_000)
+
+    def until(self, condition: Callable[[dict[tuple[str, int], int]], bool], timeout_s: float = 90) -> None:
+        """Wait until the reported offsets meet a condition; a failure of the query is raised."""
+        deadline = time.monotonic() + timeout_s
+        changed = threading.Event()
+        while not condition(self.context.offsets):
+            assert time.monotonic() < deadline, f"only {self.context.offsets} after {timeout_s} s"
+            threading.Timer(0.2, changed.set).start()
+            self.query.await_end(changed)
+            changed.clear()
+
+    def until_offsets(self, **ends: int) -> None:
+        """Wait until each topic's partition 0 is stored up to an offset."""
+        self.until(lambda offsets: all(offsets.get((topic, 0), 0) >= end for topic, end in ends.items()))
+
+
+@pytest.fixture
+def load(spark: SparkProcess, broker: BrokerProcess, tmp_path: Path) -> Iterator[Callable[..., Load]]:
+    loads: list[Load] = []
+
+    def start(*topics: str, regex: str | None = None, **props: str) -> Load:
+        dotted = {key.replace("__", "."): value for key, value in props.items()}
+        loads.append(Load(spark, broker, tmp_path, topics, regex, dotted))
+        return loads[-1]
+
+    yield start
+    for started in loads:
+        started.query.stop()
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    table = DeltaTable(path)
+    assert table.protocol().reader_features is None
+    return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["_kafka_offset"])
+
+
+def test_every_connect_type_becomes_a_typed_column_under_its_own_name(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    decimal = {"name": DATA + "Decimal", "parameters": {"scale": "2"}}
+    fields = [
+        field("i8", "int8"),
+        field("i16", "int16"),
+        field("i32", "int32"),
+        field("i64", "int64"),
+        field("f32", "float"),
+        field("f64", "double"),
+        field("flag", "boolean"),
+        field("Upper Case.and dots", "string"),
+        field("raw", "bytes"),
+        field("price", "bytes", **decimal),
+        field("wide", "bytes", name=DATA + "Decimal", parameters={"scale": "3", "connect.decimal.precision": "30"}),
+        field("day", "int32", name=DATA + "Date"),
+        field("time", "int32", name=DATA + "Time"),
+        field("at", "int64", name=DATA + "Timestamp"),
+        field("tags", "array", items={"type": "string"}),
+        field("counts", "map", keys={"type": "string"}, values={"type": "int64"}),
+        field("by_number", "map", keys={"type": "int32"}, values={"type": "int64", "name": DATA + "Timestamp"}),
+        field("inner", "struct", fields=[field("days", "array", items={"type": "int32", "name": DATA + "Date"})]),
+        field("defaulted", "int32", default=7),
+    ]
+    wide = (-12345678901234567890123456789).to_bytes(16, "big", signed=True)
+    full = {
+        "i8": -128,
+        "i16": 32767,
+        "i32": -(2**31),
+        "i64": 2**63 - 1,
+        "f32": 1.5,
+        "f64": 0.1,
+        "flag": True,
+        "Upper Case.and dots": "žluť 🚰",
+        "raw": base64.b64encode(b"\x00\xff").decode(),
+        "price": base64.b64encode((-12345).to_bytes(2, "big", signed=True)).decode(),
+        "wide": base64.b64encode(wide).decode(),
+        "day": 19_000,
+        "time": 3_600_000,
+        "at": 1_700_000_000_123,
+        "tags": ["a", None],
+        "counts": {"x": 1},
+        "by_number": [[5, 1000]],
+        "inner": {"days": [0, None]},
+        "defaulted": None,
+    }
+    empty = dict.fromkeys(full)
+    produce(
+        broker,
+        "types",
+        [
+            envelope(fields, full),
+            None,
+            envelope(fields, empty, spaced=True),
+            envelope(fields, None),
+            envelope(fields, full),
+        ],
+    )
+    load("types").until_offsets(types=5)
+
+    first, tombstone, nulls, null_payload, last = rows_of(tmp_path / "types")
+    expected = {
+        **full,
+        "raw": b"\x00\xff",
+        "price": Decimal("-123.45"),
+        "wide": Decimal("-12345678901234567890123456.789"),
+        "day": datetime.date(2022, 1, 8),
+        "at": datetime.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=datetime.UTC),
+        "counts": [("x", 1)],
+        "by_number": [(5, datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC))],
+        "inner": {"days": [datetime.date(1970, 1, 1), None]},
+        "defaulted": 7,
+    }
+    metadata = {
+        "_kafka_topic": "types",
+        "_kafka_partition": 0,
+        "_kafka_offset": 0,
+        "_kafka_timestamp": datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC),
+    }
+    assert first == {**metadata, **expected}
+    assert last["Upper Case.and dots"] == "žluť 🚰"
+    assert {key: value for key, value in nulls.items() if value is not None}.keys() == {*metadata, "defaulted"}
+    for row in (tombstone, null_payload):
+        assert {key for key, value in row.items() if value is not None} == set(metadata)
+    types = {
+        f.name: str(f.type.type) for f in DeltaTable(tmp_path / "types").schema().fields if hasattr(f.type, "type")
+    }
+    assert types["i8"] == "byte"
+    assert types["price"] == "decimal(38,2)"
+    assert types["wide"] == "decimal(30,3)"
+    assert types["time"] == "integer"
+
+
+def test_plain_json_takes_declared_columns_and_strings_one_column(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    produce(
+        broker, "plain", [b'{"id": 1, "name": "a", "day": "2026-01-02", "x": 9}', b"null", b'{"id":2,"tags":["t"]}']
+    )
+    plain = load(
+        "plain",
+        value__converter__schemas__enable="false",
+        lakehouse__schema="id BIGINT NOT NULL, name STRING, day DATE, tags ARRAY<STRING>",
+        lakehouse__metadata__columns="false",
+    )
+    plain.until_offsets(plain=3)
+    produce(broker, "lines", [b"one", None, b"tw\xff"])
+    load("lines", value__converter=STRING_CONVERTER).until_offsets(lines=3)
+
+    table = DeltaTable(tmp_path / "plain").to_pyarrow_table().to_pylist()
+    assert table == [
+        {"id": 1, "name": "a", "day": datetime.date(2026, 1, 2), "tags": None},
+        {"id": None, "name": None, "day": None, "tags": None},
+        {"id": 2, "name": None, "day": None, "tags": ["t"]},
+    ]
+    assert [row["value"] for row in rows_of(tmp_path / "lines")] == ["one", None, "tw�"]
+
+
+def test_a_table_that_fell_behind_gets_what_it_lacks_and_the_others_nothing(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """As after a crash between two tables' commits of one batch."""
+    for topic in ("left", "right"):
+        produce(broker, topic, [envelope([field("n", "int32")], {"n": n}) for n in range(20)])
+    first = load("left", "right")
+    first.until_offsets(left=20, right=20)
+    first.query.stop()
+    shutil.rmtree(tmp_path / "right")
+    produce(broker, "left", [envelope([field("n", "int32")], {"n": n}) for n in range(20, 25)])
+    load("left", "right").until(
+        lambda _: (tmp_path / "right" / "_delta_log").exists() and len(rows_of(tmp_path / "left")) == 25
+    )
+    for topic, count in (("left", 25), ("right", 20)):
+        rows = rows_of(tmp_path / topic)
+        assert [row["n"] for row in rows] == [row["_kafka_offset"] for row in rows] == list(range(count))
+
+
+def test_parquet_files_hold_each_record_once(load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path) -> None:
+    fields = [field("n", "int64")]
+    produce(broker, "files", [envelope(fields, {"n": n}) for n in range(100)], partitions=3)
+    first = load("files", lakehouse__format="parquet")
+    first.until(lambda offsets: sum(offsets.values()) == 100)
+    first.query.stop()
+    produce(broker, "files", [envelope(fields, {"n": n}) for n in range(100, 150)], partitions=3)
+    second = load("files", lakehouse__format="parquet")
+    second.until(lambda offsets: sum(offsets.values()) == 150)
+    rows = pq.read_table(tmp_path / "files").to_pylist()
+    assert sorted(row["n"] for row in rows) == list(range(150))
+    assert len({(row["_kafka_partition"], row["_kafka_offset"]) for row in rows}) == 150
+
+
+def test_a_topic_that_appears_is_loaded_within_seconds(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    running = load(regex="late[.].*")
+    running.until(lambda _: running.query._query.lastProgress is not None)
+    produce(broker, "late.one", [envelope([field("n", "int32")], {"n": 1})])
+    began = time.monotonic()
+    running.until_offsets(**{"late.one": 1})
+    assert time.monotonic() - began < 5
+    assert [row["n"] for row in rows_of(tmp_path / "late.one")] == [1]
+
+
+def test_a_changed_schema_stops_the_task_and_says_where(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    old, new = [field("n", "int32")], [field("n", "string")]
+    produce(broker, "drift", [envelope(old, {"n": 1}), envelope(old, {"n": 2}), envelope(new, {"n": "x"})])
+    with pytest.raises(
+        Exception,
+        match=r"topic drift, partition 0, offset 2: the schema changed: the type of field n was int .* is string",
+    ):
+        load("drift").until_offsets(drift=3)
+    assert not (tmp_path / "drift").exists()
+
+
+def test_a_bad_record_stops_the_task_or_is_skipped(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    fields = [field("n", "int32"), {"type": "string", "optional": False, "field": "s"}]
+    good = envelope(fields, {"n": 1, "s": "a"})
+    bad = [b"no json", envelope(fields, {"n": "x", "s": "a"}), envelope(fields, {"n": 1, "s": None}), b'{"a": 1}']
+    produce(broker, "bad", [good, *bad, good])
+    with pytest.raises(Exception, match=r"topic bad, partition 0, offset 1: not a JSON envelope .* 3 more records"):
+        load("bad").until_offsets(bad=6)
+    load("bad", errors__tolerance="all").until_offsets(bad=6)
+    assert [row["_kafka_offset"] for row in rows_of(tmp_path / "bad")] == [0, 5]
+
+
+def test_offsets_that_retention_removed_stop_the_task(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
+    from confluent_kafka import TopicPartition
+
+    fields = [field("n", "int32")]
+    produce(broker, "gone", [envelope(fields, {"n": n}) for n in range(4)])
+    first = load("gone")
+    first.until_offsets(gone=4)
+    first.query.stop()
+    produce(broker, "gone", [envelope(fields, {"n": n}) for n in range(4, 8)])
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition("gone", 0, 6)]).values():
+        future.result(10)
+    with pytest.raises(Exception, match=r"topic gone, partition 0: offsets 4 to 5 are gone by retention"):
+        load("gone").until_offsets(gone=8)
+    load("gone", lakehouse__fail__on__data__loss="false").until_offsets(gone=8)
+    assert [row["n"] for row in rows_of(tmp_path / "gone")] == [0, 1, 2, 3, 6, 7]

@@ -1,0 +1,61 @@
+"""Runs one LakehouseSinkTask in a process of its own, as a worker would, for tests that kill it.
+
+    python lakehouse_task.py '{"address": "127.0.0.1:9092", "topics": ["t"], "props": {"lakehouse.path": "..."}}'
+
+Prints `reported {"t/0": 5}` whenever the task reports offsets, and ends with the task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+
+from headrace_connectors.lakehouse.sink import LakehouseSinkTask
+
+JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+
+
+class Context:
+    """What the platform gives to a task."""
+
+    def __init__(
+        self, address: str, topics: Sequence[str], props: Mapping[str, str], topics_regex: str | None = None
+    ) -> None:
+        self.props = {"name": "sink", "value.converter": JSON_CONVERTER, **props}
+        self.client_properties = {
+            "bootstrap.servers": address,
+            "group.id": "connect-sink",
+            "auto.offset.reset": "earliest",
+        }
+        self.topics = tuple(topics)
+        self.topics_regex = topics_regex
+        self.pause_requested = False
+        self.offsets: dict[tuple[str, int], int] = {}
+
+    def committed_offsets(self) -> Mapping[tuple[str, int], int]:
+        """What the group has committed."""
+        return {}
+
+    def report_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Keep and print what is stored."""
+        self.offsets.update(offsets)
+        print(
+            "reported", json.dumps({f"{topic}/{partition}": o for (topic, partition), o in offsets.items()}), flush=True
+        )
+
+
+def make_task(context: Context) -> LakehouseSinkTask:
+    """A started task."""
+    task = LakehouseSinkTask()
+    task.context = context
+    task.start(task.config_model.parse(context.props))
+    return task
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    order = json.loads(sys.argv[1])
+    make_task(Context(order["address"], order["topics"], order["props"], order.get("topics_regex"))).run()
