@@ -1,9 +1,9 @@
 """The reader: fetched records as columns, by assignment or as a member of a consumer group.
 
-A shell around `fetch_core` on one event loop: it keeps a fetch in flight for each leader, finds positions (committed
-offset, else auto.offset.reset), and hands out what arrived as one `FetchedBatch` for each fetched run of a partition.
-`poll` parses in the loop's thread, `poll_blocking` in the calling thread. Rebalances are carried out inside poll, in
-the thread that polls: callbacks may be plain functions or coroutine functions.
+A shell on one event loop: the fetcher reads ahead, the consumer group says what to read, and this hands out what
+arrived as one `FetchedBatch` for each fetched run of a partition. `poll` parses in the loop's thread, `poll_blocking`
+in the calling thread. Rebalances are carried out inside poll, in the thread that polls: callbacks may be plain
+functions or coroutine functions.
 """
 
 from __future__ import annotations
@@ -12,34 +12,25 @@ import asyncio
 import inspect
 import logging
 import threading
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from headrace_broker.client import offsets as offset_api
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.config_values import parse_duration_ms
 from headrace_broker.client.consumer_group import Change, ConsumerGroup, Rebalance
 from headrace_broker.client.errors import (
     BrokerError,
     ClientError,
     ClosedError,
     CommitFailedError,
-    ConnectionLostError,
     CorruptRecordsError,
-    NoOffsetError,
-    OffsetOutOfRangeError,
 )
-from headrace_broker.client.fetch_core import Answer, Chunk, FetchCore, FetchPartition
+from headrace_broker.client.fetch_core import Chunk
+from headrace_broker.client.fetcher import Fetcher
 from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.messages.fetch import FetchPartition as FetchRequestPartition
-from headrace_broker.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic, PartitionData
-from headrace_broker.protocol.notation import ZERO_UUID
 from headrace_broker.records.batch import CorruptBatchError
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
@@ -86,27 +77,18 @@ class Reader:
         self._owns_cluster = owns_cluster
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._core = FetchCore(
-            partition_bytes_max=config.max_partition_fetch_bytes,
-            read_committed=config.isolation_level == "read_committed",
-            backoff_ms=cluster.retry_pause_ms,
-        )
+        self._news = asyncio.Event()
+        self._fetcher = Fetcher(cluster, config, self.committed, self._news.set)
+        self._core = self._fetcher.core
         self._group: ConsumerGroup | None = None
         self._callbacks: dict[Change, RebalanceCallback | None] = {}
-        self._news = asyncio.Event()
-        self._errors: deque[ClientError] = deque()
-        self._out_of_range: set[TopicPartition] = set()
         self._leftovers: dict[TopicPartition, FetchedBatch] = {}
-        self._finding: asyncio.Task[None] | None = None
-        self._connecting: set[int] = set()
-        self._timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_poll_ms = self._last_commit_ms = cluster.now_ms()
         self._leaving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_woken = False
         self._closed = False
-        cluster.listeners.append(self._on_metadata)
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Reader:
@@ -175,7 +157,7 @@ class Reader:
         for topic_partition in partitions:
             self._core.resume(self._assigned(topic_partition))
         self._news.set()
-        self._pump()
+        self._fetcher.pump()
 
     @property
     def paused(self) -> list[TopicPartition]:
@@ -184,10 +166,8 @@ class Reader:
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on reading a partition at `offset`."""
-        self._core.seek(self._assigned(topic_partition), offset)
-        self._leftovers.pop(topic_partition, None)
-        self._out_of_range.discard(topic_partition)
-        self._pump()
+        self._leftovers.pop(self._assigned(topic_partition), None)
+        self._fetcher.seek(topic_partition, offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go on at the first record of these partitions (None = all assigned)."""
@@ -205,9 +185,7 @@ class Reader:
             return _first_offset(held)
         while self._core.position(topic_partition) is None:
             self._raise_error()
-            self._pump()
-            if self._finding is not None:
-                await asyncio.wait([self._finding])
+            await self._fetcher.find_position()
         position = self._core.position(topic_partition)
         assert position is not None
         return position
@@ -233,14 +211,8 @@ class Reader:
 
     async def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
         wanted = dict.fromkeys(self._core.assignment if partitions is None else partitions, timestamp)
-        for topic_partition, listed in (await self._list_offsets(wanted)).items():
+        for topic_partition, listed in (await self._fetcher.list_offsets(wanted)).items():
             self.seek(topic_partition, listed.offset)
-
-    async def _list_offsets(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, offset_api.ListedOffset]:
-        read_committed = self._config.isolation_level == "read_committed"
-        return await offset_api.list_offsets(self.cluster, timestamps, read_committed=read_committed)
 
     # -- polling -----------------------------------------------------------------------------------------------------
 
@@ -327,7 +299,7 @@ class Reader:
             if limit is not None:
                 break
         if chunks:
-            self._pump()
+            self._fetcher.pump()
         return chunks
 
     def _ready_leftovers(self) -> list[TopicPartition]:
@@ -365,7 +337,7 @@ class Reader:
                     batch = FetchedBatch(chunk.topic, chunk.partition, columns, next_offset, chunk.high_watermark)
                     batches.append(batch)
         except CorruptBatchError as error:
-            self._loop.call_soon_threadsafe(self._go_back, (chunk.topic, chunk.partition), chunk.from_offset)
+            self._loop.call_soon_threadsafe(self._fetcher.go_back, (chunk.topic, chunk.partition), chunk.from_offset)
             raise CorruptRecordsError(
                 f"{chunk.topic}-{chunk.partition} from offset {chunk.from_offset}: {error}; seek to go past it"
             ) from error
@@ -373,17 +345,11 @@ class Reader:
             batches[-1].next_offset = chunk.next_offset
         return batches
 
-    def _go_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        if topic_partition in self._core.assignment:
-            self._core.seek(topic_partition, offset)
-            self._core.back_off(topic_partition, self.cluster.now_ms())
-            self._pump()
-
     def _raise_error(self) -> None:
         if self._closed:
             raise ClosedError("the reader is closed")
-        if self._errors:
-            raise self._errors.popleft()
+        if self._fetcher.errors:
+            raise self._fetcher.errors.popleft()
         if self._group is not None and self._group.error is not None:
             raise self._group.error
 
@@ -456,7 +422,7 @@ class Reader:
         self._core.assign(partitions)
         for topic_partition in [held for held in self._leftovers if held not in set(partitions)]:
             del self._leftovers[topic_partition]
-        self._pump()
+        self._fetcher.pump()
 
     # -- committed offsets -------------------------------------------------------------------------------------------
 
@@ -510,7 +476,7 @@ class Reader:
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, offset_api.ListedOffset]:
         """Return the first offset at or after each timestamp, or at `offsets.EARLIEST` or `LATEST`."""
-        return await self._list_offsets(timestamps)
+        return await self._fetcher.list_offsets(timestamps)
 
     def _group_id(self, what: str) -> str:
         if not self._config.group_id:
@@ -527,209 +493,6 @@ class Reader:
         except ClientError as error:
             logger.warning("auto-commit: %s", error)
 
-    # -- positions ---------------------------------------------------------------------------------------------------
-
-    async def _find_positions(self) -> None:
-        """Give every partition without one a position: the committed offset, else by auto.offset.reset."""
-        attempts = 0
-        while missing := self._core.without_position():
-            try:
-                await self._apply_committed([item for item in missing if item not in self._out_of_range])
-                await self._apply_resets()
-                attempts = 0
-            except ClientError as error:
-                if not error.retriable:
-                    self._tell(error)
-                    return
-                logger.info("finding positions: %s; trying again", error)
-                await asyncio.sleep(self.cluster.retry_pause_ms(attempts) / 1000)
-                attempts += 1
-
-    async def _apply_committed(self, partitions: list[TopicPartition]) -> None:
-        if not partitions or not self._config.group_id:
-            return
-        for topic_partition, committed in (await self.committed(partitions)).items():
-            if committed is not None:
-                self._place(topic_partition, committed.offset)
-
-    async def _apply_resets(self) -> None:
-        missing = self._core.without_position()
-        if not missing:
-            return
-        policy = self._config.auto_offset_reset
-        if policy == "none":
-            names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
-            out_of_range = bool(self._out_of_range.intersection(missing))
-            kind = OffsetOutOfRangeError if out_of_range else NoOffsetError
-            what = "positions outside the log" if out_of_range else "no committed offset"
-            raise kind(f"{names}: {what}, and auto.offset.reset=none: seek")
-        timestamp = {"latest": offset_api.LATEST, "earliest": offset_api.EARLIEST}.get(policy)
-        if timestamp is None:
-            timestamp = int(time.time() * 1000) - (parse_duration_ms(policy.partition(":")[2]) or 0)
-        listed = await self._list_offsets(dict.fromkeys(missing, timestamp))
-        behind = [item for item, found in listed.items() if found.offset < 0]  # nothing as young as that: the end
-        listed |= await self._list_offsets(dict.fromkeys(behind, offset_api.LATEST)) if behind else {}
-        for topic_partition, found in listed.items():
-            self._place(topic_partition, found.offset)
-
-    def _place(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Set a position that was looked up, unless a seek or another assignment came first."""
-        if topic_partition in self._core.assignment and self._core.position(topic_partition) is None:
-            self._core.seek(topic_partition, offset)
-            self._out_of_range.discard(topic_partition)
-
-    # -- fetching ----------------------------------------------------------------------------------------------------
-
-    def _pump(self) -> None:
-        """Send every fetch that can be sent, and have missing positions found."""
-        if self._closed:
-            return
-        if self._finding is None and self._core.without_position():
-            self._finding = self._loop.create_task(self._find_positions())
-            self._finding.add_done_callback(self._found_positions)
-        now_ms = self.cluster.now_ms()
-        plans, leaderless = self._core.plan(now_ms, self._leader_of, self._is_ready)
-        for node_id, asked in plans.items():
-            self._send_fetch(node_id, asked)
-        if leaderless:
-            self.cluster.request_refresh()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self._core.retry_at_ms(now_ms)
-        if due is not None:
-            self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self._pump)
-
-    def _found_positions(self, task: asyncio.Task[None]) -> None:
-        self._finding = None
-        if not task.cancelled() and task.exception() is None and not self._errors:
-            self._pump()
-
-    def _leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
-        leader = self.cluster.view.leader(topic, partition)
-        return None if leader is None else (leader.leader_id, leader.leader_epoch)
-
-    def _is_ready(self, node_id: int) -> bool:
-        if self.cluster.ready_connection(node_id, "fetch") is not None:
-            return True
-        if node_id not in self._connecting:
-            self._connecting.add(node_id)
-            self.cluster.connect_soon(node_id, "fetch", partial(self._connected, node_id))
-        return False
-
-    def _connected(self, node_id: int) -> None:
-        self._connecting.discard(node_id)
-        self._pump()
-
-    def _send_fetch(self, node_id: int, asked: list[FetchPartition]) -> None:
-        topic_ids = {name: topic.topic_id for name, topic in self.cluster.view.topics.items()}
-        names = {part.topic for part in asked}
-        has_ids = all(topic_ids.get(name, ZERO_UUID) != ZERO_UUID for name in names)
-        topics = {name: FetchTopic(topic=name, topic_id=topic_ids.get(name, ZERO_UUID)) for name in names}
-        for part in asked:
-            topics[part.topic].partitions.append(
-                FetchRequestPartition(
-                    partition=part.partition,
-                    current_leader_epoch=part.leader_epoch,
-                    fetch_offset=part.fetch_offset,
-                    partition_max_bytes=part.max_bytes,
-                )
-            )
-        config = self._config
-        request = FetchRequest(
-            max_wait_ms=config.fetch_max_wait_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=config.fetch_max_bytes,
-            isolation_level=int(config.isolation_level == "read_committed"),
-            session_epoch=-1,
-            topics=list(topics.values()),
-            rack_id=config.client_rack,
-        )
-        connection = self.cluster.ready_connection(node_id, "fetch")
-        fetch = _Fetch(node_id, asked, {topic.topic_id: name for name, topic in topics.items()})
-        try:
-            if connection is None:
-                raise ConnectionLostError(f"broker {node_id}: the connection was lost")
-            at_most = _FETCH_VERSION_MAX if has_ids else _FETCH_BY_NAME_VERSION_MAX
-            version = connection.version_for(FetchRequest, at_most=at_most)
-            connection.send(request, version, partial(self._on_answer, fetch))
-        except ClientError as error:
-            self._on_answer(fetch, None, error)
-
-    def _on_answer(self, fetch: _Fetch, response: FetchResponse | None, error: ClientError | None) -> None:
-        self._core.fetch_done(fetch.node_id)
-        now_ms = self.cluster.now_ms()
-        if response is None:
-            logger.info("fetch from broker %d: %s", fetch.node_id, error)
-            for asked in fetch.asked.values():
-                self._core.lose(asked, now_ms)
-            self.cluster.request_refresh()
-        elif response.error_code != ErrorCode.NONE:
-            for asked in fetch.asked.values():
-                self._refused(asked, ErrorCode.of(response.error_code), now_ms)
-        else:
-            size_bytes = 0
-            for topic in response.responses:
-                name = topic.topic or fetch.names.get(topic.topic_id, "")
-                for part in topic.partitions:
-                    size_bytes += self._on_partition(fetch, name, part, now_ms)
-            self._core.response_size(fetch.node_id, size_bytes)
-        self._pump()
-
-    def _on_partition(self, fetch: _Fetch, topic: str, part: PartitionData, now_ms: float) -> int:
-        """Take one partition's part of an answer; returns the size of its records."""
-        asked = fetch.asked.get((topic, part.partition_index))
-        if asked is None:
-            return 0
-        if part.error_code != ErrorCode.NONE:
-            self._refused(asked, ErrorCode.of(part.error_code), now_ms)
-            return 0
-        records = part.records
-        view = memoryview(records) if records is not None and not isinstance(records, list) else None
-        aborted = [(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()]
-        try:
-            answer = self._core.receive(
-                fetch.node_id,
-                asked,
-                view,
-                high_watermark=part.high_watermark,
-                log_start_offset=part.log_start_offset,
-                aborted=aborted,
-            )
-        except CorruptBatchError as error:
-            self._core.lose(asked, now_ms)
-            self._tell(CorruptRecordsError(f"{topic}-{asked.partition} from offset {asked.fetch_offset}: {error}"))
-            return 0
-        if answer is Answer.RECORDS:
-            self._news.set()
-        return len(view) if view is not None else 0
-
-    def _refused(self, asked: FetchPartition, code: ErrorCode, now_ms: float) -> None:
-        answer = self._core.refuse(asked, code, now_ms)
-        subject = f"{asked.topic}-{asked.partition}"
-        if answer is Answer.REFRESH:
-            logger.info("fetch of %s: %s; refreshing metadata", subject, code.name)
-            self.cluster.request_refresh()
-        elif answer is Answer.RESET:
-            logger.warning("%s: offset %d is outside the log", subject, asked.fetch_offset)
-            self._out_of_range.add((asked.topic, asked.partition))
-            self._core.forget_position((asked.topic, asked.partition))
-        elif answer is Answer.ERROR:
-            self._tell(BrokerError(code, f"fetch of {subject}"))
-
-    def _tell(self, error: ClientError) -> None:
-        """Have the next poll raise it."""
-        self._errors.append(error)
-        self._news.set()
-
-    def _on_metadata(self, view: object) -> None:
-        self._pump()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self, *, leave_group: bool = True) -> None:
@@ -739,31 +502,22 @@ class Reader:
         if self._commits_by_itself and self._core.assignment:
             await self._commit_by_itself()
         self._closed = True
-        for timer in (self._timer, self._idle_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._on_metadata in self.cluster.listeners:
-            self.cluster.listeners.remove(self._on_metadata)
-        tasks = [task for task in (self._finding, *self._tasks) if task is not None]
-        for task in tasks:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        await self._fetcher.stop()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._group is not None and leave_group:
             await self._group.leave("the reader was closed")
         self._news.set()
         if self._owns_cluster:
             await self.cluster.close()
 
-
-class _Fetch:
-    """A Fetch request in flight: what was asked, and the names behind its topic ids."""
-
-    __slots__ = ("asked", "names", "node_id")
-
-    def __init__(self, node_id: int, asked: list[FetchPartition], names: dict[bytes, str]) -> None:
-        self.node_id = node_id
-        self.asked = {(part.topic, part.partition): part for part in asked}
-        self.names = names
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _first_offset(batch: FetchedBatch) -> int:

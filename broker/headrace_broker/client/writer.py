@@ -1,10 +1,8 @@
 """The writer: columns in, built record batches out, one acknowledgement for each `send`.
 
-A shell around `writer_core` on one event loop. Batches are built in the thread that sends, so that the loop only
-moves bytes; `send_blocking` is for other threads, everything else for the loop's own. Sends smaller than batch.size
-gather for linger.ms; larger ones leave at once, whole, cut only at batch.size when that key was given, else at 256
-KiB. A bounded number of bytes waits (buffer.memory): `ready` and `send_blocking` wait for room. Two locks:
-`_send_lock` keeps senders in order while they build, `_room` guards the count of buffered bytes.
+A shell around `writer_core` on one event loop. The `batcher` builds in the thread that sends, so that the loop only
+moves bytes; `send_blocking` is for other threads, everything else for the loop's own. A bounded number of bytes waits
+(buffer.memory): `ready` and `send_blocking` wait for room.
 """
 
 from __future__ import annotations
@@ -12,23 +10,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from headrace_broker.client import delivery as deliveries
-from headrace_broker.client.accumulator import Accumulator, estimate_bytes, runs
+from headrace_broker.client.batcher import Batcher
 from headrace_broker.client.cluster import Cluster
-from headrace_broker.client.cluster_view import TopicView
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.delivery import Delivery, RecordMetadata, Share
+from headrace_broker.client.delivery import Delivery, RecordMetadata
 from headrace_broker.client.errors import (
     BrokerError,
-    BufferExhaustedError,
     ClientError,
     ClosedError,
     ConnectionLostError,
@@ -37,7 +31,6 @@ from headrace_broker.client.errors import (
     RecordTooLargeError,
     TimedOutError,
 )
-from headrace_broker.client.partitioner import StickyPartitioner, split_by_key
 from headrace_broker.client.writer_core import ReadyBatch, RequestPlan, Verdict, WriterCore
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -48,7 +41,6 @@ from headrace_broker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from headrace_broker.records.batch import HEADER_SIZE
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
@@ -57,7 +49,6 @@ __all__ = ["RecordMetadata", "Writer"]
 
 logger = logging.getLogger(__name__)
 
-_BATCH_BYTES_DEFAULT = 256 * 1024
 _PRODUCE_VERSION_MAX = 12
 """The last version that names topics; 13 has ids."""
 
@@ -73,9 +64,6 @@ class Writer:
         self._owns_cluster = owns_cluster
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        given = "batch.size" in config.explicit
-        batch_bytes = config.batch_size if given else max(_BATCH_BYTES_DEFAULT, config.batch_size)
-        self._batch_bytes_max = max(min(batch_bytes, config.max_request_size) - HEADER_SIZE, 1)
         self._core = WriterCore(
             idempotent=config.enable_idempotence,
             waits_for_answers=config.acks != 0,
@@ -84,15 +72,7 @@ class Writer:
             retries_max=config.retries,
             backoff_ms=cluster.retry_pause_ms,
         )
-        self._sticky = StickyPartitioner(config.batch_size, random.Random())
-        self._send_lock = threading.Lock()
-        self._room = threading.Condition(threading.Lock())
-        self._buffered_bytes = 0
-        self._threads_waiting = 0
-        self._ready_waiters: list[asyncio.Future[None]] = []
-        self._accumulators: dict[tuple[str, int], Accumulator] = {}
-        self._built: list[ReadyBatch] = []
-        self._handoff: deque[ReadyBatch] = deque()
+        self._batcher = Batcher(cluster, config, self._wake)
         self._parked: dict[str, list[tuple[int | None, RecordColumns, Delivery]]] = {}
         self._open: set[Delivery] = set()
         self._wake_due = False
@@ -124,7 +104,7 @@ class Writer:
         elif topic in self._parked or topic not in self.cluster.view.topics:
             self._park(topic, partition, columns, delivery)
         else:
-            self._enqueue(topic, partition, columns, delivery)
+            self._batcher.send(topic, partition, columns, delivery)
         return future
 
     def send_blocking(
@@ -138,18 +118,15 @@ class Writer:
         timeout = self._config.max_block_ms if timeout_ms is None else timeout_ms
         if topic not in self.cluster.view.topics:
             asyncio.run_coroutine_threadsafe(self.cluster.topic(topic, timeout), self._loop).result()
-        self._wait_for_room(timeout)
+        self._batcher.wait_for_room(timeout)
         future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
-        self._enqueue(topic, partition, columns, self._delivery(topic, partial(_settle_future, future)))
+        self._batcher.send(topic, partition, columns, self._delivery(topic, partial(_settle_future, future)))
         time.sleep(0)  # lets the loop's thread have the interpreter, if it waits for it
         return future
 
     async def ready(self) -> None:
         """Wait until less than buffer.memory is waiting to be acknowledged."""
-        while self._buffered_bytes >= self._config.buffer_memory and not self._closed:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._ready_waiters.append(waiter)
-            await waiter
+        await self._batcher.ready()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send what is gathered and wait until everything sent before is acknowledged or has failed.
@@ -157,7 +134,7 @@ class Writer:
         Failures are told by each send's own future. Raises TimedOutError.
         """
         waiting = list(self._open)
-        self._seal_all()
+        self._batcher.seal_all()
         self._wake()
         done: asyncio.Future[None] = self._loop.create_future()
         left = len(waiting)
@@ -191,6 +168,7 @@ class Writer:
         except TimedOutError as error:
             logger.warning("closing: %s", error)
         self._closed = True
+        self._batcher.close()
         self._abort(ClosedError("the writer was closed before the records were acknowledged"))
         if self._on_metadata in self.cluster.listeners:
             self.cluster.listeners.remove(self._on_metadata)
@@ -205,9 +183,7 @@ class Writer:
     @property
     def buffered_bytes(self) -> int:
         """How many bytes wait to be acknowledged."""
-        return self._buffered_bytes
-
-    # -- from columns to batches (any thread) ------------------------------------------------------------------------
+        return self._batcher.buffered_bytes
 
     def _delivery(self, topic: str, on_done: _Completion) -> Delivery:
         delivery = Delivery(topic, on_done)
@@ -219,151 +195,6 @@ class Writer:
         delivery.expect_part()
         delivery.part_failed(error)
         delivery.sealed()
-
-    def _enqueue(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Cut, build or gather the records, and hand what is ready to the loop.
-
-        Batches are handed over after the last one is counted in the delivery, so that only one thread at a time has it.
-        """
-        if columns.timestamps is None:
-            columns.timestamps = int(time.time() * 1000)
-        with self._send_lock:
-            try:
-                if self._closed:
-                    raise ClosedError("the writer is closed")
-                for number, part in self._partitioned(topic, partition, columns).items():
-                    self._append(topic, number, part, delivery)
-            except Exception as error:  # noqa: BLE001  (keys and values that are no bytes fail in many ways)
-                if not isinstance(error, ClientError):
-                    error = ClientError(f"records for {topic} cannot be sent: {error}")
-                delivery.expect_part()
-                self._fail_shares([Share(delivery, len(columns))], error)
-            if delivery.is_waiting:
-                delivery.sealed()
-            else:
-                self._loop.call_soon_threadsafe(delivery.sealed)
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        self._handoff.extend(self._built)
-        self._built.clear()
-        self._wake()
-
-    def _fail_shares(self, shares: list[Share], error: ClientError) -> None:
-        """Fail deliveries in the loop's thread, which owns them."""
-        self._loop.call_soon_threadsafe(deliveries.fail, shares, error)
-
-    def _partitioned(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
-        view = self.cluster.view.topics.get(topic)
-        if view is None:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
-        if not len(columns):
-            return {}
-        if partition is not None:
-            if not 0 <= partition < len(view.partitions):
-                raise BrokerError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"{topic}-{partition}",
-                    f"the topic has {len(view.partitions)} partitions",
-                )
-            return {partition: columns}
-        return self._partitioned_by_key(view, columns)
-
-    def _partitioned_by_key(self, view: TopicView, columns: RecordColumns) -> dict[int, RecordColumns]:
-        count = len(view.partitions)
-        if count == 1:
-            return {0: columns}
-        keyless = self._sticky.partition(view.name, view.available or range(count))
-        if self._config.partitioner_ignore_keys:
-            return {keyless: columns}
-        return split_by_key(columns, count, keyless)
-
-    def _append(self, topic: str, partition: int, columns: RecordColumns, delivery: Delivery) -> None:
-        size = estimate_bytes(columns)
-        self._sticky.produced(topic, size)
-        key = (topic, partition)
-        for run, run_bytes in runs(columns, size, self._batch_bytes_max):
-            delivery.expect_part()
-            self._reserve(run_bytes)
-            gathered = self._accumulators.get(key)
-            if gathered is not None and gathered.size_bytes + run_bytes > self._config.batch_size:
-                self._seal(key)
-                gathered = None
-            if gathered is None:
-                gathered = self._accumulators[key] = Accumulator(topic, partition, self._loop.time() * 1000)
-            gathered.add(run, run_bytes, Share(delivery, len(run)))
-            if run_bytes >= self._config.batch_size:
-                self._seal(key)
-
-    def _seal(self, key: tuple[str, int]) -> None:
-        """Build what was gathered; if that fails, build each send by itself, so that only the bad one fails."""
-        gathered = self._accumulators.pop(key)
-        try:
-            self._build(gathered)
-        except Exception as error:  # noqa: BLE001  (whatever the builder says about values that are no bytes)
-            if len(gathered.pieces) > 1:
-                for single in gathered.singles():
-                    self._accumulators[key] = single
-                    self._seal(key)
-                return
-            if not isinstance(error, ClientError):
-                error = ClientError(f"{key[0]}-{key[1]}: records cannot be built into a batch: {error}")
-            self._release_from_any_thread(gathered.size_bytes)
-            self._fail_shares(gathered.shares, error)
-
-    def _build(self, gathered: Accumulator) -> None:
-        columns = gathered.columns()
-        data = build_batch(
-            columns, compression=self._config.compression, compression_level=self._config.compression_level
-        )
-        topic, partition = gathered.topic, gathered.partition
-        if len(data) > self._config.max_request_size and len(columns) == 1:
-            raise RecordTooLargeError(
-                f"{topic}-{partition}: a record of {len(data)} bytes is larger than "
-                f"max.request.size={self._config.max_request_size}"
-            )
-        deadline = self._loop.time() * 1000 + self._config.delivery_timeout_ms
-        batch = ReadyBatch(topic, partition, data, len(columns), deadline, gathered.shares)
-        batch.reserved_bytes = gathered.size_bytes
-        self._built.append(batch)
-
-    def _reserve(self, size_bytes: int) -> None:
-        with self._room:
-            self._buffered_bytes += size_bytes
-
-    def _wait_for_room(self, timeout_ms: float) -> None:
-        with self._room:
-            if self._buffered_bytes < self._config.buffer_memory:
-                return
-            self._threads_waiting += 1
-            try:
-                has_room = self._room.wait_for(
-                    lambda: self._buffered_bytes < self._config.buffer_memory or self._closed,
-                    min(timeout_ms / 1000, threading.TIMEOUT_MAX),
-                )
-            finally:
-                self._threads_waiting -= 1
-        if self._closed:
-            raise ClosedError("the writer was closed")
-        if not has_room:
-            raise BufferExhaustedError(
-                f"{self._buffered_bytes} bytes wait to be acknowledged (buffer.memory={self._config.buffer_memory}) "
-                f"and none was within {timeout_ms:.0f} ms"
-            )
-
-    def _release_from_any_thread(self, size_bytes: int) -> None:
-        self._loop.call_soon_threadsafe(self._release, size_bytes)
-
-    def _release(self, size_bytes: int) -> None:
-        with self._room:
-            self._buffered_bytes -= size_bytes
-            if self._threads_waiting:
-                self._room.notify_all()
-        if self._ready_waiters and self._buffered_bytes < self._config.buffer_memory:
-            waiters, self._ready_waiters = self._ready_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
 
     def _wake(self) -> None:
         """Have the loop look at what is new, once however often it is called."""
@@ -396,7 +227,7 @@ class Writer:
             if error is not None:
                 self._refuse(delivery, error)
             else:
-                self._enqueue(topic, partition, columns, delivery)
+                self._batcher.send(topic, partition, columns, delivery)
 
     def _pump(self) -> None:
         """Move everything that can move: gathered sends, new batches, deadlines, requests."""
@@ -404,9 +235,9 @@ class Writer:
         if self._closed:
             return
         now_ms = self._loop.time() * 1000
-        self._seal_due(now_ms)
-        while self._handoff:
-            self._core.add(self._handoff.popleft())
+        self._batcher.seal_due(now_ms, self._core.can_take_more)
+        for batch in self._batcher.take_built():
+            self._core.add(batch)
         for batch in self._core.expire(now_ms):
             self._fail(batch, self._delivery_timeout(batch))
         if self._core.needs_producer_id and not self._asks_producer_id:
@@ -419,27 +250,6 @@ class Writer:
             self._core.leaderless.clear()
             self.cluster.request_refresh()
         self._arm_timer(now_ms)
-
-    def _seal_due(self, now_ms: float) -> None:
-        if not self._accumulators:
-            return
-        if not self._send_lock.acquire(blocking=False):  # a sender is building: it wakes us when it is done
-            return
-        try:
-            for key, gathered in list(self._accumulators.items()):
-                if now_ms - gathered.opened_ms >= self._config.linger_ms and self._core.can_take_more(*key):
-                    self._seal(key)
-            self._handoff.extend(self._built)
-            self._built.clear()
-        finally:
-            self._send_lock.release()
-
-    def _seal_all(self) -> None:
-        with self._send_lock:
-            for key in list(self._accumulators):
-                self._seal(key)
-            self._handoff.extend(self._built)
-            self._built.clear()
 
     def _leader_of(self, topic: str, partition: int) -> int | None:
         view = self.cluster.view.leader(topic, partition)
@@ -522,7 +332,7 @@ class Writer:
 
     def _conclude(self, batch: ReadyBatch, verdict: Verdict, base_offset: int, error: ClientError | None) -> None:
         if verdict is Verdict.DONE:
-            self._release(batch.reserved_bytes)
+            self._batcher.release(batch.reserved_bytes)
             deliveries.acknowledge(batch.completion, batch.partition, base_offset)
         elif verdict is Verdict.SPLIT:
             self._split(batch)
@@ -545,7 +355,7 @@ class Writer:
         )
 
     def _fail(self, batch: ReadyBatch, error: ClientError) -> None:
-        self._release(batch.reserved_bytes)
+        self._batcher.release(batch.reserved_bytes)
         deliveries.fail(batch.completion, error)
 
     def _split(self, batch: ReadyBatch) -> None:
@@ -590,20 +400,16 @@ class Writer:
 
     def _abort(self, error: ClientError) -> None:
         """Fail everything that is not acknowledged yet."""
-        self._seal_all()
-        while self._handoff:
-            self._core.add(self._handoff.popleft())
+        if not self._closed:
+            self._batcher.seal_all()
+        for batch in self._batcher.take_built():
+            self._core.add(batch)
         for batch in self._core.abort():
             self._fail(batch, error)
         for waiting in list(self._parked.values()):
             for _, _, delivery in waiting:
                 self._refuse(delivery, error)
             waiting.clear()
-        with self._room:
-            self._room.notify_all()
-        for waiter in self._ready_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _on_metadata(self, view: object) -> None:
         if not self._core.is_idle:
@@ -613,11 +419,9 @@ class Writer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._core.next_event_ms(now_ms)
-        for key, gathered in list(self._accumulators.items()):
-            if self._core.can_take_more(*key):
-                lingered = gathered.opened_ms + self._config.linger_ms
-                due = lingered if due is None else min(due, lingered)
+        lingered = self._batcher.next_due_ms(self._core.can_take_more)
+        events = [when for when in (self._core.next_event_ms(now_ms), lingered) if when is not None]
+        due = min(events, default=None)
         if due is not None:
             self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self._wake)
 
