@@ -95,6 +95,7 @@ class TimestampConverter(KeyOrValue):
         self._field = config.field
         self._target = config.target_type
         text_format = SimpleDateFormat(config.format, dt.date.today()) if config.format.strip() else None
+        self._precision = config.unix_precision
         self._readers = _readers(text_format, config.unix_precision)
         self._write = _writers(text_format, config.unix_precision)[config.target_type]
         self._replace_null = config.replace_null_with_default
@@ -102,7 +103,17 @@ class TimestampConverter(KeyOrValue):
 
     def _converter(self, source: str) -> Callable[[Any], Any]:
         read, write = self._readers[source], self._write
+        if source == self._target == "unix":
+            return self._rounded  # years beyond Python's calendar go through
         return lambda value: None if value is None else write(read(value))
+
+    def _rounded(self, value: Any) -> Any:
+        """A Unix time without what is less than a millisecond."""
+        if value is None:
+            return None
+        _require(int, value, "Unix timestamp to be a Long")
+        unit = _PER_MILLISECOND.get(self._precision, 1)
+        return _truncated(value, unit) * unit
 
     def _target_schema(self, optional: bool) -> Schema:
         schema = _SCHEMAS[self._target]

@@ -23,6 +23,7 @@ from headrace.data.schema import INT_RANGES, Schema, Type
 
 _encoder = msgspec.json.Encoder()
 _lower_hex = re.compile(rb"\\(?:\\|u00([01][0-9a-f]))")
+_four_bytes = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 _SAFE = {str, int, bool, type(None)}
 
 
@@ -56,10 +57,15 @@ def encode_list(schema: Schema | None, values: list[Any], style: Style) -> list[
 
 
 def _java_escapes(text: bytes) -> bytes:
-    """Jackson writes the hexadecimal digits of control characters in upper case."""
-    if b"\\" not in text or b"\\u00" not in text:  # the first look is a memchr, and mostly enough
-        return text
-    return _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
+    """Jackson's spelling: control characters in upper case, characters beyond 16 bits as two escaped surrogates."""
+    if b"\\" in text and b"\\u00" in text:  # the first look is a memchr, and mostly enough
+        text = _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
+    return text if text.isascii() else _four_bytes.sub(_surrogates, text)
+
+
+def _surrogates(match: re.Match[bytes]) -> bytes:
+    offset = ord(match[0].decode()) - 0x10000
+    return b"\\u%04X\\u%04X" % (0xD800 + (offset >> 10), 0xDC00 + (offset & 0x3FF))
 
 
 def _lines(items: list[Any]) -> list[bytes]:

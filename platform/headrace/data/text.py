@@ -81,7 +81,7 @@ def date_text(value: dt.date | dt.time | dt.datetime) -> str:
     else:
         moment = dt.datetime.combine(dt.date(1970, 1, 1), value)
     day = f"{_WEEKDAYS[moment.weekday()]} {_MONTHS[moment.month - 1]} {moment.day:02}"
-    return f"{day} {moment.hour:02}:{moment.minute:02}:{moment.second:02} UTC {moment.year:04}"
+    return f"{day} {moment.hour:02}:{moment.minute:02}:{moment.second:02} UTC {moment.year}"
 
 
 def _untyped(value: Any) -> str:

@@ -137,6 +137,12 @@ class _Parser:
             return True
         return False
 
+    def _is_next(self, expected: str) -> bool:
+        position = self.next
+        accepted = self._accept(expected)
+        self.next = position
+        return accepted
+
     def value(self, embedded: bool) -> Parsed:
         if embedded and self._accept('"'):
             return self._quoted()
@@ -165,7 +171,7 @@ class _Parser:
             parsed = _temporal(token)
             if parsed is not None:
                 return parsed
-        if _NUMBER.fullmatch(token):
+        if token[0] != "." and _NUMBER.fullmatch(token):
             return _number(Decimal(token))
         raise DataError("Failed to parse embedded value")
 
@@ -184,9 +190,9 @@ class _Parser:
     def _array(self) -> Parsed:
         items: list[Parsed] = []
         while not self._accept("]"):
-            if items and not self._accept(","):
-                raise DataError("Array elements missing ',' delimiter")
             items.append(self.value(embedded=True))
+            if not self._accept(",") and not self._is_next("]"):
+                raise DataError("Array elements missing ',' delimiter")
         element = _merged([item.schema for item in items])
         values = [_aligned(element, item.value) for item in items]
         return Parsed(Schema(Type.ARRAY, value_schema=element), values)
@@ -266,6 +272,8 @@ def _merged(schemas: list[Schema | None]) -> Schema | None:
 
 
 def _aligned(schema: Schema | None, value: Any) -> Any:
+    if schema is not None and value is None:
+        raise DataError("Unable to convert a null value to a schema that requires a value")
     if schema is not None and isinstance(value, int) and schema.type in (Type.FLOAT32, Type.FLOAT64):
         return float(value)
     return value

@@ -71,6 +71,7 @@ PAYLOADS: list[tuple[Schema, Any, bytes]] = [
     (BYTES_SCHEMA, b"test-string", b'"dGVzdC1zdHJpbmc="'),
     (STRING_SCHEMA, 'a"b\\c/\u00e9\u2028\x1f\x7f\n', '"a\\"b\\\\c/\u00e9\u2028\\u001F\x7f\\n"'.encode()),
     (STRING_SCHEMA, "\\u001f", b'"\\\\u001f"'),
+    (STRING_SCHEMA, "\U0001f600 \u1f60", '"\\uD83D\\uDE00 \u1f60"'.encode()),
     (array(INT32_SCHEMA), [1, 2, 3], b"[1,2,3]"),
     (map_of(STRING_SCHEMA, INT32_SCHEMA), {"key1": 12, "key2": 15}, b'{"key1":12,"key2":15}'),
     (map_of(INT32_SCHEMA, INT32_SCHEMA), {1: 12, 2: 15}, b"[[1,12],[2,15]]"),

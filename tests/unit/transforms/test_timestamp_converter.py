@@ -7,7 +7,15 @@ import pytest
 
 from headrace.api.errors import ConfigErrors
 from headrace.data.logical import DATE_SCHEMA, OPTIONAL_TIMESTAMP_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA
-from headrace.data.schema import INT32_SCHEMA, INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+    struct,
+)
 from headrace.data.struct import Struct
 from support.transforms import failures, make, one, source, values
 
@@ -58,6 +66,12 @@ def test_unix_precision(precision: str, number: int, written: int) -> None:
     there = make("TimestampConverter$Value", target__type="Timestamp", unix__precision=precision)
     back = make("TimestampConverter$Value", target__type="unix", unix__precision=precision)
     assert one(back, *reversed(one(there, number, INT64_SCHEMA))) == (INT64_SCHEMA, written)
+
+
+def test_unix_to_unix_knows_no_calendar() -> None:
+    convert = make("TimestampConverter$Value", target__type="unix", unix__precision="microseconds")
+    assert one(convert, 2**62 + 1500, INT64_SCHEMA) == (INT64_SCHEMA, (2**62 + 1500) // 1000 * 1000)
+    assert list(failures(convert, source([True], BOOLEAN_SCHEMA))) == [0]
 
 
 def test_a_field() -> None:
