@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConnectError
@@ -67,3 +68,7 @@ class FileStreamSinkConnector(SinkConnector):
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """The same for each."""
         return [self._config.originals] * max_tasks
+
+    def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Any offset will do: the file is only appended to."""
+        return True

@@ -127,6 +127,7 @@ class _Standalone:
             data,
         )
         properties = {**self._config.properties, "bootstrap.servers": address}
+        properties.setdefault("headrace.static.members", "true")  # nobody else knows this broker's address
         properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
         return WorkerConfig.standalone(properties)
 

@@ -41,6 +41,8 @@ def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
     }
+    if worker.get("headrace.static.members", "false").strip().lower() == "true":
+        defaults["group.instance.id"] = f"connector-consumer-{task}"
     return _common(worker, f"connector-consumer-{task}") | defaults | _layers(worker, connector, "consumer.")
 
 

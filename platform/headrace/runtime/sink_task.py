@@ -29,14 +29,17 @@ from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
 from headrace.runtime.task_unit import TaskUnit
 from headrace.runtime.tolerance import ErrorPolicy, Stages
+from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ClientError
 from headrace_broker.client.reader import FetchedBatch, OffsetAndMetadata, Reader
+from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS = 1000
 DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
+LEAVE_TIMEOUT_S = 2.0
 READ_AHEAD = 2  # polls whose records may wait for the task
 RETRY_BACKOFF_MS = 100
 
@@ -60,6 +63,8 @@ class SinkTaskUnit(TaskUnit):
         self._pump: asyncio.Task[None] | None = None
         self._chain: TransformChain | None = None
         self._closing = False
+        self._cluster: Cluster | None = None
+        self._static_member: tuple[str, str | None] = ("", None)
 
     # the task's thread
 
@@ -275,7 +280,9 @@ class SinkTaskUnit(TaskUnit):
         for warning in config.warnings:
             log.warning("%s", warning)
         self._credit = asyncio.Semaphore(READ_AHEAD)
-        self.reader = await Reader.open(config)
+        self._cluster = await Cluster.open(config)
+        self._static_member = (config.group_id or "", config.group_instance_id)
+        self.reader = await Reader.open(config, cluster=self._cluster)
         self._pump = self.loop.create_task(self._read_forever(self.reader))
         self.background(self._commit_forever())
 
@@ -374,7 +381,24 @@ class SinkTaskUnit(TaskUnit):
     async def _close_clients(self) -> None:
         if self.reader is not None:
             await self.reader.close()
+            await self._leave_for_good()
+        if self._cluster is not None:
+            await self._cluster.close()
         await self.errors.close()
+
+    async def _leave_for_good(self) -> None:
+        """Remove a static member from its group: it stays after a crash, not after a stop."""
+        group_id, instance_id = self._static_member
+        if instance_id is None or self._cluster is None:
+            return
+        leaver = MemberIdentity(member_id="", group_instance_id=instance_id, reason="the task was stopped")
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._cluster.request_coordinator(
+                    group_id, LeaveGroupRequest(group_id=group_id, members=[leaver])
+                )
+        except (ClientError, TimeoutError) as error:
+            log.info("Leaving group %s was not confirmed: %s", group_id, error)
 
 
 class _Context:

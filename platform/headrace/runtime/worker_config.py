@@ -76,6 +76,13 @@ STANDALONE = ConfigDef(
         _key("rest.extension.classes", _LIST, [], "REST extensions."),
         _key("task.isolation", _STRING, "process", "Where tasks run: process, connector or thread.", _isolation),
         _key("headrace.data.dir", _STRING, "headrace-data", "Data of the embedded broker and the offsets file."),
+        _key(
+            "headrace.static.members",
+            _BOOL,
+            False,
+            "Sink tasks keep their place in their groups over a crash and go on at once, instead of after "
+            "session.timeout.ms. Not where another worker runs a connector of the same name. Embedded broker: true.",
+        ),
         _key("connector.validation.timeout.ms", _LONG, 60_000, "How long a call into a connector may take."),
     ]
 )
