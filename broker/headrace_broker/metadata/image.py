@@ -14,7 +14,6 @@ from headrace_broker.protocol.metadata_records import MetadataRecord
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
-NO_LEADER = -1
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 

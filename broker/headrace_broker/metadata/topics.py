@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace_broker.log.config import TOPIC_CONFIGS, config_in_force
 from headrace_broker.metadata.configs import topic_config_records
-from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from headrace_broker.metadata.image import MetadataImage, TopicImage
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.placement import place_partitions
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, topic_name_fault, unified_names
@@ -317,8 +317,3 @@ def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic) -> li
             for index, item in enumerate(wanted.assignments)
         ]
     return _partition_records(image, topic.topic_id, current, assignments)
-
-
-def partition_of(topic: TopicImage, index: int) -> PartitionImage | None:
-    """The partition with this number, or None (negative numbers are no partitions)."""
-    return topic.partitions[index] if 0 <= index < len(topic.partitions) else None

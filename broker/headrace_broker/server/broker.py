@@ -328,6 +328,7 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         max_size=config.group_max_size,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offset_commit_timeout_ms=config.offsets_commit_timeout_ms,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         batch_size_bytes_max=config.log_defaults.max_message_bytes,
     )

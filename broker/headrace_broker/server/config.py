@@ -63,8 +63,7 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _key("offsets.topic.num.partitions", 50, minimum=1)
     offsets_topic_replication_factor: int = _key("offsets.topic.replication.factor", 3, minimum=1, maximum=32767)
     offsets_topic_segment_bytes: int = _key("offsets.topic.segment.bytes", 104_857_600, minimum=1)
-    offsets_topic_compression_codec: int = _key("offsets.topic.compression.codec", 0, minimum=0, maximum=4)
-    offsets_load_buffer_size: int = _key("offsets.load.buffer.size", 5_242_880, minimum=1)
+    offsets_commit_timeout_ms: int = _key("offsets.commit.timeout.ms", 5000, minimum=1)
     offsets_retention_minutes: int = _key("offsets.retention.minutes", 10_080, minimum=1)
     offsets_retention_check_interval_ms: int = _key("offsets.retention.check.interval.ms", 600_000, minimum=1)
     offset_metadata_max_bytes: int = _key("offset.metadata.max.bytes", 4096)
@@ -73,10 +72,6 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = _key("group.max.session.timeout.ms", 1_800_000)
     group_max_size: int = _key("group.max.size", 2147483647, minimum=1)
     log_retention_check_interval_ms: int = _key("log.retention.check.interval.ms", 300_000, minimum=1)
-    log_flush_offset_checkpoint_interval_ms: int = _key("log.flush.offset.checkpoint.interval.ms", 60_000, minimum=0)
-    replica_high_watermark_checkpoint_interval_ms: int = _key(
-        "replica.high.watermark.checkpoint.interval.ms", 5000, minimum=1
-    )
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000, minimum=1)
 
     listeners: tuple[Listener, ...] = ()

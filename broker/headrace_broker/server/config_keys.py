@@ -86,21 +86,23 @@ group.consumer.heartbeat.interval.ms group.consumer.session.timeout.ms group.coo
 group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads host.name
 initial.broker.registration.timeout.ms inter.broker.protocol.version kafka.metrics.polling.interval.secs
 kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-log.message.format.version metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
-metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
-metadata.max.retention.ms metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
-num.io.threads num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
-num.replica.fetchers offsets.commit.required.acks offsets.commit.timeout.ms password.encoder.secret
+log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms log.message.format.version
+metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
+metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
+metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
+num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
+offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret
 producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests replica.fetch.backoff.ms
 replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
-request.timeout.ms reserved.broker.max.id sasl.enabled.mechanisms server.max.startup.time.ms
-share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
-socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms telemetry.max.bytes
-transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
-transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
-transaction.state.log.min.isr transaction.state.log.num.partitions transaction.state.log.replication.factor
-transaction.state.log.segment.bytes transactional.id.expiration.ms unstable.api.versions.enable
-unstable.feature.versions.enable zookeeper.connect zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
+replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
+replica.socket.receive.buffer.bytes replica.socket.timeout.ms request.timeout.ms reserved.broker.max.id
+sasl.enabled.mechanisms server.max.startup.time.ms share.coordinator.state.topic.min.isr
+share.coordinator.state.topic.replication.factor socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
+transaction.max.timeout.ms transaction.remove.expired.transaction.cleanup.interval.ms
+transaction.state.log.load.buffer.size transaction.state.log.min.isr transaction.state.log.num.partitions
+transaction.state.log.replication.factor transaction.state.log.segment.bytes transactional.id.expiration.ms
+unstable.api.versions.enable unstable.feature.versions.enable zookeeper.connect zookeeper.connection.timeout.ms
+zookeeper.session.timeout.ms
 """
 NO_MEANING_HERE = frozenset(_NO_MEANING_HERE.split())

@@ -76,11 +76,6 @@ class Slot:
             self.filled = True
             connection.slot_filled(self)
 
-    def fail(self, reason: str) -> None:
-        """The request cannot be answered: close its connection."""
-        if self._connection is not None:
-            self._connection.close(reason)
-
 
 class Connection(asyncio.BufferedProtocol):
     """The asyncio side of a connection; see the module's text for what it guarantees."""
