@@ -53,7 +53,7 @@ class TopicRows:
     def unreadable(self) -> Iterator[tuple[int, str | None, str | None]]:
         """Yield (row, the source's error, the payload that did not parse) for each record that is no row."""
         errors = self.kafka["error"].combine_chunks()
-        payloads = self.values.field(BAD) if self.values is not None else pa.nulls(len(self), pa.string())
+        payloads = _field(self.values, BAD) if self.values is not None else pa.nulls(len(self), pa.string())
         bad = pc.or_(errors.is_valid(), payloads.is_valid())
         for row in pc.indices_nonzero(bad).to_pylist():
             yield row, errors[row].as_py(), payloads[row].as_py()
@@ -62,9 +62,9 @@ class TopicRows:
         """Yield (row, column) for nulls in columns that have none, tombstones and unreadable payloads left out."""
         if self.values is None:
             return
-        present = pc.and_(self.values.is_valid(), self.values.field(BAD).is_null())
+        present = pc.and_(self.values.is_valid(), _field(self.values, BAD).is_null())
         for name in columns:
-            nulls = pc.and_(present, self.values.field(name).is_null())
+            nulls = pc.and_(present, _field(self.values, name).is_null())
             for row in pc.indices_nonzero(nulls).to_pylist():
                 yield row, name
 
@@ -109,6 +109,11 @@ class TopicRows:
 
     def _metadata(self) -> tuple[list[str], list[pa.Array]]:
         return list(METADATA_COLUMNS), [self.kafka[source].combine_chunks() for source in _METADATA_SOURCES]
+
+
+def _field(values: pa.StructArray, name: str) -> pa.Array:
+    """Return a field's values, null where the struct is null."""
+    return pc.struct_field(values, [values.type.get_field_index(name)])
 
 
 def split_by_topic(batch: pa.Table, value_column: Mapping[str, str]) -> Iterator[TopicRows]:

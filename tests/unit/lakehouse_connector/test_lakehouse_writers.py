@@ -1,0 +1,198 @@
+"""Table writers: rows and offsets move together, once; what Arrow rows become tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("deltalake")
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from headrace_connectors.lakehouse.arrow_rows import BAD, TopicRows, split_by_topic
+from headrace_connectors.lakehouse.ranges import Position, Range
+from headrace_connectors.lakehouse.tables import Table, Tables
+from headrace_connectors.lakehouse.writers import open_writer
+from headrace_connectors.lakehouse.writers.base import BatchIdentity, TableConflictError, TableSchemaError
+
+SCHEMA = pa.schema([("name with space", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("n", pa.int32())])
+FORMATS = pytest.mark.parametrize("format_", ["delta", "parquet"])
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.Table.from_pylist([{"name with space": str(n), "n": n} for n in numbers], schema=SCHEMA)
+
+
+def batch(number: int) -> BatchIdentity:
+    return BatchIdentity("sink", 1_700_000_000_000, number)
+
+
+def position(offset: int) -> Position:
+    return Position({("t", 0): offset, ("u", 3): 7}, {"t": "topic-id"})
+
+
+def numbers_in(format_: str, directory: Path) -> list[int]:
+    table = DeltaTable(directory).to_pyarrow_table() if format_ == "delta" else pq.read_table(directory)
+    return sorted(table["n"].to_pylist())
+
+
+@FORMATS
+def test_rows_and_offsets_are_one_commit(format_: str, tmp_path: Path) -> None:
+    directory = tmp_path / "nested" / "table"
+    writer = open_writer(format_, directory, "sink")
+    assert writer.committed() == Position()
+    assert writer.columns() is None
+    writer.write(batch(0), rows(1, 2), position(2))
+    writer.write(batch(1), rows(), position(5))  # nothing but bad records: the offsets move all the same
+    writer.write(batch(2), rows(3), position(6))
+    assert numbers_in(format_, directory) == [1, 2, 3]
+
+    fresh = open_writer(format_, directory, "sink")
+    assert fresh.committed() == position(6)
+    assert fresh.columns() is not None
+    fresh.prepare(SCHEMA)
+    with pytest.raises(TableSchemaError, match="column n is int in the table and bigint in the records"):
+        fresh.prepare(SCHEMA.set(2, pa.field("n", pa.int64())))
+    with pytest.raises(TableSchemaError, match="column `name with space` is string in the table and absent"):
+        fresh.prepare(SCHEMA.remove(0))
+
+
+@FORMATS
+def test_a_second_writer_of_the_same_offsets_is_refused(format_: str, tmp_path: Path) -> None:
+    one, other = (open_writer(format_, tmp_path / "table", "sink") for _ in range(2))
+    assert one.committed() == other.committed() == Position()
+    one.write(batch(0), rows(1), position(1))
+    with pytest.raises(TableConflictError, match="another process"):
+        other.write(batch(0), rows(1), position(1))
+    other.committed()
+    one.write(batch(1), rows(2), position(2))
+    with pytest.raises(TableConflictError, match="another process"):
+        other.write(batch(1), rows(2), position(2))
+    assert numbers_in(format_, tmp_path / "table") == [1, 2]
+
+
+def test_delta_offsets_survive_the_clean_up_of_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "table"
+    writer = open_writer("delta", directory, "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(4))
+    table = DeltaTable(directory)
+    table.create_checkpoint()
+    # What the log's retention does in a month: commits before the checkpoint go, and their metadata with them.
+    (directory / "_delta_log" / f"{0:020d}.json").unlink()
+    found = open_writer("delta", directory, "sink").committed([("t", 0), ("u", 3), ("u", 4)])
+    assert found.next_offsets == position(4).next_offsets
+
+
+def test_another_connector_has_offsets_of_its_own_in_a_delta_table(tmp_path: Path) -> None:
+    writer = open_writer("delta", tmp_path / "table", "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(4))
+    assert open_writer("delta", tmp_path / "table", "other").committed([("t", 0)]) == Position()
+
+
+@pytest.mark.parametrize("crash_at", ["staged", "linked"])
+def test_a_crash_around_a_parquet_commit_is_mended(
+    crash_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "table"
+    writer = open_writer("parquet", directory, "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(1))
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "_link" if crash_at == "staged" else "_publish", crash)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(batch(1), rows(2), position(2))
+    assert numbers_in("parquet", directory) == [1]
+
+    again = open_writer("parquet", directory, "sink")
+    committed = again.committed()
+    assert committed == position(1 if crash_at == "staged" else 2)
+    if crash_at == "staged":
+        again.write(batch(0), rows(2), position(2))
+    assert numbers_in("parquet", directory) == [1, 2]
+    assert list((directory / "_headrace" / "staged").iterdir()) == []
+
+
+def test_tables_tell_how_far_each_topic_is_loaded(tmp_path: Path) -> None:
+    tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
+    table = tables.of("t")
+    assert isinstance(table, Table)
+    assert table.lacks(Range("t", 0, 0, 5))
+    table.writer.write(batch(0), rows(1), table.position_after([Range("t", 0, 0, 5)], {"t": "id"}))
+    again = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
+    assert again.position([("t", 0), ("t", 1), ("new", 0)]) == Position({("t", 0): 5}, {"t": "id"})
+    assert not again.of("t").lacks(Range("t", 0, 0, 5))
+    assert (tmp_path / "bronze" / "t" / "_delta_log").is_dir()
+
+
+# --- Arrow rows -----------------------------------------------------------------------------------------------------
+
+
+def kafka(topic: str, offsets: list[int], ids: list[int], errors: list[str | None] | None = None) -> pa.Table:
+    count = len(offsets)
+    return pa.table(
+        {
+            "topic": [topic] * count,
+            "partition": pa.array([o % 2 for o in offsets], pa.int32()),
+            "offset": offsets,
+            "timestamp": pa.array([0] * count, pa.timestamp("us", tz="UTC")),
+            "schema_id": ids,
+            "schema": pa.array([f"schema {id_}" for id_ in ids]),
+            "error": pa.array(errors or [None] * count, pa.string()),
+        }
+    )
+
+
+VALUES = pa.struct([(BAD, pa.string()), ("n", pa.int32())])
+
+
+def topic_rows() -> TopicRows:
+    values = pa.array([{BAD: None, "n": 1}, None, {BAD: "oops", "n": None}, {BAD: None, "n": None}], VALUES)
+    return TopicRows("t", kafka("t", [4, 5, 6, 7], [1, 0, 1, 1], [None, None, None, "no"]), values)
+
+
+def test_bad_rows_are_found() -> None:
+    rows_ = topic_rows()
+    assert list(rows_.unreadable()) == [(2, None, "oops"), (3, "no", None)]
+    assert list(rows_.missing_required(["n"])) == [(3, "n")]
+    assert list(rows_.unknown_schemas([1])) == []
+    assert list(rows_.unknown_schemas([2])) == [(0, "schema 1")]
+    assert str(rows_.place(1)) == "topic t, partition 1, offset 5"
+
+
+def test_good_rows_become_a_table() -> None:
+    table = topic_rows().without([2, 3]).to_table(None, metadata=True)
+    assert table is not None
+    assert table.column_names == ["_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp", "n"]
+    assert table["n"].to_pylist() == [1, None]
+    assert table["_kafka_offset"].to_pylist() == [4, 5]
+
+
+def test_rows_that_a_table_has_are_left_out() -> None:
+    fresh = topic_rows().from_offsets({("t", 0): 5, ("t", 1): 7, ("u", 0): 99})
+    assert fresh.kafka["offset"].to_pylist() == [6, 7]
+    assert topic_rows().from_offsets({}).kafka["offset"].to_pylist() == [4, 5, 6, 7]
+
+
+def test_tombstones_take_the_tables_columns() -> None:
+    rows_ = TopicRows("t", kafka("t", [1], [0]), None)
+    assert rows_.to_table(None, metadata=True) is None
+    table = rows_.to_table(pa.schema([("n", pa.int32()), ("_kafka_topic", pa.string())]), metadata=True)
+    assert table is not None
+    assert table["n"].to_pylist() == [None]
+
+
+def test_a_batch_is_split_by_topic() -> None:
+    both = pa.concat_tables([kafka("a", [1, 2], [1, 1]), kafka("b", [3], [2])])
+    values = pa.array([{BAD: None, "n": 1}, {BAD: None, "n": 2}, None], VALUES)
+    a, b = split_by_topic(both.append_column("group_0", values), {"a": "group_0"})
+    assert (a.topic, len(a), b.topic, len(b)) == ("a", 2, "b", 1)
+    assert a.values is not None
+    assert a.values.field("n").to_pylist() == [1, 2]
+    assert b.values is None
