@@ -1,0 +1,239 @@
+"""What kafka-consumer-groups does to groups: delete them, delete their offsets, reset their offsets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from headrace_broker.client.admin import Admin, checked
+from headrace_broker.client.cluster_view import TopicView
+from headrace_broker.client.errors import BrokerError
+from headrace_broker.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.tools import group_tables as tables
+from headrace_broker.tools import offset_resets as resets
+from headrace_broker.tools.command_line import ToolError, reason
+
+TopicPartition = tuple[str, int]
+
+_INACTIVE = ("Empty", "Dead")
+_WHOLE_REQUEST_ERRORS = (
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.NON_EMPTY_GROUP,
+)
+_JAVA_NAMES = {ErrorCode.NON_EMPTY_GROUP: "GroupNotEmptyException"}
+
+
+def java_error(error: BrokerError) -> str:
+    """Return an error as Java prints its exception, for those who look for its name."""
+    code = error.code or ErrorCode.UNKNOWN_SERVER_ERROR
+    name = _JAVA_NAMES.get(code) or "".join(word.capitalize() for word in code.name.split("_")) + "Exception"
+    return f"org.apache.kafka.common.errors.{name}: {reason(error)}"
+
+
+# -- deleting --------------------------------------------------------------------------------------------------------
+
+
+async def delete_groups(admin: Admin, groups: Sequence[str]) -> int:
+    """Delete groups and say which were; returns the exit code."""
+    results = await admin.delete_groups(groups)
+    deleted = ", ".join(f"'{group}'" for group, error in results.items() if error is None)
+    failed = {group: error for group, error in results.items() if error is not None}
+    if not failed:
+        print(f"Deletion of requested consumer groups ({deleted}) was successful.")
+        return 0
+    print("\nError: Deletion of some consumer groups failed:")
+    for group, error in failed.items():
+        print(f"* Group '{group}' could not be deleted due to: {java_error(error)}")
+    if deleted:
+        print(f"\nThese consumer groups were deleted successfully: {deleted}")
+    return 1
+
+
+async def delete_offsets(admin: Admin, group: str, arguments: Sequence[str]) -> int:
+    """Delete a group's offsets of topics or partitions and say which were; returns the exit code."""
+    partitions, topics = resets.parse_topics(arguments)
+    results: dict[TopicPartition, str | None] = {}
+    for name, topic in (await admin.describe_topics(topics)).items() if topics else ():
+        if isinstance(topic, BrokerError):
+            results[name, -1] = java_error(topic)
+        else:
+            partitions += [(name, view.partition) for view in topic.partitions]
+    whole = None
+    try:
+        for item, error in (await admin.delete_group_offsets(group, partitions)).items():
+            results[item] = None if error is None else java_error(error)
+    except BrokerError as error:
+        whole = error
+        results |= dict.fromkeys(partitions, java_error(error))
+    if whole is not None:
+        known = whole.code in _WHOLE_REQUEST_ERRORS
+        print(f"\nError: {reason(whole) if known else f'Encountered some unknown error: {whole.code}'}")
+    elif any(results.values()):
+        print("\nError: Encountered some partition-level error, see the follow-up details.")
+    else:
+        print(f"Request succeeded for deleting offsets from group {group}.")
+    print("\n".join(tables.deleted_offsets_table(results)))
+    return 1 if any(results.values()) else 0
+
+
+# -- resetting -------------------------------------------------------------------------------------------------------
+
+
+async def reset_offsets(admin: Admin, options: argparse.Namespace, groups: Sequence[str]) -> int:
+    """Plan, and with --execute carry out, new offsets for groups without members; returns the exit code."""
+    status = 0
+    plans: dict[str, resets.Plan] = {}
+    for group_id, group in (await admin.describe_groups(groups)).items():
+        if isinstance(group, BrokerError):
+            raise group
+        if group.state in _INACTIVE:
+            plans[group_id] = await _reset_group(admin, options, group_id, groups)
+            continue
+        print(
+            f"\nError: Assignments can only be reset if the group '{group_id}' is inactive, "
+            f"but the current state is {group.state}."
+        )
+        plans[group_id] = {}
+        status = 1
+    if options.export:
+        print(resets.to_csv(plans, with_group=len(options.group or ()) != 1))
+    else:
+        print("\n".join(tables.resets_table(plans)))
+    return status
+
+
+async def _reset_group(admin: Admin, options: argparse.Namespace, group_id: str, groups: Sequence[str]) -> resets.Plan:
+    committed = {
+        item: offset.offset for item, offset in (await admin.list_group_offsets(group_id)).items() if offset is not None
+    }
+    partitions = await _partitions_to_reset(admin, options, committed)
+    plan = await _plan(admin, options, group_id, groups, partitions, committed)
+    if options.execute and plan:
+        done = await admin.alter_group_offsets(
+            group_id, {item: OffsetAndMetadata(offset) for item, offset in plan.items()}
+        )
+        for error in done.values():
+            if error is not None:
+                raise error
+    return plan
+
+
+async def _partitions_to_reset(
+    admin: Admin, options: argparse.Namespace, committed: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    if options.all_topics:
+        partitions = list(committed)
+    else:
+        partitions, topics = resets.parse_topics(options.topic or ())
+        if topics:
+            found = checked(await admin.describe_topics(topics))
+            partitions += [(name, view.partition) for name, topic in found.items() for view in topic.partitions]
+    await _check_existence(admin, partitions)
+    return partitions
+
+
+async def _check_existence(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
+    """Raises ToolError when a partition does not exist or has no leader."""
+    leaders = await _leaders(admin, partitions)
+    for lack, faulty in (
+        ("do not exist", [item for item in partitions if item not in leaders]),
+        ("have no leader", [item for item in partitions if leaders.get(item, 0) < 0]),
+    ):
+        if faulty:
+            names = ",".join(f"{topic}-{partition}" for topic, partition in faulty)
+            raise ToolError(f'The partitions "{names}" {lack}')
+
+
+async def _leaders(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    wanted = set(partitions)
+    views = await admin.describe_topics({topic for topic, _ in wanted}) if wanted else {}
+    return {
+        (name, view.partition): view.leader_id
+        for name, topic in views.items()
+        if isinstance(topic, TopicView)
+        for view in topic.partitions
+        if (name, view.partition) in wanted
+    }
+
+
+async def _plan(
+    admin: Admin,
+    options: argparse.Namespace,
+    group_id: str,
+    groups: Sequence[str],
+    partitions: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+) -> resets.Plan:
+    if options.to_offset is not None:
+        return await _bounded(admin, dict.fromkeys(partitions, options.to_offset))
+    if options.to_earliest:
+        return await _listed(admin, dict.fromkeys(partitions, EARLIEST))
+    if options.to_latest:
+        return await _listed(admin, dict.fromkeys(partitions, LATEST))
+    if options.shift_by is not None:
+        return await _bounded(admin, resets.shifted(partitions, committed, options.shift_by))
+    if options.to_datetime is not None:
+        return await _at_time(admin, partitions, resets.parse_datetime_ms(options.to_datetime))
+    if options.by_duration is not None:
+        now_ms = time.time_ns() // 1_000_000
+        return await _at_time(admin, partitions, now_ms - resets.parse_duration_ms(options.by_duration))
+    if options.from_file is not None:
+        return await _from_file(admin, options.from_file, group_id, groups)
+    kept = {item: committed[item] for item in partitions if item in committed}
+    return kept | await _listed(admin, {item: LATEST for item in partitions if item not in committed})
+
+
+async def _listed(admin: Admin, timestamps: Mapping[TopicPartition, int]) -> resets.Plan:
+    if not timestamps:
+        return {}
+    return {item: listed.offset for item, listed in (await admin.list_offsets(timestamps)).items()}
+
+
+async def end_offsets(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return where the logs of those partitions end that have a leader."""
+    leaders = await _leaders(admin, partitions)
+    return await _listed(admin, {item: LATEST for item in partitions if leaders.get(item, -1) >= 0})
+
+
+async def _bounded(admin: Admin, requested: Mapping[TopicPartition, int]) -> resets.Plan:
+    starts = await _listed(admin, dict.fromkeys(requested, EARLIEST))
+    ends = await _listed(admin, dict.fromkeys(requested, LATEST))
+    plan, warnings = resets.bounded(requested, starts, ends)
+    for warning in warnings:
+        print(f"WARN {warning}", file=sys.stderr)
+    return plan
+
+
+async def _at_time(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> resets.Plan:
+    if timestamp < 0:
+        raise ToolError(f"the time asked for is before 1970: {timestamp} ms")
+    found = await _listed(admin, dict.fromkeys(partitions, timestamp))
+    late = [item for item, offset in found.items() if offset < 0]
+    for topic, partition in late:
+        print(
+            f"WARN Partition {partition} from topic {topic} is empty. Falling back to latest known offset.",
+            file=sys.stderr,
+        )
+    return found | await _listed(admin, dict.fromkeys(late, LATEST))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+async def _from_file(admin: Admin, path: str, group_id: str, groups: Sequence[str]) -> resets.Plan:
+    plan = resets.from_csv(_read(path), list(groups)).get(group_id)
+    if plan is None:
+        print(f"\nError: No reset plan for group {group_id} found.")
+        return {}
+    await _check_existence(admin, list(plan))
+    return await _bounded(admin, plan)

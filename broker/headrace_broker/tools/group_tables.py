@@ -1,0 +1,155 @@
+"""The tables that kafka-consumer-groups prints, with Kafka's columns and widths. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+TopicPartition = tuple[str, int]
+
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """One partition of a group: what is committed, where the log ends, who reads it."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    log_end_offset: int | None
+    leader_epoch: int | None = None
+    consumer_id: str = MISSING
+    host: str = MISSING
+    client_id: str = MISSING
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are left to read."""
+        if self.offset is None or self.log_end_offset is None:
+            return None
+        return self.log_end_offset - self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member of a group."""
+
+    consumer_id: str
+    group_instance_id: str
+    host: str
+    client_id: str
+    partitions: Sequence[TopicPartition]
+
+
+def _table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the rows as lines: columns padded to their widths, 0 = as it is, one space between them."""
+    for row in rows:
+        yield " ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _widest(cells: Iterable[object], least: int) -> int:
+    return max([least, *(len(str(cell)) for cell in cells)])
+
+
+def _shown(number: int | None) -> object:
+    return MISSING if number is None else number
+
+
+def offsets_table(group: str, rows: Sequence[OffsetRow], *, verbose: bool) -> list[str]:
+    """Return the lines for `--describe --offsets`, an empty one first."""
+    header: list[object] = ["GROUP", "TOPIC", "PARTITION"]
+    header += ["LEADER-EPOCH"] if verbose else []
+    header += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
+    cells: list[Sequence[object]] = [header]
+    for row in rows:
+        epoch = [_shown(row.leader_epoch)] if verbose else []
+        numbers = [_shown(row.offset), _shown(row.log_end_offset), _shown(row.lag)]
+        cells.append([group, row.topic, row.partition, *epoch, *numbers, row.consumer_id, row.host, row.client_id])
+    widths = [
+        _widest([group], 15),
+        _widest((row.topic for row in rows), 15),
+        10,
+        *([15] if verbose else []),
+        15,
+        15,
+        15,
+        _widest((row.consumer_id for row in rows), 15),
+        _widest((row.host for row in rows), 15),
+        0,
+    ]
+    return ["", *_table(cells, widths)]
+
+
+def assignment_text(partitions: Sequence[TopicPartition]) -> str:
+    """Return partitions as `topic:0,1;other:0`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    texts = [f"{topic}:{','.join(map(str, sorted(numbers)))}" for topic, numbers in by_topic.items()]
+    return ";".join(sorted(texts)) or MISSING
+
+
+def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> list[str]:
+    """Return the lines for `--describe --members`, an empty one first; every line ends with a space, as Kafka's do."""
+    has_instances = any(row.group_instance_id for row in rows)
+    header: list[object] = ["GROUP", "CONSUMER-ID"]
+    header += ["GROUP-INSTANCE-ID"] if has_instances else []
+    header += ["HOST", "CLIENT-ID", "#PARTITIONS"]
+    header += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"] if verbose else [""]
+    cells: list[Sequence[object]] = [header]
+    for row in rows:
+        instance = [row.group_instance_id] if has_instances else []
+        # Epochs and target assignments are the consumer protocol's (KIP-848); classic members have none.
+        rest = [MISSING, assignment_text(row.partitions), MISSING, MISSING] if verbose else [""]
+        cells.append([group, row.consumer_id, *instance, row.host, row.client_id, len(row.partitions), *rest])
+    widths = [
+        _widest([group], 15),
+        _widest((row.consumer_id for row in rows), 15),
+        *([_widest((row.group_instance_id for row in rows), 17)] if has_instances else []),
+        _widest((row.host for row in rows), 15),
+        _widest((row.client_id for row in rows), 15),
+        15,
+        *([15, _widest((assignment_text(row.partitions) for row in rows), 20), 15, 20] if verbose else [0]),
+    ]
+    return ["", *_table(cells, widths)]
+
+
+def state_table(group: str, coordinator: str, strategy: str, state: str, members: int, *, verbose: bool) -> list[str]:
+    """Return the lines for `--describe --state`, an empty one first."""
+    widths = [_widest([group], 15), _widest([coordinator], 25), 20, 20, *([15, 25] if verbose else []), 0]
+    epochs = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
+    header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS"]
+    missing = [MISSING, MISSING] if verbose else []
+    row = [group, coordinator, strategy or MISSING, state, *missing, members]
+    return ["", *_table([header, row], widths)]
+
+
+def groups_table(groups: Sequence[tuple[str, str, str]], *, with_type: bool, with_state: bool) -> list[str]:
+    """Return the lines for `--list --state|--type`; the groups as (id, type, state)."""
+    wanted = [True, with_type, with_state]
+    rows = [("GROUP", "TYPE", "STATE"), *groups]
+    widths = [_widest((group for group, _, _ in groups), 15) + 10, 20, 20]
+    chosen = [width for width, is_wanted in zip(widths, wanted, strict=True) if is_wanted]
+    cells = [[cell for cell, is_wanted in zip(row, wanted, strict=True) if is_wanted] for row in rows]
+    return list(_table(cells, chosen))
+
+
+def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> list[str]:
+    """Return the lines for the plan of `--reset-offsets`, an empty one first."""
+    topics = [topic for offsets in resets.values() for topic, _ in offsets]
+    widths = [_widest(resets, 15), _widest(topics, 15), 10, 0]
+    cells: list[Sequence[object]] = [["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]] if resets else []
+    for group, offsets in resets.items():
+        cells += [[group, topic, partition, offset] for (topic, partition), offset in sorted(offsets.items())]
+    return ["", *_table(cells, widths)]
+
+
+def deleted_offsets_table(results: Mapping[TopicPartition, str | None]) -> list[str]:
+    """Return the lines for `--delete-offsets`, an empty one first; partition -1 = a topic that is not there."""
+    widths = [_widest((topic for topic, _ in results), 15), 10, 15]
+    cells: list[Sequence[object]] = [["TOPIC", "PARTITION", "STATUS"]]
+    for (topic, partition), error in sorted(results.items()):
+        status = "Successful" if error is None else f"Error: {error}"
+        cells.append([topic, MISSING if partition < 0 else partition, status])
+    return ["", *_table(cells, widths)]
