@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from deltalake import DeltaTable, QueryBuilder
 
 SOURCE, SINK = "flights-source", "flights-lakehouse"
-_BOOTSTRAP = re.compile(r"bootstrap\.servers=(127\.0\.0\.1:\d+)")
+_BOOTSTRAP = re.compile(r"embedded broker serves at (\S+:\d+)")
 _TIMEOUT_S = 5.0
 
 
@@ -33,6 +33,7 @@ class Observer:
         self._rows = expected_rows
         self._consumer: Consumer | None = None
         self._answered = False
+        self._topics: set[str] = set()
         self._end_offsets = dict.fromkeys(expected_rows, 0)
 
     @property
@@ -69,13 +70,16 @@ class Observer:
     def records_in_topics(self) -> dict[str, int]:
         """End offset of each topic (one partition each, nothing is deleted)."""
         consumer = self._connect()
-        if consumer is not None:
-            for topic in self._rows:
-                try:
-                    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_TIMEOUT_S)
-                except KafkaException:
-                    continue  # not created yet: its count stays 0
-                self._end_offsets[topic] = end
+        if consumer is None:
+            return dict(self._end_offsets)
+        try:
+            if not all(self._end_offsets.values()):
+                self._topics = set(consumer.list_topics(timeout=_TIMEOUT_S).topics)
+            for topic in self._topics & self._rows.keys():
+                place = TopicPartition(topic, 0)
+                self._end_offsets[topic] = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]
+        except KafkaException:
+            return dict(self._end_offsets)  # the broker is starting or stopping: what was seen last
         return dict(self._end_offsets)
 
     def rows_committed(self) -> int:

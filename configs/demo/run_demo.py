@@ -71,8 +71,9 @@ def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], i
     connectors = [HERE / "flights-source.properties", HERE / "flights-lakehouse.properties"]
     program = str(Path(sys.executable).with_name("connect-standalone"))
     command = [program, "--override", f"listeners=http://127.0.0.1:{port}"]
+    command += ["--override", f"headrace.data.dir={directory / 'headrace-data'}"]
     command += map(str, [HERE.parent / "connect-standalone.properties", *connectors])
-    environment = {**os.environ, "DEMO_DIR": str(directory), "HEADRACE_DATA_DIR": str(directory / "headrace-data")}
+    environment = {**os.environ, "DEMO_DIR": str(directory)}
     with log.open("ab") as output:
         # The worker stays in this process group: what ends the demo ends all of it.
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

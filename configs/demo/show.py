@@ -55,11 +55,13 @@ def plain_lines(console: Console, expected: int) -> Iterator[Update]:
     said = [-PLAIN_INTERVAL_S]
 
     def update(stage: Stage, seconds: float) -> None:
-        if seconds - said[0] < PLAIN_INTERVAL_S and stage.tables < expected:
+        if seconds - said[0] < PLAIN_INTERVAL_S:
             return
         said[0] = seconds
         counts = f"read {stage.read:>9,}  in topics {stage.topics:>9,}  committed {stage.tables:>9,} of {expected:,}"
-        console.print(f"{seconds:5.1f} s  {counts}  ({stage.tables / seconds:,.0f} rows/s)", highlight=False)
+        console.print(
+            f"{seconds:5.1f} s  {counts}  ({stage.tables / seconds:,.0f} rows/s)", highlight=False, soft_wrap=True
+        )
 
     yield update
 
