@@ -74,7 +74,7 @@ def confluent_consume(address: str, topic: str) -> list[Record]:
     found: list[Record] = []
     deadline = time.monotonic() + TIMEOUT_S
     while len(found) < len(RECORDS) and time.monotonic() < deadline:
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.2):
             assert message.error() is None, message.error()
             headers = [(name, bytes(value)) for name, value in message.headers() or []]
             found.append((message.key(), message.value(), headers))
