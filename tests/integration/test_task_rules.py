@@ -1,0 +1,255 @@
+"""The rules of task loops with plug-ins that misbehave on purpose."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.topics import end_offset, read_topic, write_topic
+from support.worker import Worker, wait_for
+
+pytestmark = pytest.mark.integration
+
+PLUGINS = """
+# plug-ins for headrace's own tests
+import json, time
+from headrace.api.config import Config, key
+from headrace.api.connector import SinkConnector, SourceConnector
+from headrace.api.errors import DataError, RetriableError
+from headrace.api.task import SinkTask, SourceTask, SelfReadingSinkTask
+from headrace.api.transform import Transformation
+from headrace.data.records import SourceRecord
+from headrace.data.schema import STRING_SCHEMA
+
+class JournalConfig(Config):
+    journal: str = key("journal")
+    mode: str = key("mode", default="")
+
+class _Journal:
+    config_model = JournalConfig
+    def note(self, what, *details):
+        with open(self.config.journal, "a") as file:
+            file.write(json.dumps([what, *details]) + "\\n")
+
+class JournalSinkTask(_Journal, SinkTask):
+    failures = 0
+    def start(self, config):
+        self.config = config
+        self.note("start")
+    def open(self, partitions):
+        self.note("open", sorted(partitions))
+    def close(self, partitions):
+        self.note("close", sorted(partitions))
+    def put_batch(self, batch):
+        if self.config.mode == "retry" and self.failures < 3:
+            self.failures += 1
+            self.note("retry", list(batch.offsets))
+            self.context.timeout(50)
+            raise RetriableError("not yet")
+        if self.config.mode == "errant":
+            for record in batch.to_records():
+                if record.value % 2:
+                    self.context.errant_record_reporter.report(record, DataError(f"{record.value} is odd"))
+        self.note("put", batch.values, list(batch.offsets))
+        if self.config.mode == "commit":
+            self.context.request_commit()
+        if self.config.mode == "pause":
+            self.context.pause(*self.context.assignment)
+    def pre_commit(self, offsets):
+        if self.config.mode == "rewind" and self.failures < 1 and any(offsets.values()):
+            self.failures += 1
+            raise ValueError("cannot flush")
+        return offsets
+    def stop(self):
+        self.note("stop")
+
+class JournalSink(_Journal, SinkConnector):
+    task_class = JournalSinkTask
+    def start(self, config):
+        self.config = config
+    def task_configs(self, max_tasks):
+        return [self.config.originals] * max_tasks
+
+class CountingSourceTask(_Journal, SourceTask):
+    def start(self, config):
+        self.config = config
+        offset = self.context.offsets.read({"counter": 1})
+        self.next = offset["n"] + 1 if offset else 0
+        self.note("start", self.next)
+        self.failures = 0
+    def poll(self):
+        if self.config.mode == "retry" and self.failures < 2:
+            self.failures += 1
+            raise RetriableError("not yet")
+        if self.next >= 10:
+            time.sleep(0.05)
+            return None
+        n, self.next = self.next, self.next + 1
+        return [SourceRecord(topic="counted", value_schema=STRING_SCHEMA, value=str(n),
+                             source_partition={"counter": 1}, source_offset={"n": n})]
+    def commit(self):
+        self.note("commit")
+    def commit_batch(self, batch):
+        self.note("acknowledged", batch.source_offset["n"])
+
+class CountingSource(_Journal, SourceConnector):
+    task_class = CountingSourceTask
+    def start(self, config):
+        self.config = config
+    def task_configs(self, max_tasks):
+        return [self.config.originals] * (3 if self.config.mode == "too many" else 1)
+
+class FailOdd(Transformation):
+    def apply(self, record):
+        if int(record.value) % 2:
+            raise DataError(f"{record.value} is odd")
+        return record
+"""
+
+
+@pytest.fixture(params=["process"])
+def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker]:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "journal_plugins.py").write_text(PLUGINS)
+    with Worker(tmp_path, {"plugin.path": str(plugins), "task.isolation": request.param}) as running:
+        yield running
+
+
+def journal(worker: Worker) -> list[Any]:
+    path = worker.directory / "journal"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def entries(worker: Worker, what: str) -> list[Any]:
+    return [entry[1:] for entry in journal(worker) if entry[0] == what]
+
+
+def sink(worker: Worker, topic: str, mode: str = "", **more: str) -> None:
+    config = {"connector.class": "JournalSink", "topics": topic, "journal": str(worker.directory / "journal")}
+    worker.create("sink", {**config, "mode": mode, **more})
+
+
+def source(worker: Worker, mode: str = "", **more: str) -> None:
+    text = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    config = {"connector.class": "CountingSource", "journal": str(worker.directory / "journal"), "mode": mode}
+    worker.create("source", {**config, **text, **more})
+
+
+def committed(worker: Worker) -> int | None:
+    offsets = worker.request("GET", "/connectors/sink/offsets")["offsets"]
+    return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
+
+
+def test_a_put_that_is_to_be_retried_gets_the_same_batch_again(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(5)])
+    sink(worker, "t", "retry")
+    wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2, 3, 4], "all records")
+    retried = entries(worker, "retry")
+    assert len(retried) == 3
+    assert retried[0] == retried[1] == retried[2] == [entries(worker, "put")[0][1]]
+    wait_for(lambda: committed(worker) == 5, "the commit")
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"5")])
+    wait_for(lambda: entries(worker, "put")[-1][0] == [5], "reading goes on after the retries")
+
+
+def test_a_failed_pre_commit_goes_back_to_the_last_commit(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
+    sink(worker, "t", "rewind")
+    wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2] * 2, "everything again")
+    wait_for(lambda: committed(worker) == 3, "the commit")
+
+
+def test_offsets_are_committed_when_the_task_asks(worker: Worker) -> None:
+    worker.request("GET", "/")
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
+    sink(worker, "t", "commit")
+    wait_for(lambda: committed(worker) == 1, "the commit", 5)
+
+
+def test_a_task_may_pause_its_partitions(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
+    sink(worker, "t", "pause")
+    wait_for(lambda: len(entries(worker, "put")) == 1, "the first record")
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"1")])
+    time.sleep(0.5)  # time enough for a task that did not pause
+    assert len(entries(worker, "put")) == 1
+
+
+def test_errant_records_are_reported_to_the_dead_letter_queue(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(4)])
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    sink(worker, "t", "errant", **queue, **{"errors.tolerance": "all"})
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two dead letters")
+    assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [
+        (b'"k1"', b"1"),
+        (b'"k3"', b"3"),
+    ]
+
+
+def test_tasks_share_partitions_and_give_them_back(worker: Worker) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
+    admin.create_topics([NewTopic("t", 4, 1)])["t"].result(10)
+    sink(worker, "t", **{"tasks.max": "2"})
+
+    def held() -> list[int]:
+        count = {"open": 1, "close": -1}
+        changes = [(count[e[0]], p[1]) for e in journal(worker) if e[0] in count for p in e[1]]
+        return sorted(p for p in range(4) if sum(change for change, number in changes if number == p) == 1)
+
+    wait_for(lambda: held() == [0, 1, 2, 3] and len(entries(worker, "open")) >= 2, "all partitions are held once")
+    worker.request("PUT", "/connectors/sink/config", {
+        "connector.class": "JournalSink", "topics": "t", "journal": str(worker.directory / "journal"), "tasks.max": "1",
+    })  # fmt: skip
+    worker.wait_for_state("sink", "RUNNING")
+    wait_for(lambda: held() == [0, 1, 2, 3], "one task holds them all")
+    worker.request("DELETE", "/connectors/sink")
+    assert held() == []
+    assert len(entries(worker, "stop")) == len(entries(worker, "start"))
+
+
+@pytest.mark.parametrize("worker", ["process", "connector", "thread"], indirect=True)
+def test_sources_hear_of_acknowledgements_and_resume_after_the_last_one(worker: Worker) -> None:
+    source(worker, "retry")
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 10, "all records")
+    wait_for(lambda: [n for (n,) in entries(worker, "acknowledged")] == list(range(10)), "all acknowledgements")
+    wait_for(lambda: entries(worker, "commit") != [], "a commit")
+    worker.request("POST", "/connectors/source/tasks/0/restart")
+    wait_for(lambda: entries(worker, "start") == [[0], [10]], "the task goes on where it was")
+    assert "poll failed and is tried again: not yet" in worker.log()
+    assert end_offset(worker.bootstrap_servers(), "counted") == 10
+
+
+def test_records_that_a_transform_refuses_are_skipped_and_committed(worker: Worker) -> None:
+    chain = {"transforms": "f", "transforms.f.type": "FailOdd", "errors.tolerance": "all", "errors.log.enable": "true"}
+    source(worker, **chain)
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 5, "the even records")
+    offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
+    wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
+    assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
+
+
+def test_more_tasks_than_allowed_fail_the_connector(worker: Worker) -> None:
+    source(worker, "too many")
+    status = worker.status("source")
+    assert status["connector"]["state"] == "FAILED"
+    assert "generated 3 tasks, which is greater than 1" in status["connector"]["trace"]
+
+
+def test_offsets_are_not_committed_before_the_acknowledgement(worker: Worker) -> None:
+    """A topic that refuses every record: the task fails, and nothing counts as read."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
+    admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(10)
+    source(worker)
+    worker.wait_for_task_state("source", 0, "FAILED")
+    assert "A record could not be written" in worker.status("source")["tasks"][0]["trace"]
+    assert worker.request("GET", "/connectors/source/offsets") == {"offsets": []}
