@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_broker.log.config import TOPIC_CONFIGS, LogConfig
+from headrace_broker.log.config import TOPIC_CONFIGS, LogConfig, format_value
 from headrace_broker.server.config_keys import (
     NO_MEANING_HERE,
     ConfigError,
@@ -105,7 +105,12 @@ class BrokerConfig:
             if name is not None:
                 rows.append((name, _shown(getattr(self, item.name)), name in self.originals))
         listeners = ("listeners", "advertised.listeners")
-        return rows + [(name, self.originals.get(name), name in self.originals) for name in listeners]
+        rows += [(name, self.originals.get(name), name in self.originals) for name in listeners]
+        return rows + [
+            (name, self.originals.get(name, format_value(key.default)), name in self.originals)
+            for name, (key, factor) in LOG_KEYS.items()
+            if factor == 1 or name in self.originals
+        ]
 
 
 def _shown(value: object) -> str | None:

@@ -127,3 +127,14 @@ def test_several_named_listeners_with_their_own_advertised_addresses() -> None:
 def test_old_names_are_understood() -> None:
     config = BrokerConfig.from_properties({"broker.id": "7", "log.dir": "/tmp/x"})
     assert (config.node_id, config.log_dirs) == (7, ("/tmp/x",))
+
+
+def test_what_is_in_force_is_described() -> None:
+    rows = {
+        name: (value, is_set) for name, value, is_set in parse(num_partitions="3", log_retention_hours="2").described()
+    }
+    assert rows["num.partitions"] == ("3", True)
+    assert rows["auto.create.topics.enable"] == ("true", False)
+    assert rows["log.segment.bytes"] == ("1073741824", False)
+    assert rows["log.retention.hours"] == ("2", True)
+    assert "log.retention.minutes" not in rows
