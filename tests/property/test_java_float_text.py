@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.java import double_text, float32, float_text, wrap
@@ -22,6 +22,7 @@ def _check_shape(text: str, value: float) -> None:
     assert mantissa.endswith(".0") or not mantissa.endswith("0")
 
 
+@settings(deadline=None)
 @given(_finite)
 def test_double(value: float) -> None:
     text = double_text(value)
@@ -30,6 +31,7 @@ def test_double(value: float) -> None:
     assert float(text) == value
 
 
+@settings(deadline=None)
 @given(_finite32)
 def test_float(value: float) -> None:
     text = float_text(value)
@@ -40,6 +42,7 @@ def test_float(value: float) -> None:
         assert float32(float(f"{value:.{digits - 2}e}")) != value
 
 
+@settings(deadline=None)
 @given(st.integers(), st.sampled_from([8, 16, 32, 64]))
 def test_wrap(number: int, bits: int) -> None:
     wrapped = wrap(number, bits)

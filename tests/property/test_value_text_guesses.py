@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.schema import Type
@@ -14,6 +14,7 @@ from headrace.data.values import validate
 _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.sampled_from("ab x."), max_size=5)
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from('0123456789-+.:TZe,[]{}"\\ truefalsn'), max_size=30) | st.text(max_size=20))
 def test_any_text_is_read(text: str) -> None:
     schema, value = parse_string(text)
@@ -25,6 +26,7 @@ def test_any_text_is_read(text: str) -> None:
         validate(schema, value)
 
 
+@settings(deadline=None)
 @given(st.lists(_plain, max_size=4) | st.dictionaries(st.text(st.sampled_from("abc"), min_size=1), _plain, max_size=4))
 def test_containers_come_back(value: Any) -> None:
     assert parse_string(convert_to_string(value)).value == value

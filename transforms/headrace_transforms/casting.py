@@ -36,9 +36,9 @@ _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][
 
 def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
     """The function that casts values of that schema; it raises DataError. None stays None."""
-    if schema is not None and not schema.type.is_primitive:
-        raise DataError(f"Cast transformation does not support casting from {schema.type.name}")
     cast = _TO[target]
+    if schema is not None and not schema.type.is_primitive:
+        cast = _refusal(schema.type)
     if target is Type.STRING and schema is not None and schema.type is Type.FLOAT32:
         cast = float_text
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
@@ -116,6 +116,13 @@ def _to_string(value: Any) -> str:
     if isinstance(value, (list, dict)):
         raise DataError(f"Cast transformation does not support casting from {type(value).__name__}")
     return java_string(value)  # booleans, Decimals, and subclasses of what is above
+
+
+def _refusal(type_: Type) -> Callable[[Any], Any]:
+    def refuse(value: Any) -> Any:
+        raise DataError(f"Cast transformation does not support casting from {type_.name}")
+
+    return refuse
 
 
 def _whole(value: Decimal) -> int:
