@@ -669,6 +669,34 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(broker
     asyncio.run(run())
 
 
+def test_a_member_that_does_not_poll_leaves_and_comes_back(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "lazy", 2)
+        config = consumer_config(broker.address, group_id="lazy", max_poll_interval_ms="1500", **GROUP)
+        events: list[str] = []
+        lazy = await Reader.open(config)
+        await lazy.subscribe(
+            ["lazy"],
+            on_assigned=lambda partitions: events.append("assigned"),
+            on_lost=lambda partitions: events.append("lost"),
+        )
+        while not lazy.assignment:
+            await lazy.poll(100)
+        other = Consumed(await Reader.open(config))
+        await other.start(["lazy"])
+        await until(lambda: len(other.owned) == 2)
+        deadline = time.monotonic() + 10
+        while events != ["assigned", "lost", "assigned"]:
+            assert time.monotonic() < deadline, events
+            await lazy.poll(100)
+        await until(lambda: len(other.owned) == 1)
+        assert len(lazy.assignment) == 1
+        await lazy.close()
+        await other.stop()
+
+    asyncio.run(run())
+
+
 def test_a_pattern_sees_a_new_topic_within_five_seconds(broker: BrokerProcess) -> None:
     async def run() -> None:
         config = consumer_config(broker.address, group_id="pattern", **GROUP)
@@ -769,6 +797,8 @@ def test_admin(broker: BrokerProcess) -> None:
             "retention.ms": "2000",
             "cleanup.policy": "compact",
         }
+        with pytest.raises(BrokerError, match="broker 77: BROKER_NOT_AVAILABLE"):
+            await admin.describe_configs([(admin_module.BROKER, "77")])
         cluster = await admin.describe_cluster()
         assert [(node.node_id, node.port) for node in cluster.nodes] == [(1, broker.port)]
         assert 0 in await admin.api_versions(1)

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from headrace_broker.client import offsets
 from headrace_broker.client.cluster import Cluster
-from headrace_broker.client.connection import Connection
 from headrace_broker.client.consumer_protocol import decode_assignment
 from headrace_broker.client.errors import BrokerError, ProtocolViolationError
 from headrace_broker.client.offsets import OffsetAndMetadata
@@ -189,8 +188,9 @@ class GroupAdmin:
         async def attempt() -> ResponseT:
             if node_id is None:
                 return await self.cluster.request_any(message)
-            connection: Connection = await self.cluster.connection(node_id)
-            return await connection.request(message)
+            if node_id not in self.cluster.view.nodes and node_id not in (await self.cluster.refreshed()).nodes:
+                raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "there is no such broker")
+            return await self.cluster.request(node_id, message)
 
         return await self._retry(attempt, what)
 

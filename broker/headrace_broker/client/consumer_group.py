@@ -9,6 +9,7 @@ stay are kept through a rebalance (KIP-429); with any other one, everything is g
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,12 @@ from headrace_broker.client.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import ClientError, ProtocolViolationError
 from headrace_broker.client.membership import GroupMembership
 from headrace_broker.client.membership_core import Generation, MembershipCore
 from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
+
+logger = logging.getLogger(__name__)
 
 
 class Change(Enum):
@@ -90,14 +93,15 @@ class ConsumerGroup:
             self._cluster.track_all(on=True)
         else:
             self._cluster.track(self._topics)
-        await self._cluster.refreshed()
+        timeout_ms = self._config.default_api_timeout_ms
+        await self._cluster.retry(self._cluster.refreshed, timeout_ms, "metadata of the subscription")
         self._match(self._cluster.view)
         self._cluster.listeners.append(self._on_metadata)
         self.membership.start()
 
-    async def leave(self, reason: str) -> None:
+    async def leave(self, reason: str, timeout_ms: float) -> None:
         """Leave the group; rebalances not carried out are dropped."""
-        await self.membership.leave(reason)
+        await self.membership.leave(reason, timeout_ms)
         self.rebalances.clear()
         if self._on_metadata in self._cluster.listeners:
             self._cluster.listeners.remove(self._on_metadata)
@@ -157,10 +161,7 @@ class ConsumerGroup:
 
     async def assign(self, generation: Generation, members: Sequence[JoinGroupResponseMember]) -> Mapping[str, bytes]:
         """Lead: run the assignor that the group agreed on."""
-        known = [
-            Member(member.member_id, member.group_instance_id, decode_subscription(member.metadata))
-            for member in members
-        ]
+        known = [Member(member.member_id, member.group_instance_id, _subscription_of(member)) for member in members]
         topics = {topic for member in known for topic in member.subscription.topics}
         if topics - self._cluster.view.topics.keys():
             self._cluster.track(topics)
@@ -204,6 +205,14 @@ class ConsumerGroup:
             self._owned |= partitions
         else:
             self._owned = self._owned - partitions
+
+
+def _subscription_of(member: JoinGroupResponseMember) -> Subscription:
+    try:
+        return decode_subscription(member.metadata)
+    except ProtocolViolationError as error:  # its own loss: the others are assigned without it
+        logger.warning("member %s is given no partitions: %s", member.member_id, error)
+        return Subscription([])
 
 
 def _partition_count(view: ClusterView, topic: str) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from random import Random
+from typing import TYPE_CHECKING
 
 from headrace_broker.records.columns import RecordColumns
+
+if TYPE_CHECKING:
+    from random import Random
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995

@@ -495,12 +495,19 @@ class Reader:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    async def close(self, *, leave_group: bool = True) -> None:
-        """Commit (with enable.auto.commit), leave the group, and let go of the connections."""
+    async def close(self, *, leave_group: bool = True, timeout_ms: float = 10_000) -> None:
+        """Commit (with enable.auto.commit), leave the group, and let go of the connections.
+
+        Commit and leave get `timeout_ms` each; a broker that cannot be reached does not hold the end up for longer.
+        """
         if self._closed:
             return
         if self._commits_by_itself and self._core.assignment:
-            await self._commit_by_itself()
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._commit_by_itself()
+            except TimeoutError:
+                logger.warning("auto-commit: not done within %.0f ms while closing", timeout_ms)
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -509,7 +516,7 @@ class Reader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._group is not None and leave_group:
-            await self._group.leave("the reader was closed")
+            await self._group.leave("the reader was closed", timeout_ms)
         self._news.set()
         if self._owns_cluster:
             await self.cluster.close()
