@@ -1,7 +1,8 @@
 """One Connect value to what msgspec should write for it, with every check: the definition of JsonConverter's payloads.
 
 Floating point as Java prints it, NaN and infinities as strings; bytes in base64; Decimals in base64 or as numbers; maps
-with keys other than strings as arrays of pairs; every field of a struct present.
+with keys other than strings as arrays of pairs; every field of a struct present. The keys of maps keep the order in
+which they were put; Java's maps come out in the order of their hashes.
 """
 
 from __future__ import annotations
