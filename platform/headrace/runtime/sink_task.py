@@ -303,8 +303,8 @@ class SinkTaskUnit(TaskUnit):
                 discovery_interval_ms=DISCOVERY_INTERVAL_MS,
             )
             while True:
-                epoch = self._epoch
                 batches = await self._poll(reader)
+                epoch = self._epoch  # a seek during the poll has made the reader forget what was fetched before
                 await self._credit.acquire()
                 self._inbox.put(lambda epoch=epoch, batches=batches: self._take_fetched(epoch, batches))  # type: ignore[misc]
         except asyncio.CancelledError:
