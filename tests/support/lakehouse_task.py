@@ -2,7 +2,8 @@
 
     python lakehouse_task.py '{"address": "127.0.0.1:9092", "topics": ["t"], "props": {"lakehouse.path": "..."}}'
 
-Prints `reported {"t/0": 5}` whenever the task reports offsets, and ends with the task.
+Prints `reported {"t/0": 5}` whenever the task reports offsets; takes the orders pause, resume and stop, a line each,
+from its input; ends with the task.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 
 from headrace_connectors.lakehouse.sink import LakehouseSinkTask
@@ -54,8 +56,16 @@ def make_task(context: Context) -> LakehouseSinkTask:
     return task
 
 
+def _obey(task: LakehouseSinkTask) -> None:
+    for line in sys.stdin:
+        {"pause": task.pause, "resume": task.resume, "stop": task.stop}[line.strip()]()
+        print("obeyed", line.strip(), flush=True)
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     order = json.loads(sys.argv[1])
-    make_task(Context(order["address"], order["topics"], order["props"], order.get("topics_regex"))).run()
+    running = make_task(Context(order["address"], order["topics"], order["props"], order.get("topics_regex")))
+    threading.Thread(target=_obey, args=(running,), daemon=True).start()
+    running.run()

@@ -72,7 +72,7 @@ class LakehouseSinkConfig(Config):
         " lakehouse.table.<table>.schema declares one table's.",
     )
     batch_rows_max: int = key(
-        "lakehouse.batch.rows.max", default=500_000, at_least=1, doc="Records of one commit round, at most."
+        "lakehouse.batch.rows.max", default=250_000, at_least=1, doc="Records of one commit round, at most."
     )
     batch_bytes_max: int = key(
         "lakehouse.batch.bytes.max",
