@@ -24,6 +24,8 @@ from headrace_broker.records.batch import (
 )
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.reader import read_batch
+from headrace_broker.tools.command_line import Parser as CommandLineParser
+from headrace_broker.tools.command_line import leave
 from headrace_broker.tools.record_decoders import (
     Parser,
     control_text,
@@ -78,8 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="kafka-dump-log", description=_DESCRIPTION)
+    parser = CommandLineParser("kafka-dump-log", _DESCRIPTION)
     add = parser.add_argument
     add("--files", required=True, help="REQUIRED: The comma separated list of data and index log files to be dumped.")
     add(
@@ -98,7 +105,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--offsets-decoder", action="store_true", help="Records are those of __consumer_offsets.")
     add("--transaction-log-decoder", action="store_true", help="Records are those of __transaction_state.")
     add("--cluster-metadata-decoder", action="store_true", help="Records are those of __cluster_metadata.")
-    return parser.parse_args(argv)
+    return parser.parse(argv)
 
 
 def _dump_file(path: str, options: argparse.Namespace, findings: Findings) -> None:
@@ -338,4 +345,4 @@ def _dump_transaction_index(path: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -1,0 +1,88 @@
+"""kafka-server-start: run a broker by Kafka's command line, `[-daemon] server.properties [--override KEY=VALUE]…`.
+
+The same as `headrace broker start`. With `-daemon` the broker runs in the background with its output in
+`$LOG_DIR/kafkaServer.out` (LOG_DIR: else `logs`), and this process ends when the broker serves, or with its reason
+when it cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace_broker.tools.command_line import Parser, leave
+
+_READY_TIMEOUT_S = 60
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a broker, or start one in the background; returns the exit code."""
+    parser = Parser("kafka-server-start", "Run a Kafka-compatible broker.")
+    parser.add_argument("-daemon", action="store_true", help="Run in the background.")
+    parser.add_argument("-name", default="kafkaServer", help="Name of the background process's output file.")
+    parser.add_argument("-loggc", action="store_true", help="Accepted for Kafka's scripts; without meaning here.")
+    parser.add_argument("file", metavar="server.properties", help="Kafka's properties file.")
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="Set a key; may be repeated."
+    )
+    options = parser.parse(argv)
+    arguments = [options.file, *(part for pair in options.override for part in ("--override", pair))]
+    if options.daemon:
+        return _start_in_background(arguments, Path(os.environ.get("LOG_DIR", "logs")) / f"{options.name}.out")
+    from headrace_broker.server.main import main as run_broker
+
+    return run_broker(arguments)
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _start_in_background(arguments: list[str], log: Path) -> int:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    ready_fd, write_fd = os.pipe()
+    command = [sys.executable, "-m", "headrace_broker.server", *arguments, "--ready-fd", str(write_fd)]
+    start = log.stat().st_size if log.exists() else 0
+    with open(log, "ab") as output:
+        broker = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[write_fd],
+            start_new_session=True,
+        )
+    os.close(write_fd)
+    if _is_ready(ready_fd):
+        print(_last_line(log, start, "headrace broker"))
+        return 0
+    status = broker.poll()
+    print(_last_line(log, start, "headrace broker:") or f"the broker did not start; see {log}", file=sys.stderr)
+    return status or 1
+
+
+def _is_ready(ready_fd: int) -> bool:
+    """Wait until the broker serves (True), or has ended, or takes too long."""
+    import select
+
+    try:
+        readable, _, _ = select.select([ready_fd], [], [], _READY_TIMEOUT_S)
+        return bool(readable and os.read(ready_fd, 256))
+    finally:
+        os.close(ready_fd)
+
+
+def _last_line(log: Path, start: int, prefix: str) -> str:
+    """Return the last line that begins with `prefix` in what was written to the log since `start`."""
+    with open(log, "rb") as file:
+        file.seek(start)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return next((line for line in reversed(lines) if line.startswith(prefix)), "")
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,141 @@
+"""kafka-server-stop: end this user's brokers on this machine with SIGTERM, all, or those of a role or a node id.
+
+Brokers are known by their command lines (`headrace broker start`, `kafka-server-start`, the module they run). Brokers
+that belong to another process, such as the embedded one of a Connect worker, are that process's to stop. As in Kafka's
+script, `SIGNAL` in the environment names another signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_broker.tools.command_line import Parser, ToolError, leave, load_properties
+
+_OWNED = ("--watch-fd", "--parent-pid")
+_OVERRIDES = ("--override", "--property")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCommand:
+    """A broker's command line: its properties file, if any, and the keys that were set beside it."""
+
+    file: str | None
+    overrides: dict[str, str]
+
+    def properties(self, directory: str) -> dict[str, str]:
+        """Return the broker's properties; its file is relative to `directory`. Raises ToolError."""
+        from_file = load_properties(str(Path(directory, self.file))) if self.file is not None else {"node.id": "1"}
+        return {**from_file, **self.overrides}
+
+
+def parse_command(command: Sequence[str]) -> BrokerCommand | None:
+    """Return what a process's command line says if it is a broker's own, else None. Pure."""
+    arguments = _broker_arguments(command)
+    if arguments is None or any(argument.partition("=")[0] in _OWNED for argument in arguments):
+        return None
+    file = None
+    overrides = {}
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name in _OVERRIDES:
+            key, _, text = (value if equals else next(rest, "")).partition("=")
+            overrides[key.strip()] = text.strip()
+        elif name in ("--cluster-id", "--ready-fd", "-name"):
+            if not equals:
+                next(rest, None)
+        elif not argument.startswith("-"):
+            file = argument
+    return BrokerCommand(file, overrides)
+
+
+def _broker_arguments(command: Sequence[str]) -> list[str] | None:
+    """Return the broker's own arguments in the command line of an interpreter, None when it runs something else."""
+    words = list(command[1:])
+    if "-daemon" in words:  # the one that starts it, not the broker
+        return None
+    for index, word in enumerate(words[:3]):
+        name = os.path.basename(word)
+        if word == "headrace_broker.server" and words[index - 1] == "-m":
+            return words[index + 1 :]
+        if name in ("kafka-server-start", "kafka-server-start.sh") or word == "headrace_broker.tools.server_start":
+            return words[index + 1 :]
+        if (name == "headrace" or word == "headrace.cli.main") and words[index + 1 : index + 3] == ["broker", "start"]:
+            return words[index + 3 :]
+    return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Stop brokers and return the exit code: 1 when there is none to stop."""
+    parser = Parser("kafka-server-stop", "Stop the brokers of this user on this machine.")
+    parser.add_argument("--process-role", metavar="ROLES", help="Only brokers with these process.roles.")
+    parser.add_argument(
+        "--node-id", metavar="ID", help="Only the broker with this node.id; goes before --process-role."
+    )
+    options = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if options.node_id is not None and options.process_role is not None:
+        print("When both node-id and process-role are provided, the value for node-id will take precedence")
+    number = _signal(parser, os.environ.get("SIGNAL", "TERM"))
+    stopped = 0
+    for pid, command, directory in _brokers():
+        try:
+            if not _is_meant(options, command, directory):
+                continue
+            os.kill(pid, number)
+        except (ToolError, ProcessLookupError) as error:
+            print(f"process {pid}: {error}", file=sys.stderr)
+            continue
+        stopped += 1
+    if not stopped:
+        print("No kafka server to stop")
+    return 0 if stopped else 1
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _signal(parser: Parser, name: str) -> signal.Signals:
+    try:
+        return signal.Signals(int(name)) if name.isdigit() else signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
+    except (KeyError, ValueError):
+        parser.error(f"SIGNAL={name} is no signal")
+
+
+def _is_meant(options: argparse.Namespace, command: BrokerCommand, directory: str) -> bool:
+    if options.node_id is None and options.process_role is None:
+        return True
+    properties = command.properties(directory)
+    if options.node_id is not None:
+        return bool(properties.get("node.id", properties.get("broker.id")) == options.node_id)
+    roles = {role.strip() for role in properties.get("process.roles", "broker,controller").split(",")}
+    return roles == {role.strip() for role in options.process_role.split(",")}
+
+
+def _brokers() -> Iterator[tuple[int, BrokerCommand, str]]:
+    """Yield pid, command line and working directory of every broker of this user."""
+    import psutil
+
+    user = os.getuid()
+    for process in psutil.process_iter(["pid", "uids", "cmdline"]):
+        uids, words = process.info["uids"], process.info["cmdline"]
+        if uids is None or uids.real != user or not words or process.pid == os.getpid():
+            continue
+        command = parse_command(words)
+        if command is None:
+            continue
+        try:
+            yield process.pid, command, process.cwd()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # it has ended on its own
+
+
+if __name__ == "__main__":
+    entry()
