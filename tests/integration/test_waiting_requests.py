@@ -1,0 +1,156 @@
+"""Requests that wait for replication, on a broker in this process whose high watermark the test moves itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headrace_broker.log.admission import AppendOrigin
+from headrace_broker.log.log import AppendInfo
+from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.metadata.topics import TopicDefaults, create_topics
+from headrace_broker.protocol.codec import decode
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.framing import encode_request, parse_response_header
+from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace_broker.protocol.messages.fetch import FetchResponse
+from headrace_broker.protocol.messages.produce import ProduceResponse
+from headrace_broker.protocol.notation import Message
+from headrace_broker.server.broker import Broker
+from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.partitions import Partition
+from support.raw_client import batch, fetch_request, produce_request
+
+pytestmark = pytest.mark.integration
+
+
+class UnreplicatedBroker(Broker):
+    """A leader whose followers have not fetched yet: appends do not move the high watermark."""
+
+    def append(
+        self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
+        if partition.topic != "t":
+            return super().append(partition, records, origin)
+        return partition.log.append_as_leader(
+            records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin
+        )
+
+    def replicate(self, offset: int) -> None:
+        partition = self.partitions.require("t", 0)
+        partition.log.high_watermark = offset
+        self.waiting.advanced(partition, offset, 1)
+
+
+class Client:
+    """A connection without a socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.frames: list[bytes] = []
+        self.connection = Connection(broker.router, "PLAINTEXT", ConnectionLimits())
+        self.connection.connection_made(self)  # type: ignore[arg-type]
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def writelines(self, buffers: Any) -> None:
+        self.frames.append(b"".join(buffers))
+
+    def close(self) -> None:
+        self.connection.connection_lost(None)
+
+    def send(self, request: Message, version: int) -> None:
+        data = b"".join(encode_request(1, "c", request, version))
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def answer(self, response: type[Message], version: int) -> Any:
+        frame = self.frames.pop(0)[4:]
+        _, start = parse_response_header(frame, response.__api_key__, version)
+        return decode(response, version, frame, start)
+
+
+def with_broker(test: Callable[[UnreplicatedBroker, Client], Awaitable[None]]) -> None:
+    async def run() -> None:
+        properties = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data"}
+        broker = await UnreplicatedBroker.start(BrokerConfig.from_properties(properties), storage=MemoryStorage())
+        assert isinstance(broker, UnreplicatedBroker)
+        try:
+            request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+            await broker.metadata.submit(
+                lambda image: create_topics(
+                    image, request, defaults=TopicDefaults(), broker_properties={}, new_id=broker.new_id
+                )
+            )
+            await test(broker, Client(broker))
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_acks_all_waits_for_the_high_watermark_and_acks_1_does_not() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        client.send(produce_request("t", batch(b"a", b"b"), acks=-1), 9)
+        broker.replicate(1)
+        await asyncio.sleep(0)
+        assert client.frames == []
+        broker.replicate(2)
+        await asyncio.sleep(0)
+        answer = client.answer(ProduceResponse, 9).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        client.send(produce_request("t", batch(b"c"), acks=1), 9)
+        assert client.answer(ProduceResponse, 9).responses[0].partition_responses[0].base_offset == 2
+        assert len(broker.waiting) == 0
+
+    with_broker(test)
+
+
+def test_acks_all_that_is_not_replicated_in_time_says_so() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        request = produce_request("t", batch(b"a"), acks=-1)
+        request.timeout_ms = 20
+        client.send(request, 9)
+        for _ in range(200):
+            await asyncio.sleep(0.005)
+            if client.frames:
+                break
+        answer = client.answer(ProduceResponse, 9).responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    with_broker(test)
+
+
+def test_consumers_see_only_what_is_committed() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        client.send(produce_request("t", batch(b"a"), acks=1), 9)
+        client.answer(ProduceResponse, 9)
+        client.send(fetch_request("t"), 12)
+        hidden = client.answer(FetchResponse, 12).responses[0].partitions[0]
+        assert (hidden.high_watermark, bytes(hidden.records)) == (0, b"")
+        client.send(fetch_request("t", max_wait_ms=10_000), 12)
+        assert client.frames == []
+        broker.replicate(1)
+        await asyncio.sleep(0)
+        shown = client.answer(FetchResponse, 12).responses[0].partitions[0]
+        assert (shown.high_watermark, bytes(shown.records).count(b"a")) == (1, 1)
+
+    with_broker(test)
+
+
+def test_what_waits_for_a_lost_connection_is_forgotten() -> None:
+    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+        client.send(produce_request("t", batch(b"a"), acks=-1), 9)
+        client.send(fetch_request("t", max_wait_ms=1_000_000_000), 12)
+        assert len(broker.waiting) == 2
+        client.close()
+        assert len(broker.waiting) == 0
+        broker.replicate(1)
+        await asyncio.sleep(0)
+        assert client.frames == []
+
+    with_broker(test)
