@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from process_stats import cpu_s, memory
@@ -22,7 +23,7 @@ from produce_load import Load, client_name, consume, produce
 from results import Row
 
 from support import apache
-from support import broker as headrace_broker
+from support.broker import running_broker
 
 FULL = (
     Load(100, 16_384, 3_000_000),
@@ -55,7 +56,7 @@ class Side:
 @contextmanager
 def sides() -> Iterator[list[Side]]:
     """headrace's broker, and Apache's where Maven and Java are there."""
-    with headrace_broker.running() as ours:
+    with TemporaryDirectory(prefix="headrace-bench-") as directory, running_broker(Path(directory)) as ours:
         mine = Side("headrace", ours.address, ours.pid)
         if apache.missing():
             yield [mine]

@@ -21,8 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from process_stats import cpu_s, memory, tree
 from results import Row
 
-from support import apache, worker
-from support import broker as headrace_broker
+from support import apache
+from support.broker import running_broker
+from support.worker import Worker
 
 LINE = "2026-11-21 12:00:00 INFO request served path=/a/b/c status=200 ms=%08d\n"
 LINES = 2_000_000
@@ -89,14 +90,19 @@ class Side:
 
 
 @contextmanager
-def sides(address: str) -> Iterator[list[Side]]:
+def sides(address: str, directory: Path) -> Iterator[list[Side]]:
     """headrace's worker, and Apache's where Maven and Java are there, both on the broker at `address`."""
-    settings = {"bootstrap.servers": address, **WORKER}
+    offsets = {"offset.storage.file.filename": str(directory / "connect.offsets")}
+    settings = {"bootstrap.servers": address, **WORKER, **offsets}
     with ExitStack() as stack:
-        ours = stack.enter_context(worker.running(settings))
-        found = [Side("headrace", ours.rest, ours.pid)]
+        ours = stack.enter_context(Worker(directory, settings))
+        found = [Side("headrace", ours.url.removeprefix("http://"), ours.pid)]
         if not apache.missing():
-            theirs = stack.enter_context(apache.connect_standalone(settings, []))
+            theirs = stack.enter_context(
+                apache.connect_standalone(
+                    {**settings, "offset.storage.file.filename": str(directory / "apache.offsets")}, []
+                )
+            )
             found.append(Side("Apache Connect", theirs.address, theirs.pid))
         yield found
 
@@ -104,11 +110,11 @@ def sides(address: str) -> Iterator[list[Side]]:
 def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
     """Measure every pipeline `rounds` times on each side."""
     lines = int(LINES * scale)
-    with TemporaryDirectory(prefix="headrace-bench-") as directory, headrace_broker.running() as broker:
-        source = Path(directory) / "in.txt"
+    with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
+        source = Path(name) / "in.txt"
         with source.open("w") as file:
             file.writelines(LINE % i for i in range(lines))
-        with sides(broker.address) as both:
+        with sides(broker.address, Path(name)) as both:
             _await_rest(both)
             for side in both:
                 side.note("memory of the worker's processes, idle", memory(tree(side.pid)).pss_mb)
