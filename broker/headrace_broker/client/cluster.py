@@ -368,7 +368,11 @@ class Cluster:
                 error = failure
                 failures += 1
                 self._refresh_wanted.set()
-                logger.warning("metadata refresh: %s", failure)
+                logger.log(logging.WARNING if failures == 1 else logging.DEBUG, "metadata refresh: %s", failure)
+            except Exception as failure:  # a listener's own fault must not end all refreshing
+                logger.exception("metadata refresh")
+                error = ClientError(f"metadata refresh: {failure!r}")
+                failures += 1
             self._settle_waiters(error, waiters)
             try:  # those who wait for a refresh have a back-off of their own; all others are held back here
                 async with asyncio.timeout(self.retry_pause_ms(failures) / 1000):

@@ -113,8 +113,8 @@ class FetchCore:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those that stay keep position, pause and read-ahead."""
-        wanted = list(dict.fromkeys(partitions))
-        for topic_partition in [known for known in self._states if known not in set(wanted)]:
+        wanted = dict.fromkeys(partitions)
+        for topic_partition in [known for known in self._states if known not in wanted]:
             self._drop_chunks(self._states.pop(topic_partition))
         for topic_partition in wanted:
             if topic_partition not in self._states:

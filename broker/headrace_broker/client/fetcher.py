@@ -177,7 +177,12 @@ class Fetcher:
 
     def _found_positions(self, task: asyncio.Task[None]) -> None:
         self._finding = None
-        if not task.cancelled() and task.exception() is None and not self.errors:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._tell(ClientError(f"finding positions: {error!r}"))
+        elif not self.errors:
             self.pump()
 
     def _leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
@@ -197,10 +202,11 @@ class Fetcher:
         self.pump()
 
     def _send_fetch(self, node_id: int, asked: list[FetchPartition]) -> None:
-        topic_ids = {name: topic.topic_id for name, topic in self._cluster.view.topics.items()}
-        names = {part.topic for part in asked}
-        has_ids = all(topic_ids.get(name, ZERO_UUID) != ZERO_UUID for name in names)
-        topics = {name: FetchTopic(topic=name, topic_id=topic_ids.get(name, ZERO_UUID)) for name in names}
+        known = self._cluster.view.topics
+        topics = {
+            name: FetchTopic(topic=name, topic_id=known[name].topic_id) for name in {part.topic for part in asked}
+        }
+        has_ids = all(topic.topic_id != ZERO_UUID for topic in topics.values())
         for part in asked:
             topics[part.topic].partitions.append(
                 FetchRequestPartition(

@@ -122,8 +122,11 @@ class GroupMembership:
                 self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
                 await self._callbacks.joined(self.generation, assignment)
                 await self._rejoin.wait()
-        except ClientError as error:
+        except Exception as error:  # a callback's own fault is told, too, instead of leaving a silent non-member
             await self._stop(self._heartbeats)
+            if not isinstance(error, ClientError):
+                logger.exception("group %s", self._core.group_id)
+                error = ClientError(f"group {self._core.group_id}: {error!r}")
             self._callbacks.failed(error)
 
     async def _join(self) -> bytes:

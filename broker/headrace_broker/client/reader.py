@@ -420,7 +420,8 @@ class Reader:
 
     def _set_assignment(self, partitions: list[TopicPartition]) -> None:
         self._core.assign(partitions)
-        for topic_partition in [held for held in self._leftovers if held not in set(partitions)]:
+        assigned = set(partitions)
+        for topic_partition in [held for held in self._leftovers if held not in assigned]:
             del self._leftovers[topic_partition]
         self._fetcher.pump()
 
