@@ -86,7 +86,7 @@ class TaskProcess:
         family = psutil.Process(self._process.pid).children(recursive=True)
         self.order("stop")
         assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
-        assert psutil.wait_procs(family, timeout=1)[1] == []
+        assert_gone(family)
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -98,8 +98,22 @@ class TaskProcess:
         self._process.stdin.close()
         self._process.kill()
         self._process.wait(5)
-        _, alive = psutil.wait_procs(family, timeout=1)
-        assert [process.cmdline()[:3] for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+        assert_gone(family)
+
+
+def assert_gone(family: list[psutil.Process]) -> None:
+    """A second later none of these processes lives; zombies that nobody reaps do not count."""
+    deadline = time.monotonic() + 1
+    while alive := [process for process in family if is_alive(process)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.02)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture

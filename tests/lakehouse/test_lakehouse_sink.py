@@ -21,7 +21,7 @@ from support.broker import BrokerProcess, running_broker
 from support.lakehouse_task import Context
 
 pytest.importorskip("pyspark")
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
@@ -67,6 +67,14 @@ def envelope(fields: list[dict[str, Any]], payload: Any, *, spaced: bool = False
 
 def field(name_: str, type_: str, **more: Any) -> dict[str, Any]:
     return {"type": type_, "optional": True, "field": name_, **more}
+
+
+def read_topic(broker: BrokerProcess, topic: str, count: int) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    messages = consumer.consume(count, timeout=20)
+    consumer.close()
+    return messages
 
 
 class Load:
@@ -313,15 +321,26 @@ def test_a_bad_record_stops_the_task_or_is_skipped(
     produce(broker, "bad", [good, *bad, good])
     with pytest.raises(Exception, match=r"topic bad, partition 0, offset 1: not a JSON envelope .* 3 more records"):
         load("bad").until_offsets(bad=6)
-    load("bad", errors__tolerance="all").until_offsets(bad=6)
+    tolerant = {
+        "errors__tolerance": "all",
+        "errors__deadletterqueue__topic__name": "letters",
+        "errors__deadletterqueue__topic__replication__factor": "1",
+        "errors__deadletterqueue__context__headers__enable": "true",
+    }
+    load("bad", **tolerant).until_offsets(bad=6)
     assert [row["_kafka_offset"] for row in rows_of(tmp_path / "bad")] == [0, 5]
+    letters = read_topic(broker, "letters", len(bad))
+    assert [letter.value() for letter in letters] == bad
+    reasons = [dict(letter.headers())["__connect.errors.exception.message"].decode() for letter in letters]
+    assert reasons[1:3] == [
+        'field n: expected int, found "x"',
+        "field s: null, though its schema is not optional",
+    ]
 
 
 def test_offsets_that_retention_removed_stop_the_task(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    from confluent_kafka import TopicPartition
-
     fields = [field("n", "int32")]
     produce(broker, "gone", [envelope(fields, {"n": n}) for n in range(4)])
     first = load("gone")

@@ -6,6 +6,7 @@ import contextvars
 import logging
 import re
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from confluent_kafka import KafkaException
 
 from headrace.api.errors import ConnectError
 from headrace.api.task import SelfReadingSinkTaskContext
-from headrace_connectors.lakehouse.bad_records import BadRecords
+from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecords
 from headrace_connectors.lakehouse.client_config import librdkafka_config
 from headrace_connectors.lakehouse.config import ErrorHandling, LakehouseSinkConfig, ValueFormat
+from headrace_connectors.lakehouse.dead_letters import DeadLetters
 from headrace_connectors.lakehouse.first_records import first_payloads
 from headrace_connectors.lakehouse.kafka_source import FORMAT, SPEC_OPTION, KafkaSource
 from headrace_connectors.lakehouse.layouts import Layouts
@@ -56,7 +58,9 @@ class LoadQuery:
         self._tables = Tables(
             config.root, config.table_name_format, lambda directory: open_writer(config.format, directory, connector)
         )
-        self._bad_records = BadRecords(tolerate=errors.tolerate, log=errors.log)
+        self._bad_records = BadRecords(
+            tolerate=errors.tolerate, log=errors.log, dead_letters=self._dead_letters(errors, connector)
+        )
         self._query: Any = None
         self._failure: BaseException | None = None
         self._stopped = False
@@ -188,6 +192,17 @@ class LoadQuery:
             task_rows_min=_TASK_ROWS_MIN,
             fail_on_data_loss=config.fail_on_data_loss,
         )
+
+    def _dead_letters(self, errors: ErrorHandling, connector: str) -> Callable[[Sequence[BadRecord]], None] | None:
+        if not errors.dead_letter_topic:
+            return None
+        return DeadLetters(
+            self._client,
+            errors.dead_letter_topic,
+            connector=connector,
+            headers=errors.dead_letter_headers,
+            replication_factor=errors.dead_letter_replication,
+        ).send
 
     def _layouts(self) -> Layouts:
         return Layouts(
