@@ -103,6 +103,11 @@ class Cluster:
             return ready
         return await asyncio.shield(self._connect_task((node_id, purpose)))
 
+    def release(self, purpose: str) -> None:
+        """Close the connections that were made for a purpose which has ended."""
+        for key in [known for known in self._connections if known[1] == purpose]:
+            self._connections.pop(key).close()
+
     def connect_soon(self, node_id: int, purpose: str, on_done: Callable[[], None]) -> None:
         """Make the connection in the background; `on_done` is called when it stands or has failed."""
 
@@ -419,20 +424,20 @@ class Cluster:
         """Have the coordinator looked up again."""
         self._coordinators.pop((key_type, key), None)
 
-    async def coordinator_connection(self, group_id: str) -> Connection:
-        """Return a group's own connection to its coordinator, apart from long polls. Raises ClientError."""
+    async def coordinator_connection(self, group_id: str, purpose: str = "group") -> Connection:
+        """Return a connection to a group's coordinator, apart from long polls. Raises ClientError."""
         node_id = await self.coordinator(group_id)
         try:
-            return await self.connection(node_id, "group")
+            return await self.connection(node_id, purpose)
         except ConnectionLostError:
             self.forget_coordinator(group_id)
             raise
 
     async def request_coordinator(
-        self, group_id: str, message: Request[ResponseT], *, timeout_ms: float | None = None
+        self, group_id: str, message: Request[ResponseT], *, purpose: str = "group", timeout_ms: float | None = None
     ) -> ResponseT:
         """Send a request to a group's coordinator. Raises ClientError."""
-        connection = await self.coordinator_connection(group_id)
+        connection = await self.coordinator_connection(group_id, purpose)
         try:
             return await connection.request(message, timeout_ms=timeout_ms)
         except ConnectionLostError:

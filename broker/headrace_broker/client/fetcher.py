@@ -8,6 +8,7 @@ wrong with a partition waits in `errors` for the next poll; the other partitions
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import deque
@@ -39,7 +40,8 @@ logger = logging.getLogger(__name__)
 TopicPartition = tuple[str, int]
 Committed = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
 
-_PURPOSE = "fetch"
+_fetchers = itertools.count(1)
+
 _FETCH_BY_NAME_VERSION_MAX = 12
 _FETCH_VERSION_MAX = 16
 
@@ -60,6 +62,7 @@ class Fetcher:
         self._config = config
         self._committed = committed
         self._on_news = on_news
+        self._purpose = f"fetch {next(_fetchers)}"
         self._loop = asyncio.get_running_loop()
         self._out_of_range: set[TopicPartition] = set()
         self._finding: asyncio.Task[None] | None = None
@@ -77,6 +80,7 @@ class Fetcher:
         if self._finding is not None:
             self._finding.cancel()
             await asyncio.gather(self._finding, return_exceptions=True)
+        self._cluster.release(self._purpose)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on at that offset."""
@@ -190,11 +194,11 @@ class Fetcher:
         return None if leader is None else (leader.leader_id, leader.leader_epoch)
 
     def _is_ready(self, node_id: int) -> bool:
-        if self._cluster.ready_connection(node_id, _PURPOSE) is not None:
+        if self._cluster.ready_connection(node_id, self._purpose) is not None:
             return True
         if node_id not in self._connecting:
             self._connecting.add(node_id)
-            self._cluster.connect_soon(node_id, _PURPOSE, partial(self._connected, node_id))
+            self._cluster.connect_soon(node_id, self._purpose, partial(self._connected, node_id))
         return False
 
     def _connected(self, node_id: int) -> None:
@@ -226,7 +230,7 @@ class Fetcher:
             topics=list(topics.values()),
             rack_id=config.client_rack,
         )
-        connection = self._cluster.ready_connection(node_id, _PURPOSE)
+        connection = self._cluster.ready_connection(node_id, self._purpose)
         fetch = _Fetch(node_id, asked, {topic.topic_id: name for name, topic in topics.items()})
         try:
             if connection is None:

@@ -1,14 +1,15 @@
 """Membership of a group under the classic protocol: join, sync, heartbeats, leave; for consumers and Connect workers.
 
-A shell around `membership_core`. The owner gives a protocol type and an object with five callbacks; bytes of metadata
-and assignments stay the owner's affair. Heartbeats run beside the callbacks, so that a slow one does not cost the
-membership; they stop only while JoinGroup and SyncGroup are under way, when the coordinator takes a member for alive
-anyway.
+A shell around `membership_core`. The owner gives a protocol type and an object with six callbacks; bytes of metadata
+and assignments stay the owner's affair. Each member has a connection of its own, because a parked JoinGroup holds up
+whatever is behind it. Heartbeats run beside the callbacks, so that a slow one does not cost the membership; they stop
+only while JoinGroup and SyncGroup are under way, when the coordinator takes a member for alive anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -21,6 +22,8 @@ from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinG
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest
 
 logger = logging.getLogger(__name__)
+
+_members = itertools.count(1)
 
 _JOIN_TIMEOUT_EXTRA_MS = 5_000
 """The coordinator may use up the whole rebalance timeout before it answers a join."""
@@ -57,6 +60,7 @@ class GroupMembership:
         self._cluster = cluster
         self._core = core
         self._callbacks = callbacks
+        self._purpose = f"member {next(_members)}"
         self._join_timeout_ms = max(rebalance_timeout_ms + _JOIN_TIMEOUT_EXTRA_MS, cluster.config.request_timeout_ms)
         self._rejoin = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -95,11 +99,14 @@ class GroupMembership:
         await self._stop(self._task)
         await self._stop(self._heartbeats)
         self._task = self._heartbeats = None
-        if self._core.state is State.UNJOINED and not self._core.generation.member_id:
-            return
+        if self._core.generation.member_id:
+            await self._send_leave(reason, timeout_ms)
+        self._cluster.release(self._purpose)
+
+    async def _send_leave(self, reason: str, timeout_ms: float) -> None:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                connection = await self._cluster.coordinator_connection(self._core.group_id)
+                connection = await self._cluster.coordinator_connection(self._core.group_id, self._purpose)
                 version = connection.version_for(LeaveGroupRequest)
                 message = self._core.leave_request(reason, version)
                 if message is not None:
@@ -154,7 +161,7 @@ class GroupMembership:
 
     async def _join_once(self) -> tuple[Step, bytes]:
         core = self._core
-        connection = await self._cluster.coordinator_connection(core.group_id)
+        connection = await self._cluster.coordinator_connection(core.group_id, self._purpose)
         request = core.join_request(self._callbacks.protocols(core.generation))
         # From version 4 on a new member is given its id before it is let in, so that a lost answer leaves no ghost.
         response = await connection.request(
@@ -165,7 +172,7 @@ class GroupMembership:
             return step, b""
         assignments = await self._assignments(response) if step is Step.LEAD else {}
         synced = await self._cluster.request_coordinator(
-            core.group_id, core.sync_request(assignments), timeout_ms=self._join_timeout_ms
+            core.group_id, core.sync_request(assignments), purpose=self._purpose, timeout_ms=self._join_timeout_ms
         )
         return core.on_sync(synced, self._cluster.now_ms()), synced.assignment
 
@@ -184,7 +191,9 @@ class GroupMembership:
                 self.rejoin("the coordinator did not answer within the session timeout")
                 return
             try:
-                response = await self._cluster.request_coordinator(core.group_id, core.heartbeat_request(now_ms))
+                response = await self._cluster.request_coordinator(
+                    core.group_id, core.heartbeat_request(now_ms), purpose=self._purpose
+                )
             except ClientError as error:
                 failures += 1
                 logger.info("group %s: heartbeat: %s", core.group_id, error)

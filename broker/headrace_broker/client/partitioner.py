@@ -17,15 +17,30 @@ _MASK = 0xFFFFFFFF
 _WORDS = tuple(struct.Struct(f"<{count}I") for count in range(65))
 
 
+class _MixedWords(dict[int, int]):
+    """A word of a key -> what it adds to the hash. Keys repeat their words (prefixes, digits), so this is worth it."""
+
+    def __missing__(self, word: int) -> int:
+        mixed = word * _M & _MASK
+        mixed = (mixed ^ mixed >> 24) * _M & _MASK
+        if len(self) < _MIXED_WORDS_MAX:
+            self[word] = mixed
+        return mixed
+
+
+_MIXED_WORDS_MAX = 16_384
+_MIXED = _MixedWords()
+
+
 def murmur2(data: bytes) -> int:
     """Return Java's 32-bit murmur2 of `data`, as an unsigned number."""
     length = len(data)
     count = length >> 2
     h = _SEED ^ length
     words = _WORDS[count] if count < 65 else struct.Struct(f"<{count}I")
-    for k in words.unpack_from(data):
-        k = k * _M & _MASK
-        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
+    mixed = _MIXED
+    for word in words.unpack_from(data):
+        h = (h * _M & _MASK) ^ mixed[word]
     tail = length & 3
     if tail:
         h = (h ^ int.from_bytes(data[-tail:], "little")) * _M & _MASK
