@@ -1,0 +1,138 @@
+"""Time to serve, and memory at rest: broker, standalone worker, one task process."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+from process_stats import memory, tree
+from results import Row
+
+from support import apache
+from support.broker import BrokerProcess, running_broker
+from support.worker import Worker
+
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+FIRST_ANSWER = """
+import socket, struct, sys, time
+host, port = sys.argv[1].rsplit(":", 1)
+request = struct.pack(">ihhihi", 14, 3, 1, 1, -1, -1)  # Metadata v1, all topics
+while True:
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=30)
+        break
+    except OSError:
+        time.sleep(0.001)
+connection.sendall(request)
+assert len(connection.recv(4)) == 4
+"""
+
+
+def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
+    """Each measured `rounds` times; medians."""
+    rows = _broker(rounds, say)
+    return rows + _worker(rounds, say)
+
+
+def _broker(rounds: int, say: Callable[[str], None]) -> list[Row]:
+    started, idle = [], []
+    for _ in range(rounds):
+        with TemporaryDirectory(prefix="headrace-bench-") as name:
+            broker = BrokerProcess(Path(name), {})
+            began = time.perf_counter()
+            broker.start()
+            _first_answer(broker.address)
+            started.append(time.perf_counter() - began)
+            idle.append(memory([broker.pid]))
+            broker.close()
+    their_start: list[float] = []
+    their_memory: list[float] = []
+    if not apache.missing():
+        apache.classpath()
+        for _ in range(rounds):
+            began = time.perf_counter()
+            with apache.broker() as kafka:
+                _first_answer(kafka.address)
+                their_start.append(time.perf_counter() - began)
+                their_memory.append(memory([kafka.pid]).rss_mb)
+    say(f"broker: started in {statistics.median(started):.2f} s")
+    rss, pss = (statistics.median(values) for values in zip(*((m.rss_mb, m.pss_mb) for m in idle), strict=True))
+    return [
+        Row(
+            "startup",
+            "broker: start to first answer (peer: with formatting)",
+            "s",
+            *_both(started, their_start),
+            None,
+            False,
+        ),
+        Row("startup", "broker: resident, idle", "MB", rss, _median(their_memory), None, False),
+        Row("startup", "broker: private share (PSS), idle", "MB", pss, None, None, False),
+    ]
+
+
+def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
+    started, workers, tasks, theirs = [], [], [], []
+    with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
+        source = Path(name) / "in.txt"
+        source.write_text("line\n")
+        for number in range(rounds):
+            place = Path(name) / str(number)
+            place.mkdir()
+            began = time.perf_counter()
+            settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(place / "offsets")}
+            with Worker(place, settings) as worker:
+                started.append(time.perf_counter() - began)
+                before = {*tree(worker.pid)}
+                workers.append(memory(before).pss_mb)
+                config = {"connector.class": "FileStreamSource", "file": str(source), "topic": f"t{number}"}
+                worker.create("source", config)
+                worker.wait_for_state("source", "RUNNING")
+                tasks.append(max(memory([pid]).pss_mb for pid in {*tree(worker.pid)} - before))
+        if not apache.missing():
+            converters = {"key.converter": STRING, "value.converter": STRING, "bootstrap.servers": broker.address}
+            with ExitStack() as stack:
+                began = time.perf_counter()
+                connect = stack.enter_context(apache.connect_standalone(converters, []))
+                theirs = [time.perf_counter() - began, psutil.Process(connect.pid).memory_info().rss / 1e6]
+    say(f"worker: REST answers after {statistics.median(started):.2f} s")
+    return [
+        Row(
+            "startup",
+            "worker: start to healthy REST",
+            "s",
+            statistics.median(started),
+            theirs[0] if theirs else None,
+            None,
+            False,
+        ),
+        Row(
+            "startup",
+            "worker and its processes at rest (PSS)",
+            "MB",
+            statistics.median(workers),
+            theirs[1] if theirs else None,
+            None,
+            False,
+        ),
+        Row("startup", "one task process (PSS)", "MB", statistics.median(tasks), None, None, False),
+    ]
+
+
+def _first_answer(address: str) -> None:
+    subprocess.run([sys.executable, "-S", "-c", FIRST_ANSWER, address], check=True, timeout=60)
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _both(ours: list[float], theirs: list[float]) -> tuple[float, float | None]:
+    return statistics.median(ours), _median(theirs)
