@@ -367,6 +367,14 @@ def test_bad_worker_files_are_refused_with_the_key(tmp_path: Path, text: str, co
     assert "Traceback" not in result.stderr
 
 
+def test_a_converter_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, {"value.converter": "org.apache.kafka.connect.json.JsonConvertor"})
+    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert "value.converter=org.apache.kafka.connect.json.JsonConvertor" in result.stderr
+    assert "Did you mean JsonConverter?" in result.stderr
+
+
 def test_bad_connector_files_are_all_named(tmp_path: Path) -> None:
     worker = Worker(tmp_path, connectors=[tmp_path / "none.properties", tmp_path / "nameless.json"])
     (tmp_path / "nameless.json").write_text('{"connector.class": "FileStreamSource"}')

@@ -198,3 +198,30 @@ def test_a_port_in_use_is_one_line(worker: Worker, tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "cannot be had: Address already in use" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_while_a_connector_hangs_at_start_ends_in_time(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "hang_plugin.py").write_text("# a headrace plug-in\n" + PLUGIN)
+    file = tmp_path / "stuck.properties"
+    file.write_text("name=stuck\nconnector.class=HangingConnector\n")
+    worker = Worker(tmp_path, {"plugin.path": str(plugins), "task.shutdown.graceful.timeout.ms": "1000"}, [file])
+    with subprocess.Popen(worker.command(), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("REST server listening" in line for line in process.stderr)
+        time.sleep(1.0)  # the connector is being started, and hangs
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        assert process.wait(10) == 0
+        assert time.monotonic() - started < 3
+
+
+def test_a_data_directory_in_use_is_one_line(worker: Worker, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    again = Worker(other, {"headrace.data.dir": str(tmp_path / "data")})
+    result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert "The embedded broker could not start" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-USAGE, PREPARING, STARTING = 1, 2, 3
+USAGE, PREPARING, STARTING, INTERRUPTED = 1, 2, 3, 130
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,13 +9,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.api.errors import ConfigErrors, ConnectError
-from headrace.cli.connect_standalone import PREPARING, STARTING
+from headrace.cli.connect_standalone import INTERRUPTED, PREPARING, STARTING
 from headrace.cli.embedded_broker import BrokerFailed, EmbeddedBroker
 from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
 from headrace.metrics import logs
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.herder.standalone import StandaloneHerder
 
 log = logging.getLogger("headrace.worker")
+_T = TypeVar("_T")
 
 
 class CannotStart(Exception):
@@ -54,6 +55,8 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
         for line in error.lines:
             log.error("%s", line)
         return error.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
     finally:
         if broker is not None:
             broker.stop()
@@ -93,17 +96,20 @@ class _Standalone:
             host, port = rest.bind()
         except ListenerError as error:
             raise CannotStart(PREPARING, [str(error)]) from None
-        config = await self._with_broker()
+        config = await self._unless_signalled(self._with_broker())
+        if config is None:
+            return 0
         spared = set() if self._broker is None else {self._broker.pid}
         herder = StandaloneHerder(config, _offset_store(config), _worker_id(config, host, port), spared)
         herder.start()
         await rest.start(herder, distribution_version("headrace"))
         log.info("REST server listening at http://%s:%d/, %.0f ms after the start", host, port, self._elapsed_ms())
         try:
-            await self._create_connectors(herder)
-            herder.ready = True
-            log.info("Kafka Connect started")
-            await self._wait_for_end()
+            await self._unless_signalled(self._create_connectors(herder))
+            if not self._signalled.is_set():
+                herder.ready = True
+                log.info("Kafka Connect started")
+                await self._wait_for_end()
             log.info("Kafka Connect stopping")
         finally:
             await herder.stop()
@@ -134,6 +140,8 @@ class _Standalone:
     async def _create_connectors(self, herder: StandaloneHerder) -> None:
         from headrace.herder.errors import HerderError
 
+        if errors := await herder.check_worker():
+            raise CannotStart(PREPARING, errors)
         complaints: list[str] = []
 
         async def create(file: ConnectorFile) -> None:
@@ -147,6 +155,16 @@ class _Standalone:
         await asyncio.gather(*map(create, self._connectors))
         if complaints:
             raise CannotStart(STARTING, complaints)
+
+    async def _unless_signalled(self, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """The work's result; None when a signal came first, which ends the work."""
+        task, signalled = asyncio.ensure_future(work), asyncio.ensure_future(self._signalled.wait())
+        try:
+            await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            signalled.cancel()
 
     async def _wait_for_end(self) -> None:
         signalled = asyncio.ensure_future(self._signalled.wait())

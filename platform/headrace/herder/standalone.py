@@ -68,10 +68,9 @@ class StandaloneHerder:
         for background in list(self._background):
             background.cancel()
         connectors = list(self._connectors.values())
-        await self.worker.stop_tasks([task for connector in connectors for task in connector.tasks.values()])
-        await asyncio.gather(
-            *(self.worker.stop_connector(connector.instance) for connector in connectors if connector.instance)
-        )
+        tasks = [task for connector in connectors for task in connector.tasks.values()]
+        instances = [connector.instance for connector in connectors if connector.instance is not None]
+        await self.worker.stop_all([*tasks, *instances])
         await self.worker.close()
 
     # reading
@@ -412,6 +411,11 @@ class StandaloneHerder:
     async def list_plugins(self, connectors_only: bool) -> Any:
         """`GET /connector-plugins`."""
         return await self._translated(self.worker.describe_plugins("list_plugins", connectors_only))
+
+    async def check_worker(self) -> list[str]:
+        """What is wrong with the converters that the worker's configuration names, one line each."""
+        errors: list[str] = await self._translated(self.worker.describe_plugins("check_worker"))
+        return errors
 
     async def plugin_config(self, plugin: str) -> Any:
         """`GET /connector-plugins/P/config`. Raises NotFoundError."""

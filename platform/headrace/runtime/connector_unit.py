@@ -17,7 +17,7 @@ from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.plugins.config_providers import ConfigResolver
 from headrace.runtime.channel import Channel
-from headrace.runtime.plugin_setup import class_path, use_plugin_path
+from headrace.runtime.plugin_setup import SIMPLE_HEADER_CONVERTER, class_path, under, use_plugin_path
 from headrace.runtime.spec import ConnectorSpec
 
 log = logging.getLogger(__name__)
@@ -158,6 +158,26 @@ def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin
 
     result = validate_connector(resolved(config, worker), worker, originals=config, plugin=plugin)
     return {**result.as_json(), "type": result.type, "warnings": result.warnings}
+
+
+async def check_worker(worker: dict[str, str]) -> list[str]:
+    """What is wrong with the plug-ins that the worker's own configuration names, one line each."""
+    return await asyncio.to_thread(_check_worker, worker)
+
+
+def _check_worker(worker: dict[str, str]) -> list[str]:
+    use_plugin_path(worker)
+    errors: list[str] = []
+    for key in ("key.converter", "value.converter", "header.converter"):
+        settings = under(worker, key + ".")
+        try:
+            if key == "header.converter":
+                registry.find("header_converter", worker.get(key) or SIMPLE_HEADER_CONVERTER)().configure(settings)
+            else:
+                registry.find("converter", worker[key])().configure(settings, key == "key.converter")
+        except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
+            errors.append(f"{key}={worker.get(key)}: {error}")
+    return errors
 
 
 async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, Any]]:

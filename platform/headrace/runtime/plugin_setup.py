@@ -20,7 +20,7 @@ from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
 from headrace.runtime.spec import TaskSpec
 
-_SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 
 class Setup:
@@ -72,7 +72,7 @@ class Setup:
         return converter
 
     def _header_converter(self) -> Any:
-        name, properties = self._converter_settings("header.converter", _SIMPLE_HEADER_CONVERTER)
+        name, properties = self._converter_settings("header.converter", SIMPLE_HEADER_CONVERTER)
         converter = registry.find("header_converter", name)()
         converter.configure(properties)
         return converter

@@ -39,8 +39,8 @@ class SelfReadingTaskUnit(TaskUnit):
 
     def work(self) -> None:
         """Run the task; it returns when it is told to stop."""
-        self._admin = self.from_loop(self._open_admin())
-        self._committed = self.from_loop(self._fetch_committed())
+        self._admin = self.open_client(self._open_admin)
+        self._committed = self.open_client(self._fetch_committed)
         self.task.context = _Context(self)
         self.task.start(self.setup.parsed_task_config(self.task))
         self.report_running()

@@ -74,7 +74,7 @@ class SinkTaskUnit(TaskUnit):
         self.task.context = _Context(self)
         self.task.start(self.setup.parsed_task_config(self.task))
         self._resting = self.paused
-        self.from_loop(self._open_reader())
+        self.open_client(self._open_reader)
         self.report_running()
         while not self.stopping.is_set():
             self._inbox.get()()
@@ -131,7 +131,7 @@ class SinkTaskUnit(TaskUnit):
         policy = ErrorPolicy.from_config(setup.connector_config)
         self._converters = setup.make_converters()
         self.errors = SinkErrors(self, policy, self._converters)
-        self.from_loop(self.errors.open())
+        self.open_client(self.errors.open)
         stages = Stages(
             policy,
             report=self.errors.report_failure,

@@ -108,7 +108,7 @@ class SourceTaskUnit(TaskUnit):
         config = ClientConfig.from_properties(properties, kind="producer")
         for warning in config.warnings:
             log.warning("%s", warning)
-        self._writer = self.from_loop(Writer.open(config))
+        self._writer = self.open_client(lambda: Writer.open(config))
 
     def _step(self) -> None:
         """One poll and what comes of it."""

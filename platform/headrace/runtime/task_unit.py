@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
@@ -21,10 +21,12 @@ from headrace.metrics import logs
 from headrace.runtime.channel import Channel, PeerGone
 from headrace.runtime.plugin_setup import Setup
 from headrace.runtime.spec import TaskSpec
+from headrace_broker.client.errors import ClientError
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+RECONNECT_INTERVAL_S = 1.0
 REPORT_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
 
@@ -124,6 +126,17 @@ class TaskUnit:
     def from_loop(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def open_client(self, open_it: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Open a client, again and again while no broker answers. Raises what is not to be retried."""
+        while True:
+            try:
+                return self.from_loop(open_it())
+            except ClientError as error:
+                if not error.retriable or self.stopping.is_set():
+                    raise
+                log.warning("No broker can be reached, the next attempt follows: %s", error)
+                self.stopping.wait(RECONNECT_INTERVAL_S)
 
     def later(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
         """Run a coroutine on the loop."""

@@ -141,6 +141,10 @@ class Worker:
         if instance.host is not None and not instance.ended:
             instance.host.channel.notify("tell", instance.unit_id, order, [])
 
+    async def stop_all(self, instances: Iterable[Instance]) -> None:
+        """Stop tasks and connectors together, within the same limit."""
+        await self._stop(list(instances), self._graceful_s())
+
     async def stop_tasks(self, instances: Iterable[Instance]) -> None:
         """Stop tasks together, within `task.shutdown.graceful.timeout.ms`; what is left then is killed."""
         await self._stop(list(instances), self._graceful_s())
