@@ -1,0 +1,59 @@
+"""Connector files in their three forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.files import FileError, read_connector, read_properties
+from headrace.herder.states import TargetState
+
+
+def test_properties_as_java_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text("# comment\nname = c\n! another\nsql: select \\\n   1\ntext=\\u00fc ä\n", encoding="utf-8")
+    assert read_properties(path) == {"name": "c", "sql": "select 1", "text": "ü ä"}
+    assert read_connector(path).name == "c"
+
+
+def test_a_flat_json_map(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"name": "c", "tasks.max": 2, "flag": true}')
+    connector = read_connector(path)
+    assert connector.config == {"name": "c", "tasks.max": "2", "flag": "true"}
+    assert connector.initial_state is None
+
+
+def test_json_as_the_rest_api_takes_it(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"name": "c", "config": {"a": "1"}, "initial_state": "paused"}')
+    connector = read_connector(path)
+    assert connector.config == {"a": "1", "name": "c"}
+    assert connector.initial_state is TargetState.PAUSED
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("c.properties", "a=1\n", "has no name"),
+        ("c.json", '{"a": "1"}', "has no name"),
+        ("c.json", '{"name": "c", "config": {"name": "d"}}', "config.name"),
+        ("c.json", '{"name": "c", "config": {}, "state": "x"}', "unknown key state"),
+        ("c.json", '{"name": "c", "config": {}, "initial_state": "ON"}', "initial_state"),
+        ("c.json", '{"name": "c", "a": [1]}', "the value of a"),
+        ("c.json", '{"name": "c",\n "a" 1}', "line 2"),
+    ],
+)
+def test_errors_name_the_file_and_the_reason(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(FileError) as caught:
+        read_connector(path)
+    assert str(path) in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no such file"):
+        read_connector(tmp_path / "none")

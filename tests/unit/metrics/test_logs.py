@@ -1,0 +1,76 @@
+"""Lines with context, levels for whole trees of loggers, masked secrets."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.metrics import logs
+
+
+@pytest.fixture(autouse=True)
+def fresh_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "secrets", logs.Secrets())
+
+
+@pytest.fixture
+def logger() -> Iterator[str]:
+    name = "test_logs.tree"
+    logging.getLogger(name + ".leaf")
+    logging.getLogger(name)
+    yield name
+    for each in (name, name + ".leaf"):
+        logging.getLogger(each).setLevel(logging.NOTSET)
+
+
+def line(message: str, *arguments: object, exc_info: bool = False) -> str:
+    info = sys.exc_info() if exc_info else None
+    return logs.LineFormatter().format(
+        logging.LogRecord("a.b", logging.WARNING, "f.py", 1, message, arguments, info)  # type: ignore[arg-type]
+    )
+
+
+def test_a_line_carries_its_connector() -> None:
+    token = logs.connector_context.set(logs.context("flights-source", "task-0"))
+    try:
+        text = line("%d records", 5)
+    finally:
+        logs.connector_context.reset(token)
+    assert text.endswith("] WARN [flights-source|task-0] 5 records (a.b)")
+    assert "|" not in line("x")
+
+
+def test_secrets_are_masked_in_messages_and_traces() -> None:
+    logs.hide_secrets_of({"connection.password": "hunter22", "user": "scott", "p": "tiger-1"}, ["p"])
+    try:
+        raise ValueError("cannot log in with hunter22")
+    except ValueError:
+        text = line("%s %s", "scott", "tiger-1", exc_info=True)
+    assert "hunter22" not in text
+    assert "tiger-1" not in text
+    assert "scott [hidden]" in text
+
+
+def test_short_values_are_not_masked() -> None:
+    logs.secrets.add(["a", ""])
+    assert logs.secrets.mask("banana") == "banana"
+
+
+def test_levels_reach_loggers_below(logger: str) -> None:
+    affected = logs.set_level(logger, "debug", 17)
+    assert affected == [logger, logger + ".leaf"]
+    assert logging.getLogger(logger + ".leaf").isEnabledFor(logging.DEBUG)
+    assert logs.level_of(logger) == {"level": "DEBUG", "last_modified": 17}
+    assert logs.levels()[logger]["level"] == "DEBUG"
+    assert logs.set_level(logger, "TRACE", 18)
+    assert logs.level_of(logger) == {"level": "TRACE", "last_modified": 18}
+
+
+def test_unknown_levels_and_loggers() -> None:
+    with pytest.raises(KeyError):
+        logs.set_level("x", "LOUD", 1)
+    assert logs.level_of("nobody.logs.here") is None
+    assert logs.level_of("root") is not None

@@ -1,0 +1,47 @@
+"""The worker file: Connect's keys and defaults, every error at once, unknown keys by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.api.errors import ConfigErrors
+from headrace.runtime.worker_config import WorkerConfig
+
+MINIMUM = {"key.converter": "K", "value.converter": "V"}
+
+
+def test_defaults_are_connects() -> None:
+    config = WorkerConfig.standalone(MINIMUM)
+    assert config.embedded_broker
+    assert config["offset.flush.interval.ms"] == 60_000
+    assert config["task.shutdown.graceful.timeout.ms"] == 5_000
+    assert config["listeners"] == ["http://:8083"]
+    assert config["task.isolation"] == "process"
+    assert config.warnings == ()
+
+
+def test_every_error_is_reported() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        WorkerConfig.standalone(
+            {"key.converter": "K", "bootstrap.servers": "h:1", "listeners": "8083", "task.isolation": "vm"}
+        )
+    text = str(caught.value)
+    for key in ("value.converter", "listeners", "task.isolation", "offset.storage.file.filename"):
+        assert key in text
+
+
+def test_unknown_keys_are_warned_about_with_the_nearest_one() -> None:
+    config = WorkerConfig.standalone({**MINIMUM, "offset.flush.intervall.ms": "1", "producer.acks": "1"})
+    assert config.warnings == (
+        "Unknown configuration key offset.flush.intervall.ms is ignored; did you mean offset.flush.interval.ms?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [("internal.key.converter", "removed"), ("group.id", "distributed"), ("config.storage.topic", "distributed")],
+)
+def test_keys_of_other_workers_and_times_are_named(key: str, reason: str) -> None:
+    (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings
+    assert key in warning
+    assert reason in warning
