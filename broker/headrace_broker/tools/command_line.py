@@ -68,7 +68,25 @@ class Parser(argparse.ArgumentParser):
         if not arguments:
             self.print_help(sys.stderr)
             raise SystemExit(1)
-        return self.parse_args(arguments)
+        return self.parse_args(self._with_values(arguments))
+
+    def _with_values(self, arguments: list[str]) -> list[str]:
+        """Tie values to their options: other than argparse, Kafka takes a value that begins with a dash."""
+        tied: list[str] = []
+        rest = iter(range(len(arguments)))
+        for index in rest:
+            word, following = arguments[index], arguments[index + 1 : index + 2]
+            if following and self._takes_value(word) and following[0] not in self._option_string_actions:
+                next(rest)
+                word = f"{word}={following[0]}"
+            tied.append(word)
+        return tied
+
+    def _takes_value(self, word: str) -> bool:
+        actions = self._option_string_actions
+        names = [word] if word in actions else [name for name in actions if word[:2] == "--" and name.startswith(word)]
+        found = {id(actions[name]): actions[name] for name in names}
+        return len(word) > 2 and word[:2] == "--" and len(found) == 1 and next(iter(found.values())).nargs is None
 
     def add_bootstrap_server(self) -> None:
         """Add `--bootstrap-server` (and the `--broker-list` of old scripts); `required_server` checks it."""
@@ -179,8 +197,8 @@ async def open_cluster(config: ClientConfig) -> Cluster:
         return await Cluster.open(config, timeout_ms=timeout_ms)
     except TimedOutError as error:
         servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
-        reason = f": {error.__cause__}" if str(error.__cause__ or "") else ""
-        raise ToolError(f"no broker could be reached at {servers} within {timeout_ms / 1000:g} s{reason}") from error
+        why = f": {error.__cause__}" if str(error.__cause__ or "") else ""
+        raise ToolError(f"no broker could be reached at {servers} within {timeout_ms / 1000:g} s{why}") from error
 
 
 @asynccontextmanager

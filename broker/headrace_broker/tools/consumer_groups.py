@@ -96,7 +96,7 @@ def _parser() -> Parser:
     add("--to-latest", action="store_true", help="Reset to the end.")
     add("--to-current", action="store_true", help="Reset to what is committed; else to the end.")
     add("--from-file", metavar="FILE", help="Reset by a CSV file of [group,]topic,partition,offset.")
-    add("--timeout", type=int, default=30_000, metavar="MS", help="How long to try. Default: 30000.")
+    add("--timeout", type=int, metavar="MS", help="How long to try a request. Default: 60000.")
     return parser
 
 
@@ -165,7 +165,9 @@ def _validate_regex(text: str) -> int:
 async def _act(parser: Parser, options: argparse.Namespace) -> int:
     from headrace_broker.tools import group_changes
 
-    properties = {"default.api.timeout.ms": str(options.timeout), **client_properties(options)}
+    properties = client_properties(options)
+    if options.timeout is not None:
+        properties["default.api.timeout.ms"] = str(options.timeout)
     async with admin_client(properties) as admin:
         if options.list:
             return await _list(parser, admin, options)

@@ -1,0 +1,261 @@
+"""The tools' command lines: Kafka's manners, properties from options, console scripts, brokers among processes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
+from headrace_broker.tools import (
+    broker_api_versions,
+    configs,
+    console_consumer,
+    console_producer,
+    consumer_groups,
+    get_offsets,
+    topics,
+)
+from headrace_broker.tools.command_line import KAFKA_VERSION, ToolError, key_values, load_properties
+from headrace_broker.tools.server_stop import BrokerCommand, parse_command
+
+ROOT = Path(__file__).resolve().parents[3]
+SERVER = ["--bootstrap-server", "h:1"]
+TOOLS = [broker_api_versions, configs, console_consumer, console_producer, consumer_groups, get_offsets, topics]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_and_version(tool: object, capsys: pytest.CaptureFixture[str]) -> None:
+    main = tool.main  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "--bootstrap-server" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split()[0] == KAFKA_VERSION
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 1
+    output = capsys.readouterr()
+    assert (output.out, "usage:" in output.err) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        (topics, ["--list"], 'Missing required argument "[bootstrap-server]"'),
+        (topics, ["--list", "--bootstrap-server", "nowhere"], "Please provide valid host:port"),
+        (topics, [*SERVER, "--list", "--create"], "Command must include exactly one action"),
+        (topics, [*SERVER, "--create"], 'Missing required argument "[topic]"'),
+        (topics, [*SERVER, "--list", "--partitions", "1"], "can't be used with option"),
+        (topics, [*SERVER, "--alter", "--topic", "t", "--config", "a=b"], "can't be used with option"),
+        (topics, [*SERVER, "--alter", "--topic", "t"], 'Missing required argument "[partitions]"'),
+        (topics, [*SERVER, "--create", "--topic", "t", "--partitions", "x"], "invalid int value: 'x'"),
+        (topics, [*SERVER, "--describe", "--unavailable-partitions", "--topics-with-overrides"], "can't be used with"),
+        (topics, [*SERVER, "--list", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (console_consumer, SERVER, "Exactly one of the following arguments is required: [topic], [include]"),
+        (console_consumer, [*SERVER, "--topic", "t", "--offset", "1"], "The partition is required when offset"),
+        (console_consumer, [*SERVER, "--include", "t", "--partition", "1"], "The topic is required when partition"),
+        (
+            console_consumer,
+            [*SERVER, "--topic", "t", "--partition", "1", "--offset", "-3"],
+            "The provided offset value '-3' is incorrect",
+        ),
+        (console_producer, SERVER, 'Missing required argument "[topic]"'),
+        (consumer_groups, SERVER, "Command must include exactly one action: --list"),
+        (consumer_groups, [*SERVER, "--describe"], "takes one of these options: [group], [all-groups]"),
+        (consumer_groups, [*SERVER, "--describe", "--group", "g", "--all-groups"], "can't be used with option"),
+        (consumer_groups, [*SERVER, "--describe", "--group", "g", "--state", "--members"], "takes at most one of"),
+        (consumer_groups, [*SERVER, "--list", "--verbose"], "can't be used with option"),
+        (consumer_groups, [*SERVER, "--reset-offsets", "--group", "g", "--to-latest"], "One of the reset scopes"),
+        (
+            consumer_groups,
+            [*SERVER, "--reset-offsets", "--group", "g", "--topic", "t"],
+            "one of the following scenarios",
+        ),
+        (
+            consumer_groups,
+            [*SERVER, "--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--shift-by", "-1"],
+            "can't be used with option",
+        ),
+        (
+            consumer_groups,
+            [*SERVER, "--delete-offsets", "--group", "g"],
+            "takes the following options: [group], [topic]",
+        ),
+        (configs, [*SERVER, "--describe"], "Exactly one entity must be specified"),
+        (configs, [*SERVER, "--describe", "--user", "u"], "--user: not available yet"),
+        (configs, [*SERVER, "--alter", "--topic", "t"], "At least one of --add-config"),
+    ],
+)
+def test_wrong_command_lines(
+    tool: object, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tool.main(arguments)  # type: ignore[attr-defined]
+    output = capsys.readouterr()
+    assert ended.value.code == 1
+    assert output.out == ""
+    assert message in output.err.splitlines()[0]
+    assert "usage:" in output.err
+
+
+def test_regular_expressions_are_validated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert consumer_groups.main(["--validate-regex", "a.*"]) == 0
+    assert consumer_groups.main(["--validate-regex", "a("]) == 1
+    valid, invalid = capsys.readouterr().out.splitlines()
+    assert valid == "The regular expression `a.*` is valid."
+    assert invalid.startswith("The regular expression `a(` is invalid: ")
+
+
+def test_properties_files_and_pairs(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("client.id = caf\\u00e9\n# comment\nacks:1\n", encoding="latin-1")
+    assert load_properties(str(file)) == {"client.id": "café", "acks": "1"}
+    assert key_values(["a=b=c", "d", "e="]) == {"a": "b=c", "d": "", "e": ""}
+    with pytest.raises(ToolError, match=r"missing\.properties: No such file"):
+        load_properties(str(tmp_path / "missing.properties"))
+
+
+def test_values_may_begin_with_a_dash() -> None:
+    parse = topics._parser().parse
+    assert parse([*SERVER, "--describe", "--topic-id", "-dash"]).topic_id == "-dash"
+    assert parse([*SERVER, "--describe", "--topic-i", "--x"]).topic_id == "--x"
+    options = console_producer._parser().parse(["--bootstrap", "h:1", "--topic", "-t", "--property", "key.separator=-"])
+    assert (options.topic, options.reader_property) == ("-t", ["key.separator=-"])
+    assert consumer_groups._parser().parse(["--list", "--state", "--type", "x"]).state == ""
+
+
+# -- the console tools' properties -----------------------------------------------------------------------------------
+
+
+def produced(*arguments: str, interactive: bool = False) -> dict[str, str]:
+    options = console_producer._parser().parse([*SERVER, "--topic", "t", *arguments])
+    return console_producer.producer_properties(options, interactive=interactive)
+
+
+def test_producer_options_go_before_properties(tmp_path: Path) -> None:
+    file = tmp_path / "p.properties"
+    file.write_text("linger.ms=1\nbatch.size=2\nacks=1\n")
+    assert produced() == {"bootstrap.servers": "h:1", "linger.ms": "1000", "client.id": "console-producer"}
+    assert "linger.ms" not in produced(interactive=True)
+    given = produced("--producer.config", str(file), "--producer-property", "batch.size=3", "--timeout", "4")
+    assert (given["linger.ms"], given["batch.size"], given["acks"]) == ("4", "3", "1")
+    assert given["enable.idempotence"] == "false"
+    assert produced("--compression-codec")["compression.type"] == "gzip"
+    assert produced("--compression-codec", "zstd", "--sync")["compression.type"] == "zstd"
+    assert produced("--request-required-acks", "0", "--max-partition-memory-bytes", "7")["batch.size"] == "7"
+
+
+def consumed(*arguments: str) -> dict[str, str]:
+    parser = console_consumer._parser()
+    options = parser.parse([*SERVER, "--topic", "t", *arguments])
+    return console_consumer.consumer_properties(parser, options)
+
+
+def test_consumer_properties(capsys: pytest.CaptureFixture[str]) -> None:
+    assert consumed() == {
+        "bootstrap.servers": "h:1",
+        "auto.offset.reset": "latest",
+        "client.id": "console-consumer",
+    }
+    assert consumed("--from-beginning", "--group", "g")["auto.offset.reset"] == "earliest"
+    assert consumed("--consumer-property", "group.id=g")["group.id"] == "g"
+    for wrong, message in (
+        (["--group", "a", "--consumer-property", "group.id=b"], "Detected group ids: 'a', 'b'"),
+        (["--group", "a", "--partition", "0"], "Options group and partition cannot be specified together."),
+        (["--from-beginning", "--consumer-property", "auto.offset.reset=latest"], "Can't simultaneously specify"),
+    ):
+        with pytest.raises(SystemExit):
+            consumed(*wrong)
+        assert message in capsys.readouterr().err
+
+
+# -- kafka-configs ---------------------------------------------------------------------------------------------------
+
+
+def test_config_additions() -> None:
+    assert configs.parse_additions("a=1,b=[x,y] , c = z,d=") == {"a": "1", "b": "x,y", "c": "z", "d": ""}
+    with pytest.raises(ToolError, match='in the format "key=val"'):
+        configs.parse_additions("a,b=1")
+
+
+def test_config_descriptions() -> None:
+    own = DescribeConfigsResourceResult(
+        name="retention.ms",
+        value="5",
+        config_source=1,
+        synonyms=[
+            DescribeConfigsSynonym(name="retention.ms", value="5", source=1),
+            DescribeConfigsSynonym(name="log.retention.ms", value=None, source=5),
+        ],
+    )
+    default = DescribeConfigsResourceResult(name="a", value=None, config_source=5, is_sensitive=True)
+    assert configs.description("topics", "t", [own, default], shows_all=False) == [
+        "Dynamic configs for topic t are:",
+        "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5, "
+        "DEFAULT_CONFIG:log.retention.ms=null}",
+    ]
+    everything = configs.description("topics", "t", [own, default], shows_all=True)
+    assert everything[:2] == ["All configs for topic t are:", "  a=null sensitive=true synonyms={}"]
+    assert configs.description("brokers", "", [], shows_all=False) == [
+        "Default configs for brokers in the cluster are:"
+    ]
+
+
+# -- brokers among processes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("python -m headrace_broker.server a.properties", BrokerCommand("a.properties", {})),
+        ("python -m headrace_broker.server --property node.id=3", BrokerCommand(None, {"node.id": "3"})),
+        (
+            "python /venv/bin/kafka-server-start.sh a.properties --override node.id=3 --override=x=y=z",
+            BrokerCommand("a.properties", {"node.id": "3", "x": "y=z"}),
+        ),
+        ("python /venv/bin/headrace broker start --cluster-id abc a.properties", BrokerCommand("a.properties", {})),
+        ("python -m headrace_broker.server a.properties --ready-fd 5", BrokerCommand("a.properties", {})),
+        ("python -m headrace_broker.server a.properties --watch-fd 5", None),
+        ("python -m headrace.cli.broker_child 17 a.properties", None),
+        ("python /venv/bin/kafka-server-start -daemon a.properties", None),
+        ("python /venv/bin/headrace broker format a.properties", None),
+        ("vim headrace_broker.server", None),
+        ("java kafka.Kafka a.properties", None),
+    ],
+)
+def test_brokers_are_known_by_their_command_lines(command: str, found: BrokerCommand | None) -> None:
+    assert parse_command(command.split()) == found
+
+
+def test_a_broker_file_is_relative_to_its_process(tmp_path: Path) -> None:
+    (tmp_path / "b.properties").write_text("node.id=4\nprocess.roles=broker\n")
+    command = BrokerCommand("b.properties", {"node.id": "5"})
+    assert command.properties(str(tmp_path)) == {"node.id": "5", "process.roles": "broker"}
+
+
+# -- installation ----------------------------------------------------------------------------------------------------
+
+
+def test_every_tool_is_a_console_script_under_both_names() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    tools = {name: target for name, target in scripts.items() if name.startswith("kafka-")}
+    assert len(tools) == 20
+    for name, target in tools.items():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+        assert tools.get(f"{name}.sh", target) == target
+
+
+def test_tools_import_no_client_before_they_know_what_to_do() -> None:
+    names = ", ".join(tool.__name__ for tool in TOOLS)
+    code = f"import sys, {names}; print([name for name in sys.modules if name.startswith('headrace_broker.client.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,97 @@
+"""Lines become records as Kafka's LineMessageReader makes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.line_reader import LineReader, LineSplitter
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\r\nb\r\n\r\nc", [b"a", b"b", b"", b"c"]),
+        (b"a\rb\r", [b"a", b"b"]),
+        (b"\n\n", [b"", b""]),
+        (b"no end", [b"no end"]),
+        (b"", []),
+        (b"v\x0bt\x1c\xe2\x80\xa8\x85\n", [b"v\x0bt\x1c\xe2\x80\xa8\x85"]),
+    ],
+)
+def test_lines_are_the_same_whatever_the_chunks(data: bytes, lines: list[bytes], size: int) -> None:
+    splitter = LineSplitter()
+    found: list[bytes] = []
+    for start in range(0, len(data), size):
+        found += splitter.feed(data[start : start + size])
+    assert found + splitter.finish() == lines
+
+
+def test_lines_are_values_without_properties() -> None:
+    reader = LineReader({})
+    columns, fault = reader.read([b"a\tb", b"", b"\xff"])
+    assert (columns.values, columns.keys, columns.headers, fault) == ([b"a\tb", b"", b"\xff"], None, None, None)
+    assert reader.line_number == 3
+
+
+def test_keys_headers_and_nulls() -> None:
+    reader = LineReader(
+        {"parse.key": "TRUE", "parse.headers": "true", "key.separator": "=>", "null.marker": "NULL"},
+    )
+    columns, fault = reader.read([b"h1:v1,h2:NULL,h2:\tk=>v=>w", b"NULL\tNULL=>NULL", b"\xc3\xa9:1\t=>"])
+    assert fault is None
+    assert columns.headers == [[("h1", b"v1"), ("h2", None), ("h2", b"")], [], [("é", b"1")]]
+    assert columns.keys == [b"k", None, b""]
+    assert columns.values == [b"v=>w", None, b""]
+
+
+def test_a_null_marker_applies_to_plain_values_too() -> None:
+    assert LineReader({"null.marker": "-"}).read([b"-", b"--"])[0].values == [None, b"--"]
+
+
+def test_the_records_before_a_bad_line_are_kept() -> None:
+    reader = LineReader({"parse.key": "true"})
+    reader.read([b"k\tv"])
+    columns, fault = reader.read([b"a\tb", b"no separator", b"c\td"])
+    assert (columns.keys, columns.values) == ([b"a"], [b"b"])
+    assert str(fault) == "No key separator found on line number 3: 'no separator'"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"nothing", "No headers delimiter found on line number 1: 'nothing'"),
+        (b"h\tk\tv", "No header key separator found in pair 'h' on line number 1"),
+        (b"N:v\tk\tv", "Header keys should not be equal to the null marker 'N' as they can't be null"),
+    ],
+)
+def test_bad_headers_are_named(line: bytes, message: str) -> None:
+    reader = LineReader({"parse.key": "true", "parse.headers": "true", "null.marker": "N"})
+    columns, fault = reader.read([line])
+    assert (len(columns), str(fault)) == (0, message)
+
+
+def test_errors_can_be_ignored() -> None:
+    reader = LineReader({"parse.key": "true", "parse.headers": "true", "ignore.error": "true"})
+    columns, fault = reader.read([b"value", b"h\tkey\tvalue"])
+    assert fault is None
+    assert columns.keys == [None, b"key"]
+    assert columns.values == [b"value", b"value"]
+    assert columns.headers == [[], [("h", None)]]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"headers.delimiter": ","},
+        {"headers.key.separator": ","},
+        {"null.marker": "\t"},
+        {"key.separator": ""},
+        {"headers.separator": "("},
+    ],
+)
+def test_separators_that_cannot_be_told_apart_are_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(ToolError, match=next(iter(properties))):
+        LineReader(properties)

@@ -1,0 +1,164 @@
+"""Filters of topics and partitions, and kafka-topics' reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.get_offsets import parse_time
+from headrace_broker.tools.topic_descriptions import (
+    PartitionDescription,
+    Reassignment,
+    Report,
+    TopicDescription,
+    describe,
+)
+from headrace_broker.tools.topic_filter import (
+    select_topics,
+    topic_and_partitions_filter,
+    topic_filter,
+    topic_partition_filter,
+)
+from headrace_broker.tools.topics import parse_assignment, parse_configs
+
+TOPICS = ["b", "a.1", "a-1", "__consumer_offsets"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        (None, ["__consumer_offsets", "a-1", "a.1", "b"]),
+        ("b", ["b"]),
+        ("a.1", ["a-1", "a.1"]),
+        (r"a\.1", ["a.1"]),
+        ("a", []),
+        ("b, a-1", ["a-1", "b"]),
+        ('"b"', ["b"]),
+        ("[ab].*", ["a-1", "a.1", "b"]),
+    ],
+)
+def test_topics_match_as_a_whole(expression: str | None, selected: list[str]) -> None:
+    assert select_topics(TOPICS, expression, exclude_internal=False) == selected
+
+
+def test_internal_topics_can_be_excluded() -> None:
+    assert select_topics(TOPICS, None, exclude_internal=True) == ["a-1", "a.1", "b"]
+
+
+def test_a_bad_expression_is_named() -> None:
+    with pytest.raises(ToolError, match=r"a\( is an invalid regex"):
+        topic_filter("a(")
+
+
+@pytest.mark.parametrize(
+    ("rules", "partitions"),
+    [
+        ("t:1", [1]),
+        ("t", [0, 1, 2, 3, 4]),
+        ("t:1-3", [1, 2]),
+        ("t:3-", [3, 4]),
+        ("t:-2", [0, 1]),
+        (":0,t:4", [0, 4]),
+        ("other", []),
+    ],
+)
+def test_partition_rules(rules: str, partitions: list[int]) -> None:
+    _, is_wanted = topic_partition_filter(rules)
+    assert [number for number in range(5) if is_wanted("t", number)] == partitions
+
+
+def test_bad_partitions_are_named() -> None:
+    with pytest.raises(ToolError, match="Invalid rule specification: t:x"):
+        topic_partition_filter("t:x")
+    with pytest.raises(ToolError, match="numeric partition ids, but received: 1,x"):
+        topic_and_partitions_filter("t", "1,x")
+    matches, is_wanted = topic_and_partitions_filter(None, "1")
+    assert matches("anything")
+    assert is_wanted("t", 1)
+    assert not is_wanted("t", 0)
+
+
+def test_times_have_names() -> None:
+    assert [parse_time(text) for text in ("latest", "-1", "earliest", "max-timestamp", "1700")] == [
+        -1,
+        -1,
+        -2,
+        -3,
+        1700,
+    ]
+    with pytest.raises(ToolError, match="Malformed time argument soon"):
+        parse_time("soon")
+
+
+# -- reports ---------------------------------------------------------------------------------------------------------
+
+HEALTHY = PartitionDescription(0, 1, (1, 2), (1, 2), (), ())
+SHRUNK = PartitionDescription(1, 2, (1, 2), (2,), (), ())
+LEADERLESS = PartitionDescription(2, None, (3,), (), (3,), (3,))
+TOPIC = TopicDescription(
+    "t", "AAAAAAAAAAAAAAAAAAAAAQ", (HEALTHY, SHRUNK, LEADERLESS), {"retention.ms": "1", "cleanup.policy": "compact"}, 2
+)
+LIVE = {1, 2}
+
+
+def test_everything_is_described() -> None:
+    assert list(describe(TOPIC, Report(), LIVE)) == [
+        "Topic: t\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 3\tReplicationFactor: 2\t"
+        "Configs: retention.ms=1,cleanup.policy=compact",
+        "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2\tElr: \tLastKnownElr: ",
+        "\tTopic: t\tPartition: 1\tLeader: 2\tReplicas: 1,2\tIsr: 2\tElr: \tLastKnownElr: ",
+        "\tTopic: t\tPartition: 2\tLeader: none\tReplicas: 3\tIsr: \tElr: 3\tLastKnownElr: 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "partitions"),
+    [
+        (Report(under_replicated=True), [1, 2]),
+        (Report(unavailable=True), [2]),
+        (Report(under_min_isr=True), [1, 2]),
+        (Report(at_min_isr=True), [0]),
+    ],
+)
+def test_reports_show_partitions_in_trouble_only(report: Report, partitions: list[int]) -> None:
+    lines = list(describe(TOPIC, report, LIVE))
+    assert [int(line.split("Partition: ")[1].split("\t")[0]) for line in lines] == partitions
+
+
+def test_a_leader_that_is_gone_is_unavailable() -> None:
+    assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
+
+
+def test_only_topics_with_overrides() -> None:
+    assert len(list(describe(TOPIC, Report(only_overrides=True), LIVE))) == 1
+    plain = TopicDescription("p", "", (HEALTHY,))
+    assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
+
+
+def test_old_brokers_and_reassignments() -> None:
+    moving = PartitionDescription(0, 1, (1, 2, 3), (1, 2), reassignment=Reassignment((1, 2, 3), (3,), (1,)))
+    topic = TopicDescription("t", "AAAAAAAAAAAAAAAAAAAAAA", (moving,))
+    first, second = describe(topic, Report(), LIVE)
+    assert first == "Topic: t\tPartitionCount: 1\tReplicationFactor: 2\tConfigs: "
+    assert second.endswith("\tIsr: 1,2\tAdding Replicas: 3\tRemoving Replicas: 1\tElr: N/A\tLastKnownElr: N/A")
+    assert list(describe(topic, Report(under_replicated=True), LIVE)) == []
+
+
+# -- arguments of --create -------------------------------------------------------------------------------------------
+
+
+def test_replica_assignments() -> None:
+    assert parse_assignment("0:1,1:2") == {0: [0, 1], 1: [1, 2]}
+    with pytest.raises(ToolError, match="may not contain duplicate entries: 1"):
+        parse_assignment("1:1")
+    with pytest.raises(ToolError, match=r"Partition 1 has different replication factor: \[1\]"):
+        parse_assignment("1:2,1")
+    with pytest.raises(ToolError, match="partition 1: 'x' is no list of ids"):
+        parse_assignment("1,x")
+
+
+def test_topic_configs() -> None:
+    assert parse_configs(["a=b", " c = d=e "]) == {"a": "b", "c": "d=e"}
+    assert parse_configs(None) == {}
+    with pytest.raises(ToolError, match='in the format "key=val"'):
+        parse_configs(["a"])
