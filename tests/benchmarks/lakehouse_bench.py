@@ -1,7 +1,7 @@
 """LakehouseSinkConnector into Delta beside plain Spark that reads the same records from JSON files into the same table.
 
-Both work in batches of the same rows on two local cores, the broker on the same cores; the first batch, which carries the
-start of a JVM's compiler, is left out of both.
+Both work in batches of the same rows on two local cores, the broker on the same cores; the first batch, which carries
+the start of a JVM's compiler, is left out of both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The lakehouse's measuring stick: plain Spark reads the same records from JSON files and delta-rs writes the same table.
+"""The lakehouse's measuring stick: plain Spark reads the same records from JSON files, delta-rs writes the same table.
 
-Run as a program: `python plain_spark.py DIRECTORY DDL`; each file of DIRECTORY is one batch. Prints the seconds per batch.
+Run as a program: `python plain_spark.py DIRECTORY DDL`; each file of DIRECTORY is one batch. Prints seconds per batch.
 """
 
 from __future__ import annotations
