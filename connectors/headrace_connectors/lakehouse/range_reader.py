@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -156,34 +157,58 @@ class _Buffer:
         """Return the rows as one Arrow batch and start anew."""
         rows = len(self._offsets)
         payloads = self._payloads
-        texts = _text_array(payloads)  # before the errors: it may add some
+        texts = _payload_array(payloads)  # before the errors: it may add some
         arrays = [
-            pa.repeat(pa.scalar(self.range.topic, pa.string()), rows),
-            pa.repeat(pa.scalar(self.range.partition, pa.int32()), rows),
-            pa.array(self._offsets, pa.int64()),
-            pa.array(self._timestamps, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            text_array([self.range.topic.encode()] * rows),
+            integer_array([self.range.partition] * rows, pa.int32()),
+            integer_array(self._offsets, pa.int64()),
+            integer_array(self._timestamps, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
             texts,
-            pa.array(payloads.schema_ids, pa.int64()),
-            pa.array(payloads.schemas, pa.string()),
-            pa.array(payloads.errors, pa.string()),
+            integer_array(payloads.schema_ids, pa.int64()),
+            text_array([None if text is None else text.encode() for text in payloads.schemas]),
+            text_array([None if text is None else text.encode() for text in payloads.errors]),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
-def _text_array(payloads: Payloads) -> pa.Array:
+def _payload_array(payloads: Payloads) -> pa.Array:
     """Return the payloads as strings; one that is no UTF-8 becomes null and gets an error."""
     try:
-        return pa.array(payloads.texts, pa.binary()).cast(pa.string())
+        return text_array(payloads.texts)
     except pa.ArrowInvalid:
-        texts: list[str | None] = []
         for row, payload in enumerate(payloads.texts):
             try:
-                texts.append(payload.decode() if payload is not None else None)
+                (payload or b"").decode()
             except UnicodeDecodeError as error:
-                texts.append(None)
+                payloads.texts[row] = None
                 payloads.errors[row] = f"the value is not UTF-8: {error}"
-        return pa.array(texts, pa.string())
+        return text_array(payloads.texts)
+
+
+# pa.array() imports pandas when it first gets a list, which takes half a second of each worker's start.
+
+
+def integer_array(values: Sequence[int | None], type_: pa.DataType) -> pa.Array:
+    """Return integers, or what is stored as such, as an Arrow array of the same width."""
+    dense = values if None not in values else [0 if value is None else value for value in values]
+    data = np.array(dense, np.int32 if type_.bit_width == 32 else np.int64)
+    return pa.Array.from_buffers(type_, len(values), [_validity(values), pa.py_buffer(data)])
+
+
+def text_array(values: Sequence[bytes | None]) -> pa.Array:
+    """Return UTF-8 texts as an Arrow array of strings. Raises ArrowInvalid when one is no UTF-8."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([0 if value is None else len(value) for value in values], out=offsets[1:])
+    data = b"".join(filter(None, values))
+    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers).cast(pa.string())
+
+
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
+    if None not in values:
+        return None
+    return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
 
 
 class Sampler:
