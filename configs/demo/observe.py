@@ -35,6 +35,7 @@ class Observer:
         self._answered = False
         self._topics: set[str] = set()
         self._end_offsets = dict.fromkeys(expected_rows, 0)
+        self.rows_before = self.rows_committed()
 
     @property
     def expected(self) -> int:
@@ -47,12 +48,22 @@ class Observer:
 
     def failure(self) -> str | None:
         """Why the pipeline stands still, when a connector or task has failed."""
+        failed = [part for part in self._parts() if part["state"] == "FAILED"]
+        return failed[0].get("trace", "a task failed") if failed else None
+
+    def running(self) -> bool:
+        """Whether both connectors and their tasks run."""
+        parts = self._parts()
+        return len(parts) >= 4 and all(part["state"] == "RUNNING" for part in parts)
+
+    def _parts(self) -> list[dict[str, Any]]:
+        """The states of both connectors and all their tasks."""
+        found = []
         for name in (SOURCE, SINK):
-            status = self._get(f"/connectors/{name}/status")
-            for part in [status.get("connector", {}), *status.get("tasks", [])] if status else []:
-                if part.get("state") == "FAILED":
-                    return f"{name} failed:\n{part.get('trace', '')}"
-        return None
+            status = self._get(f"/connectors/{name}/status") or {"tasks": []}
+            found += [status["connector"]] if "connector" in status else []
+            found += status["tasks"]
+        return found
 
     def source_positions(self) -> dict[str, int]:
         """The last id that the source has committed, by table; ids count from 1 without gaps."""
@@ -87,8 +98,8 @@ class Observer:
         return sum(committed_rows(self._lakehouse / table) for table in self._rows)
 
     def complete(self) -> bool:
-        """Whether the source has read and committed every row, and the tables hold every record of their topics."""
-        if self.source_positions() != self._rows:
+        """Whether all runs, the source has committed every row, and the tables hold every record of their topics."""
+        if not self.running() or self.source_positions() != self._rows:
             return False
         topics = self.records_in_topics()
         return all(

@@ -57,7 +57,7 @@ def main() -> int:
     finally:
         stop_worker(worker)
     checks = [check_table(directory, name, rows[name], topics[name]) for name in TABLES]
-    summarise(console, directory, checks, seconds, time.monotonic() - started)
+    summarise(console, directory, checks, observer.rows_before, seconds, time.monotonic() - started)
     return 0 if all(check.exact for check in checks) else 1
 
 
@@ -100,7 +100,9 @@ def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console
             failure = observer.failure()
             if failure:
                 raise DemoError(failure)
-            stage = Stage(observer.rows_read(), sum(observer.records_in_topics().values()), observer.rows_committed())
+            in_tables = observer.rows_committed()
+            in_topics = sum(observer.records_in_topics().values())
+            stage = Stage(observer.rows_read(), in_topics, in_tables, in_tables - observer.rows_before)
             update(stage, time.monotonic() - begun)
             if observer.complete():
                 return time.monotonic() - begun

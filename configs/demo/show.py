@@ -23,11 +23,15 @@ BUSIEST_ROUTES = """
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One moment of the run: how many rows each stage of the pipeline holds, all tables together."""
+    """One moment of the run: how many rows each stage of the pipeline holds, all tables together.
+
+    `loaded` of the tables' rows came in this run.
+    """
 
     read: int
     topics: int
     tables: int
+    loaded: int
 
 
 Update = Callable[[Stage, float], None]
@@ -41,7 +45,7 @@ def bars(console: Console, expected: int) -> Iterator[Update]:
         tasks = [progress.add_task(name, total=expected, count="") for name in STAGES]
 
         def update(stage: Stage, seconds: float) -> None:
-            rate = f"  {stage.tables / seconds:,.0f} rows/s" if stage.tables else ""
+            rate = f"  {stage.loaded / seconds:,.0f} rows/s" if stage.loaded else ""
             counts = (f"{stage.read:,}", f"{stage.topics:,}", f"{stage.tables:,}{rate}")
             for task, done, shown in zip(tasks, (stage.read, stage.topics, stage.tables), counts, strict=True):
                 progress.update(task, completed=done, count=shown)
@@ -60,23 +64,26 @@ def plain_lines(console: Console, expected: int) -> Iterator[Update]:
         said[0] = seconds
         counts = f"read {stage.read:>9,}  in topics {stage.topics:>9,}  committed {stage.tables:>9,} of {expected:,}"
         console.print(
-            f"{seconds:5.1f} s  {counts}  ({stage.tables / seconds:,.0f} rows/s)", highlight=False, soft_wrap=True
+            f"{seconds:5.1f} s  {counts}  ({stage.loaded / seconds:,.0f} rows/s)", highlight=False, soft_wrap=True
         )
 
     yield update
 
 
 def summarise(
-    console: Console, directory: Path, checks: list[TableCheck], seconds: float, total_seconds: float
+    console: Console, directory: Path, checks: list[TableCheck], rows_before: int, seconds: float, total_seconds: float
 ) -> None:
     """Counts per table at each stage, the pace, where the tables are, and the answer of a query."""
     console.print(_counts(checks))
-    rows = sum(check.table for check in checks)
-    console.print(
-        f"{rows:,} rows in {seconds:.1f} s = {rows / seconds:,.0f} rows/s, from the worker's start to the last commit "
-        f"(Spark's own start included); {total_seconds:.1f} s in all",
-        highlight=False,
+    rows = sum(check.table for check in checks) - rows_before
+    pace = (
+        f"{rows:,} rows in {seconds:.1f} s = {rows / seconds:,.0f} rows/s, from the worker's start to the last commit"
     )
+    if not rows:
+        pace = f"nothing was left to load: the tables held every row before ({seconds:.1f} s to start and see)"
+    elif rows_before:
+        pace += f"; {rows_before:,} rows were there before"
+    console.print(f"{pace}; {total_seconds:.1f} s in all", highlight=False, soft_wrap=True)
     again = sum(check.read_again for check in checks)
     if again:
         console.print(
