@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from headrace.runtime import process_tree
 
 MESSAGE_SIZE_MAX = 4096
+_GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of containers and drops them all: no need to look each time
 
 
 class ForkServer:
@@ -91,6 +92,7 @@ class ForkServer:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             process_tree.name_process(name)
+            gc.set_threshold(*_GC_THRESHOLDS)
             self._control.close()
             from headrace.runtime import host
 
