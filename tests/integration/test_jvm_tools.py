@@ -1,0 +1,217 @@
+"""Apache Kafka's own tools against our broker and on the files it leaves, beside our tools' output."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import apache
+from support.broker import BrokerProcess, running_broker
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.jvm,
+    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+]
+
+TOOLS = "org.apache.kafka.tools"
+JAVA = {
+    "topics": f"{TOOLS}.TopicCommand",
+    "get_offsets": f"{TOOLS}.GetOffsetShell",
+    "broker_api_versions": f"{TOOLS}.BrokerApiVersionsCommand",
+    "consumer_groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "dump_log": f"{TOOLS}.DumpLogSegments",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("jvm"), offsets_topic_num_partitions="3") as running:
+        yield running
+
+
+def theirs(main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    done = apache.tool(main_class, *arguments, stdin=stdin, timeout_s=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def ours(tool: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def produce(broker: BrokerProcess, topic: str, text: str, *arguments: str) -> None:
+    server = ("--bootstrap-server", broker.address, "--topic", topic)
+    done = theirs(f"{TOOLS}.ConsoleProducer", *server, *arguments, stdin=text)
+    assert "ERROR" not in done.stderr
+
+
+def consume(broker: BrokerProcess, topic: str, count: int, *arguments: str) -> str:
+    server = ("--bootstrap-server", broker.address, "--topic", topic, "--from-beginning", "--timeout-ms", "30000")
+    done = theirs(f"{TOOLS}.consumer.ConsoleConsumer", *server, "--max-messages", str(count), *arguments)
+    assert f"Processed a total of {count} messages" in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_console_producer_and_consumer(broker: BrokerProcess, codec: str) -> None:
+    topic = f"console-{codec}"
+    text = "".join(f"h:{number}\tkey-{number}\tvalue {number} é\n" for number in range(500))
+    reading = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
+    produce(broker, topic, text, "--compression-codec", codec, *reading)
+    printing = ("--formatter-property", "print.key=true", "--formatter-property", "print.headers=true")
+    assert consume(broker, topic, 500, "--group", f"group-{codec}", *printing) == text
+    described = ours("consumer_groups", "--bootstrap-server", broker.address, "--describe", "--group", f"group-{codec}")
+    assert described.splitlines()[2].split()[3:6] == ["500", "500", "0"]
+
+
+def test_our_console_tools_and_theirs_understand_each_other(broker: BrokerProcess) -> None:
+    server = ("--bootstrap-server", broker.address, "--topic", "both-consoles")
+    produce(broker, "both-consoles", "from java\n")
+    command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--compression-codec", "zstd"]
+    subprocess.run(command, input="from python\n", text=True, check=True, timeout=60)
+    both = "from java\nfrom python\n"
+    assert consume(broker, "both-consoles", 2) == both
+    assert ours("console_consumer", *server, "--from-beginning", "--max-messages", "2") == both
+
+
+@pytest.mark.parametrize("acks", ["1", "all"])
+def test_producer_performance(broker: BrokerProcess, acks: str) -> None:
+    topic = f"performance-{acks}"
+    arguments = ("--topic", topic, "--num-records", "100000", "--record-size", "100", "--throughput", "-1")
+    properties = ("--producer-props", f"bootstrap.servers={broker.address}", f"acks={acks}")
+    done = theirs(f"{TOOLS}.ProducerPerformance", *arguments, *properties)
+    assert re.search(r"^100000 records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), .* ms 99\.9th\.$", done.stdout, re.M)
+    offsets = theirs(f"{TOOLS}.GetOffsetShell", "--bootstrap-server", broker.address, "--topic", topic)
+    assert offsets.stdout == f"{topic}:0:100000\n"
+
+
+def test_consumer_performance(broker: BrokerProcess) -> None:
+    produce(broker, "consumer-performance", "x\n" * 5000)
+    server = ("--bootstrap-server", broker.address, "--topic", "consumer-performance")
+    done = theirs(f"{TOOLS}.ConsumerPerformance", *server, "--num-records", "5000", "--timeout", "30000")
+    assert done.stdout.splitlines()[-1].split(", ")[4] == "5000"
+
+
+# -- the same question, the same answer ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def furnished(broker: BrokerProcess) -> BrokerProcess:
+    """The broker with a topic of three partitions, of which a group has read some."""
+    server = ("--bootstrap-server", broker.address)
+    configs = ("--config", "retention.ms=86400000", "--config", "cleanup.policy=compact")
+    theirs(JAVA["topics"], *server, "--create", "--topic", "furnished", "--partitions", "3", *configs)
+    produce(broker, "furnished", "".join(f"{number}:v\n" for number in range(50)), *_by_colon())
+    consume(broker, "furnished", 20, "--group", "furnished-group")
+    return broker
+
+
+def _by_colon() -> tuple[str, ...]:
+    return ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("topics", "--list --exclude-internal"),
+        ("topics", "--describe --topic furnished"),
+        ("topics", "--describe --topics-with-overrides --topic furn.*"),
+        ("topics", "--describe --under-min-isr-partitions"),
+        ("get_offsets", "--topic furnished"),
+        ("get_offsets", "--topic-partitions furnished:1-,:0 --time earliest"),
+        ("get_offsets", "--topic furnished --time max-timestamp"),
+        ("consumer_groups", "--list"),
+        ("consumer_groups", "--list --state --type"),
+        ("consumer_groups", "--describe --group furnished-group"),
+        ("consumer_groups", "--describe --group furnished-group --verbose"),
+        ("consumer_groups", "--describe --group furnished-group --members"),
+        ("consumer_groups", "--describe --group furnished-group --state"),
+        ("consumer_groups", "--reset-offsets --group furnished-group --topic furnished:0 --to-earliest --dry-run"),
+        ("consumer_groups", "--reset-offsets --group furnished-group --topic furnished:2 --shift-by -1 --dry-run"),
+        (
+            "consumer_groups",
+            "--reset-offsets --group furnished-group --topic furnished:1 --to-latest --dry-run --export",
+        ),
+        ("configs", "--describe --topic furnished"),
+        ("configs", "--describe --topic furnished --all"),
+        ("configs", "--describe --broker 1"),
+    ],
+)
+def test_our_tools_print_what_theirs_print(furnished: BrokerProcess, tool: str, arguments: str) -> None:
+    words = ("--bootstrap-server", furnished.address, *arguments.split())
+    expected = theirs(JAVA[tool], *words).stdout
+    assert expected.strip() or "--under-min-isr" in arguments
+    found = ours(tool, *words)
+    if arguments.startswith("--list"):  # theirs come as they lie in a hash table
+        found, expected = ("\n".join(sorted(text.splitlines())) for text in (found, expected))
+    assert found == expected
+
+
+def test_api_versions_are_those_they_see(furnished: BrokerProcess) -> None:
+    """Kafka 4.3 does not know the newest versions and APIs: the ranges must be the same, and all usable to it."""
+    server = ("--bootstrap-server", furnished.address)
+    seen = re.findall(r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", theirs(JAVA["broker_api_versions"], *server).stdout)
+    assert seen == re.findall(r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", ours("broker_api_versions", *server))
+    assert len(seen) > 25
+
+
+def test_groups_are_reset_and_deleted(furnished: BrokerProcess) -> None:
+    server = ("--bootstrap-server", furnished.address)
+    produce(furnished, "reset", "a\nb\nc\n")
+    consume(furnished, "reset", 3, "--group", "reset-group")
+    target = ("--group", "reset-group", "--topic", "reset")
+    done = theirs(JAVA["consumer_groups"], *server, "--reset-offsets", *target, "--to-offset", "1", "--execute")
+    assert done.stdout.splitlines()[-1].split() == ["reset-group", "reset", "0", "1"]
+    assert consume(furnished, "reset", 2, "--group", "reset-group") == "b\nc\n"
+    done = theirs(JAVA["consumer_groups"], *server, "--delete-offsets", *target)
+    assert "Request succeeded for deleting offsets from group reset-group." in done.stdout
+    theirs(JAVA["consumer_groups"], *server, "--delete", "--group", "group-none", "--group", "reset-group")
+    assert "reset-group" not in ours("consumer_groups", *server, "--list").split()
+
+
+# -- our files -------------------------------------------------------------------------------------------------------
+
+
+def test_dump_log_reads_our_files(tmp_path: Path) -> None:
+    with running_broker(tmp_path, log_index_interval_bytes="512", offsets_topic_num_partitions="1") as broker:
+        for codec in ("none", "lz4"):
+            text = "".join(f"key-{number}:value-{number}\n" for number in range(300))
+            produce(broker, "dumped", text, *_by_colon(), "--compression-codec", codec, "--batch-size", "1000")
+        consume(broker, "dumped", 600, "--group", "dumping")
+        assert broker.stop() == 0
+    segment = broker.data_dir / "dumped-0" / "00000000000000000000"
+    (snapshot,) = segment.parent.glob("*.snapshot")
+    (offsets,) = (broker.data_dir / "__consumer_offsets-0").glob("*.log")
+    (metadata,) = (broker.data_dir / "__cluster_metadata-0").glob("*.log")
+    log = f"{segment}.log"
+    dumped = same_dump("--files", log, "--print-data-log")
+    assert "isvalid: false" not in dumped
+    assert len(re.findall(r"key: key-\d+ payload: value-\d+$", dumped, re.M)) == 600
+    assert "compresscodec: lz4" in dumped
+    assert len(re.findall(r"^offset: \d+ position: \d+", same_dump("--files", f"{segment}.index"), re.M)) > 3
+    same_dump("--files", f"{segment}.index", "--index-sanity-check")
+    assert len(re.findall(r"^timestamp: \d+ offset: \d+", same_dump("--files", f"{segment}.timeindex"), re.M)) > 0
+    assert re.search(r"^producerId: \d+ producerEpoch: 0 ", same_dump("--files", str(snapshot)), re.M)
+    assert '"group":"dumping"' in same_dump("--files", str(offsets), "--offsets-decoder")
+    records = same_dump("--files", str(metadata), "--cluster-metadata-decoder", "--skip-record-metadata")
+    types = [json.loads(found)["type"] for found in re.findall(r"payload: (\{.*\})$", records, re.M)]
+    assert {"FEATURE_LEVEL_RECORD", "REGISTER_BROKER_RECORD", "TOPIC_RECORD", "PARTITION_RECORD"} <= set(types)
+
+
+def same_dump(*arguments: str) -> str:
+    """What both tools print for our files; nothing is to be found wrong with them."""
+    done = theirs(JAVA["dump_log"], *arguments)
+    assert done.stderr == ""
+    assert ours("dump_log", *arguments) == done.stdout
+    return done.stdout
