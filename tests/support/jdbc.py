@@ -68,7 +68,7 @@ def _drain(task_config: Mapping[str, str], offsets: Offsets) -> list[SourceBatch
             offsets.commit(batch.source_partition, batch.source_offset)
             found.append(batch)
     finally:
-        task.close_resources()
+        task.stop()
     return found
 
 

@@ -112,10 +112,10 @@ class JdbcSourceTask(SourceTask):
         self._stopping.wait(min(1.0, 0.1 * 2**self._failures))
         raise RetriableError(f"the database failed, trying again: {error}") from error
 
-    def stop(self) -> None:
+    def wake_up(self) -> None:
         self._stopping.set()
 
-    def close_resources(self) -> None:
+    def stop(self) -> None:
         for reader in self._readers:
             reader.abandon()
         self._close_connection()
