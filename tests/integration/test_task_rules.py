@@ -58,6 +58,9 @@ class JournalSinkTask(_Journal, SinkTask):
         self.note("put", batch.values, list(batch.offsets))
         if self.config.mode == "commit":
             self.context.request_commit()
+        if self.config.mode == "seek" and self.failures < 1:
+            self.failures += 1
+            self.context.seek({(batch.topic, batch.partition): 1})
         if self.config.mode == "pause":
             self.context.pause(*self.context.assignment)
     def pre_commit(self, offsets):
@@ -170,6 +173,13 @@ def test_offsets_are_committed_when_the_task_asks(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
     sink(worker, "t", "commit")
     wait_for(lambda: committed(worker) == 1, "the commit", 5)
+
+
+def test_a_task_may_go_back_to_an_offset(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
+    sink(worker, "t", "seek")
+    wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2, 1, 2], "1 and 2 again")
+    wait_for(lambda: committed(worker) == 3, "the commit")
 
 
 def test_a_task_may_pause_its_partitions(worker: Worker) -> None:

@@ -55,6 +55,7 @@ class SinkTaskUnit(TaskUnit):
         self.reader: Reader | None = None
         self.paused_by_task: set[TopicPartition] = set()
         self.retry_timeout_ms: int | None = None
+        self.wanted_positions: dict[TopicPartition, int] = {}  # the task's seeks, for when its call has returned
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._held: deque[FetchedBatch] = deque()  # read, but its partition is paused
         self._redeliver: deque[tuple[FetchedBatch, deque[SinkBatch]]] = deque()
@@ -80,6 +81,9 @@ class SinkTaskUnit(TaskUnit):
             self._inbox.get()()
             while self._redeliver and not self.stopping.is_set():
                 self._deliver_again()
+            if self.wanted_positions:
+                wanted, self.wanted_positions = self.wanted_positions, {}
+                self.seek(wanted)
 
     def finish(self) -> None:
         """Commit what the task has, give the partitions back, close the clients."""
@@ -113,12 +117,14 @@ class SinkTaskUnit(TaskUnit):
             self._send_commit(offsets, wait)
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on reading elsewhere; what has been read ahead is forgotten."""
+        """Go on reading elsewhere. What has been read ahead, of other partitions too, is forgotten and read again."""
         self._held.clear()
         self._redeliver.clear()
-        self.from_loop(self._seek(dict(positions)))
         for partition, offset in positions.items():
-            self.offsets.deliver(partition, offset)
+            if partition in self.offsets.delivered:
+                self.offsets.deliver(partition, offset)
+        self.from_loop(self._seek(dict(self.offsets.delivered)))
+        self.apply_pauses()
 
     def apply_pauses(self) -> None:
         """Tell the reader which partitions are paused, now that this has changed."""
@@ -429,8 +435,8 @@ class _Context:
         self._unit.apply_pauses()
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on reading at these offsets."""
-        self._unit.seek(offsets)
+        """Go on reading at these offsets, once the call under way has returned."""
+        self._unit.wanted_positions.update(offsets)
 
     def request_commit(self) -> None:
         """Commit soon."""
