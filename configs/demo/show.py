@@ -15,7 +15,7 @@ from rich.table import Table
 PLAIN_INTERVAL_S = 2.0
 STAGES = ("rows read", "records in topics", "rows committed")
 BUSIEST_ROUTES = """
-    SELECT f.origin, f.dest, coalesce(a.name, '(not in the list of airports)') AS destination, count(*) AS flights
+    SELECT f.origin, f.dest, coalesce(a.name, '(not in the list of airports)') AS destination, count(DISTINCT f.id) AS flights
     FROM flights f LEFT JOIN airports a ON f.dest = a.faa
     GROUP BY f.origin, f.dest, a.name ORDER BY flights DESC, f.origin, f.dest LIMIT 10
 """
