@@ -42,10 +42,10 @@ check: $(STAMP) ## format, lint, types, import rules
 	@echo "check: formatting, lint, types and import rules hold"
 
 test: $(STAMP) system-packages build check ## all tests that need no JVM peer (under 15 minutes)
-	@$(PYTEST) -m "not jvm and not slow"
+	@$(PYTEST) -m "not jvm and not slow and not prove"
 
 test-long: $(STAMP) system-packages build ## what takes longer: the JVM peers (with mvn on the path) and kill loops
-	@$(PYTEST) -m "jvm or slow"
+	@$(PYTEST) -m "(jvm or slow) and not prove"
 
 prove: $(STAMP) system-packages build ## the runs of hours
 	@$(PYTEST) -m "prove"

@@ -1,0 +1,54 @@
+"""The demo under kill -9 of its whole process group, again and again, then to its end: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS_MAX = 40.0
+FINISH_S = 280.0
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(2, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(100, marks=[pytest.mark.prove, pytest.mark.timeout(4 * 3600)]),
+    ],
+)
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, kills: int) -> None:
+    seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+    print(f"replay with HEADRACE_SEED={seed}")
+    moments = random.Random(seed)
+    for _ in range(kills):
+        after_s = moments.uniform(2.0, SECONDS_MAX)
+        demo = _start(tmp_path)
+        try:
+            demo.wait(after_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(demo.pid, signal.SIGKILL)
+            demo.wait()
+        else:
+            assert demo.returncode == 0, (tmp_path / "output").read_text()
+    last = _start(tmp_path)
+    # The demo itself counts: its exit status is 0 only when every table is exact at every stage.
+    assert last.wait(FINISH_S) == 0, (tmp_path / "output").read_text()
+
+
+def _start(directory: Path) -> subprocess.Popen[bytes]:
+    with (directory / "output").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "configs" / "demo" / "run_demo.py"), "--dir", str(directory / "demo")],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
