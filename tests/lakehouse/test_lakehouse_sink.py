@@ -311,6 +311,17 @@ def test_a_changed_schema_stops_the_task_and_says_where(
         load("drift").until_offsets(drift=3)
     assert not (tmp_path / "drift").exists()
 
+    produce(broker, "before", [envelope(old, {"n": 1})])
+    first = load("before")
+    first.until_offsets(before=1)
+    first.query.stop()
+    produce(broker, "before", [envelope(new, {"n": "x"})])
+    with pytest.raises(
+        Exception,
+        match=r"topic before, partition 0, offset 1: table .* column n is int in the table and string in the records",
+    ):
+        load("before").until_offsets(before=2)
+
 
 def test_a_bad_record_stops_the_task_or_is_skipped(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path

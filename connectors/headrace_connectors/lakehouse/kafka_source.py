@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from headrace_connectors.lakehouse.lifeline import die_with
 from headrace_connectors.lakehouse.planner import Planner
 from headrace_connectors.lakehouse.range_reader import RangesReader, Sampler
 from headrace_connectors.lakehouse.ranges import Position, pack, ranges_between
@@ -83,6 +84,7 @@ class KafkaStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the partition's ranges as Arrow batches."""
+        self._live_no_longer_than_the_task()
         consumer = self._spec.consumer()
         try:
             yield from RangesReader(consumer, self._spec, partition.value).batches()
@@ -96,9 +98,14 @@ class KafkaStreamReader(DataSourceStreamReader):
 
     def _plan(self) -> Planner:
         if self._planner is None:
+            self._live_no_longer_than_the_task()
             topics = Topics(self._spec.client, self._spec.topics, self._spec.topics_regex)
             self._planner = Planner(self._spec, topics, self._row_bytes)
         return self._planner
+
+    def _live_no_longer_than_the_task(self) -> None:
+        if self._spec.task_pid is not None:
+            die_with(self._spec.task_pid)
 
     def _row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
         if self._sampler is None:

@@ -106,6 +106,10 @@ class Layouts:
         learned = self._learned.get(topic)
         return learned.layout if learned is not None else None
 
+    def origin(self, topic: str) -> str:
+        """Say where a topic's layout comes from: its first record, or the declaration."""
+        return str(self._learned[topic].place) if topic in self._learned else f"topic {topic}"
+
     def schema_ids(self, topic: str) -> frozenset[int]:
         """Return the ids of the schema texts that a topic's layout covers."""
         return frozenset(self._learned[topic].schema_ids) if topic in self._learned else frozenset()

@@ -25,7 +25,7 @@ from headrace_connectors.lakehouse.columns import Group, select_groups
 from headrace_connectors.lakehouse.layouts import Layout, Layouts, Place
 from headrace_connectors.lakehouse.ranges import Position, Range
 from headrace_connectors.lakehouse.tables import Table, Tables
-from headrace_connectors.lakehouse.writers.base import BatchIdentity, check_columns
+from headrace_connectors.lakehouse.writers.base import BatchIdentity, TableSchemaError, check_columns
 
 WIDTH_MAX = 400
 """Leaf columns of one select; a batch of more topics than fit is parsed in several, from a cached copy."""
@@ -198,9 +198,12 @@ class BatchLoader:
                     rows.topic,
                 )
                 continue
-            table.writer.prepare(arrow.schema)
-            if tables:
-                check_columns(table.writer.directory, tables[0].schema, arrow.schema)
+            try:
+                table.writer.prepare(arrow.schema)
+                if tables:
+                    check_columns(table.writer.directory, tables[0].schema, arrow.schema)
+            except TableSchemaError as error:
+                raise TableSchemaError(f"{self._layouts.origin(rows.topic)}: {error}") from None
             tables.append(arrow)
         if not tables:
             if columns is None:

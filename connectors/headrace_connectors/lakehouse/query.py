@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -191,6 +192,7 @@ class LoadQuery:
             tasks_max=cores,
             task_rows_min=_TASK_ROWS_MIN,
             fail_on_data_loss=config.fail_on_data_loss,
+            task_pid=os.getpid(),
         )
 
     def _dead_letters(self, errors: ErrorHandling, connector: str) -> Callable[[Sequence[BadRecord]], None] | None:

@@ -13,6 +13,7 @@ import ctypes
 import logging
 import os
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -87,7 +88,7 @@ DEFAULT_CONF = {
     "spark.cleaner.periodicGC.interval": "5min",
 }
 _LAUNCHER_KEYS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.extraClassPath")
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
 _EXIT_TIMEOUT_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
@@ -126,6 +127,7 @@ class SparkProcess:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         java = find_java(os.environ)
         _log.info("Spark starts on Java %s (%s, %s)", java.version, java.found_by, java.executable)
+        shutil.rmtree(self._local_dir, ignore_errors=True)  # what a killed JVM left
         self._local_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._local_dir) as directory:
             info = Path(directory) / "gateway"
@@ -142,6 +144,7 @@ class SparkProcess:
     def stop(self) -> None:
         """End session and JVM; what the JVM is doing is cut short, since tables are only written by this process."""
         self.kill()
+        shutil.rmtree(self._local_dir, ignore_errors=True)
         if self.session is not None:
             _forget_gateway()
             self.session = None

@@ -42,6 +42,7 @@ class SourceSpec:
     task_rows_min: int
     fail_on_data_loss: bool
     stall_timeout_s: float = 120.0
+    task_pid: int | None = None  # the process whose end ends Spark's Python processes
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

