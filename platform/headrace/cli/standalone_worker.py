@@ -140,7 +140,11 @@ class _Standalone:
     async def _create_connectors(self, herder: StandaloneHerder) -> None:
         from headrace.herder.errors import HerderError
 
-        if errors := await herder.check_worker():
+        try:
+            errors = await herder.check_worker()
+        except (HerderError, ChildProcessError) as error:
+            errors = [f"Tasks cannot be run: {error}"]
+        if errors:
             raise CannotStart(PREPARING, errors)
         complaints: list[str] = []
 

@@ -18,6 +18,7 @@ from headrace.herder.group_offsets import GroupOffsets
 from headrace.herder.states import Board, State, TargetState
 from headrace.metrics import logs
 from headrace.runtime.channel import PeerGone, RemoteError
+from headrace.runtime.override_policy import known_policy, refusals
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.worker import Hung, Instance, Worker
 from headrace.runtime.worker_config import WorkerConfig
@@ -384,7 +385,11 @@ class StandaloneHerder:
             nulls = [key for key, value in config.items() if value is None]
             raise BadRequestError(f"Null value supplied for config keys: {', '.join(nulls)}")
         result = await self.validate(config)
-        errors = [f"\n{message}" for item in result["configs"] for message in item["value"]["errors"]]
+        policy = known_policy(self.config["connector.client.config.override.policy"]) or "All"
+        refused = refusals(policy, self.config["connector.client.config.override.allowlist"], config)
+        errors = [f"\n{line}" for line in refused] + [
+            f"\n{message}" for item in result["configs"] for message in item["value"]["errors"]
+        ]
         if errors:
             raise BadRequestError(
                 f"Connector configuration is invalid and contains the following {len(errors)} error(s):"

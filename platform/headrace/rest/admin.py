@@ -37,6 +37,8 @@ class AdminEndpoints:
             ("PUT", "/admin/loggers/{logger}", self.set_logger),
             ("GET", "/metrics", self.metrics),
         ]
+        if self._herder.config["admin.listeners"] == []:  # given, and empty: off (KIP-495)
+            table = [entry for entry in table if not entry[1].startswith("/admin/")]
         return [Route(path, answer(endpoint), methods=[method]) for method, path, endpoint in table]
 
     async def root(self, request: Request) -> Response:

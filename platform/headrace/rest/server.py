@@ -8,6 +8,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from headrace.herder.standalone import StandaloneHerder
 from headrace.rest.admin import AdminEndpoints
@@ -38,6 +39,11 @@ class RestServer:
         """Serve."""
         routes: list[Any] = [*AdminEndpoints(herder, version).routes(), *ConnectorEndpoints(herder).routes()]
         application = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
+        if origins := herder.config["access.control.allow.origin"]:
+            methods = herder.config["access.control.allow.methods"] or "GET,POST,HEAD"
+            application.add_middleware(
+                CORSMiddleware, allow_origins=_split(origins), allow_methods=_split(methods), allow_headers=["*"]
+            )
         config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off", ws="none")
         config.load()
         self._server = server = uvicorn.Server(config)
@@ -50,6 +56,10 @@ class RestServer:
             self._server.config.timeout_graceful_shutdown = 1
             self._server.should_exit = True
             await self._server.shutdown(sockets=self._sockets)
+
+
+def _split(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _bind(listener: str) -> socket.socket:

@@ -24,6 +24,8 @@ from headrace.runtime.fork_server import MESSAGE_SIZE_MAX
 
 log = logging.getLogger(__name__)
 
+NAME_LENGTH_MAX = 64  # only shown; the system shows fewer still
+
 
 class HostProcess:
     """A child that serves a channel: `channel.call(...)`, `ended` (exit status), `kill()`."""
@@ -85,7 +87,7 @@ class Processes:
         self._spawning[number] = spawned
         ours, theirs = socket.socketpair()
         with theirs:
-            request = json.dumps({"spawn": number, "name": name}).encode()
+            request = json.dumps({"spawn": number, "name": name[:NAME_LENGTH_MAX]}).encode()
             socket.send_fds(self._control, [request], [theirs.fileno()])
         host.pid = await spawned
         self._living[host.pid] = host

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, unknown_key_warnings
 from headrace.api.errors import ConfigError, ConfigErrors
+from headrace.runtime.override_policy import POLICIES, known_policy
 
 ISOLATIONS = ("process", "connector", "thread")
 _BOOL, _STRING, _LONG, _LIST, _CLASS = (
@@ -31,6 +32,11 @@ def _not_negative(value: Any) -> None:
 def _isolation(value: Any) -> None:
     if value not in ISOLATIONS:
         raise ValueError(f"String must be one of: {', '.join(ISOLATIONS)}")
+
+
+def _policy(value: Any) -> None:
+    if value is not None and known_policy(value) is None:
+        raise ValueError(f"String must be one of: {', '.join(POLICIES)}")
 
 
 def _listeners(values: Any) -> None:
@@ -60,7 +66,13 @@ STANDALONE = ConfigDef(
         _key("plugin.path", _LIST, None, "Directories with plug-ins."),
         _key("plugin.discovery", _STRING, "hybrid_warn", "Accepted; plug-ins are found by entry points."),
         _key("config.providers", _LIST, [], "Names of config providers."),
-        _key("connector.client.config.override.policy", _STRING, "All", "Which client overrides connectors may set."),
+        _key(
+            "connector.client.config.override.policy",
+            _STRING,
+            "All",
+            "Which client overrides connectors may set: All, None, Principal or Allowlist.",
+            _policy,
+        ),
         _key("connector.client.config.override.allowlist", _LIST, [], "For the policy Allowlist."),
         _key("topic.creation.enable", _BOOL, True, "Honour topic.creation.* of source connectors."),
         _key("topic.tracking.enable", _BOOL, True, "Keep the topics that connectors use."),
@@ -162,8 +174,15 @@ class WorkerConfig:
         return not self.values["bootstrap.servers"]
 
 
+_NOT_YET = ("response.http.headers.config", "rest.extension.classes", "admin.listeners", "listeners.https.")
+
+
 def _warnings(properties: Mapping[str, str]) -> list[str]:
-    warnings: list[str] = []
+    warnings = [
+        f"Configuration key {name} has no effect yet"
+        for name, value in properties.items()
+        if name.startswith(_NOT_YET) and value.strip()
+    ]
     unknown: list[str] = []
     for name in properties:
         if name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):

@@ -1,0 +1,27 @@
+"""Which client settings a connector may override (KIP-458, KIP-1188). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+_PREFIXES = ("producer.override.", "consumer.override.", "admin.override.")
+_PRINCIPAL = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
+POLICIES = ("All", "None", "Principal", "Allowlist")
+
+
+def known_policy(name: str) -> str | None:
+    """The policy of that name, short or as Java's class; None when there is none."""
+    short = name.strip().rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
+    return next((policy for policy in POLICIES if policy.lower() == short.lower()), None)
+
+
+def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str]) -> list[str]:
+    """One line for each override in a connector's configuration that the policy does not allow."""
+    if policy == "All":
+        return []
+    allowed = {"None": frozenset(), "Principal": _PRINCIPAL, "Allowlist": frozenset(allowlist)}[policy]
+    return [
+        f"The '{policy}' policy does not allow '{key}' to be overridden in the connector configuration."
+        for key in config
+        if key.startswith(_PREFIXES) and key.split(".override.", 1)[1] not in allowed
+    ]

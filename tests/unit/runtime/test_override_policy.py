@@ -1,0 +1,31 @@
+"""Client overrides by policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.runtime.override_policy import known_policy, refusals
+
+CONFIG = {"name": "c", "producer.override.acks": "1", "consumer.override.sasl.mechanism": "PLAIN"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowlist", "refused"),
+    [
+        ("All", [], []),
+        ("None", [], ["producer.override.acks", "consumer.override.sasl.mechanism"]),
+        ("Principal", [], ["producer.override.acks"]),
+        ("Allowlist", ["acks"], ["consumer.override.sasl.mechanism"]),
+    ],
+)
+def test_policies(policy: str, allowlist: list[str], refused: list[str]) -> None:
+    found = refusals(policy, allowlist, CONFIG)
+    assert len(found) == len(refused)
+    assert all(key in line and f"'{policy}'" in line for key, line in zip(refused, found, strict=True))
+
+
+def test_names() -> None:
+    assert known_policy("none") == "None"
+    java = "org.apache.kafka.connect.connector.policy.PrincipalConnectorClientConfigOverridePolicy"
+    assert known_policy(java) == "Principal"
+    assert known_policy("com.example.Mine") is None
