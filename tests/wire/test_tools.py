@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import pty
 import re
 import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -255,9 +260,10 @@ def test_a_signal_ends_a_producer_after_what_it_read(broker: BrokerProcess) -> N
     create(broker, "producer-signal")
     with started("console_producer", broker, "--topic", "producer-signal", "--timeout", "60000") as producer:
         assert producer.stdin is not None
-        producer.stdin.write(b"a\n")
-        producer.stdin.flush()
-        wait_for_connections(producer)
+        for line in (b"a\n", b"b\n"):  # when the second has been read, the first has been sent
+            producer.stdin.write(line)
+            producer.stdin.flush()
+            wait_until(partial(is_drained, producer.stdin.fileno()))
         producer.send_signal(signal.SIGINT)
         assert producer.wait(20) == 130
     assert consume(broker, "producer-signal", 1, "--from-beginning") == ["a"]
@@ -274,6 +280,68 @@ def test_nobody_reads_the_output(broker: BrokerProcess) -> None:
         assert consumer.stderr is not None
         assert re.fullmatch(rb"Processed a total of \d+ messages\n", consumer.stderr.read())
         assert consumer.wait(20) == 0
+
+
+def test_output_that_nobody_takes_keeps_no_consumer_from_ending(broker: BrokerProcess) -> None:
+    produce(broker, "console-stuck", "x" * 1000 + "\n" + "y\n" * 300_000)
+    with started("console_consumer", broker, "--topic", "console-stuck", "--from-beginning") as consumer:
+        assert read_line(consumer) == b"x" * 1000 + b"\n"  # and no more: the pipe is full
+        consumer.send_signal(signal.SIGINT)
+        assert consumer.wait(20) == 130
+
+
+def test_a_terminal_gets_a_prompt(broker: BrokerProcess) -> None:
+    create(broker, "console-tty")
+    ours, theirs = pty.openpty()
+    producer = subprocess.Popen(
+        command("console_producer", "--bootstrap-server", broker.address, "--topic", "console-tty"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        for text in (b"hello\n", b"world\n", b"\x04"):
+            while not shown.endswith(b">"):
+                shown += os.read(ours, 100)
+            os.write(ours, text)
+            shown += os.read(ours, 1) if text != b"\x04" else b""
+        assert producer.wait(20) == 0
+    finally:
+        producer.kill()
+        assert producer.stderr is not None
+        assert producer.stderr.read() == b""
+        producer.stderr.close()
+        os.close(ours)
+    assert shown.count(b">") == 3
+    assert consume(broker, "console-tty", 2, "--from-beginning") == ["hello", "world"]
+
+
+def test_a_topic_that_is_not_there_is_waited_for_in_vain(tmp_path: Path) -> None:
+    with running_broker(tmp_path, auto_create_topics_enable="false") as broker:
+        arguments = ("--topic", "absent", "--max-block-ms", "2500")
+        done = run("console_producer", broker, *arguments, stdin="lost\n", status=1)
+        first, last = done.stderr.splitlines()
+        assert first.startswith("WARN waiting for topic absent: UNKNOWN_TOPIC_OR_PARTITION")
+        assert last == "Topic absent not present in metadata after 2500 ms."
+        idle = run("console_consumer", broker, "--topic", "absent", "--timeout-ms", "200")
+        assert "WARN topic absent: UNKNOWN_TOPIC_OR_PARTITION" in idle.stderr
+        invalid = run("console_consumer", broker, "--topic", "no topic", status=1)
+        assert "topic no topic: INVALID_TOPIC_EXCEPTION" in invalid.stderr
+
+
+def test_internal_topics_are_shown_as_json(broker: BrokerProcess) -> None:
+    produce(broker, "formatted", "a\n")
+    consume(broker, "formatted", 1, "--from-beginning", "--group", "formatted-group")
+    reading = ("--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "1000")
+    offsets = lines("console_consumer", broker, *reading, "--formatter", "kafka.OffsetsMessageFormatter")
+    mine = [record for record in map(json.loads, offsets) if record["key"]["data"]["group"] == "formatted-group"]
+    assert mine[-1]["key"] == {"type": 1, "data": {"group": "formatted-group", "topic": "formatted", "partition": 0}}
+    assert mine[-1]["value"]["data"]["offset"] == 1
+    groups = lines("console_consumer", broker, *reading, "--formatter", "GroupMetadataMessageFormatter")
+    mine = [record for record in map(json.loads, groups) if record["key"]["data"]["group"] == "formatted-group"]
+    assert [len(record["value"]["data"]["members"]) for record in mine][-2:] == [1, 0]
 
 
 def test_deserializers_and_records_they_do_not_fit(broker: BrokerProcess) -> None:
@@ -512,9 +580,9 @@ def read_line(process: subprocess.Popen[bytes]) -> bytes:
     return line
 
 
-def wait_until(is_so: object, timeout_s: float = 20) -> None:
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 20) -> None:
     deadline = time.monotonic() + timeout_s
-    while not is_so():  # type: ignore[operator]
+    while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)  # the condition is another process's
 
@@ -523,11 +591,6 @@ def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
     wait_until(lambda: topic in lines("topics", broker, "--list"))
 
 
-def wait_for_connections(process: subprocess.Popen[bytes]) -> None:
-    """Until the process has read its standard input and is connected to the broker."""
-    import psutil
-
-    assert process.stdin is not None
-    poller = select.poll()
-    poller.register(process.stdin.fileno(), select.POLLOUT)
-    wait_until(lambda: any(item.status == "ESTABLISHED" for item in psutil.Process(process.pid).net_connections("tcp")))
+def is_drained(descriptor: int) -> bool:
+    """Whether a pipe is empty: its reader has read everything."""
+    return fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)) == bytes(4)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
     from headrace_broker.client.cluster import Cluster
+    from headrace_broker.client.cluster_view import TopicView
     from headrace_broker.client.config import ClientConfig, Kind
     from headrace_broker.client.errors import ClientError
 
@@ -28,6 +29,7 @@ KAFKA_VERSION = "4.4.0"
 """The release whose tools these follow; the first word of what `--version` prints, for scripts that look at it."""
 
 _REACH_TIMEOUT_MS = 5_000
+_PATIENCE_MS = 2_000
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -199,6 +201,21 @@ async def open_cluster(config: ClientConfig) -> Cluster:
         servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
         why = f": {error.__cause__}" if str(error.__cause__ or "") else ""
         raise ToolError(f"no broker could be reached at {servers} within {timeout_ms / 1000:g} s{why}") from error
+
+
+async def await_topic(cluster: Cluster, topic: str, timeout_ms: float) -> TopicView:
+    """Return a topic when it exists; says on standard error when that takes longer. Raises ToolError, BrokerError."""
+    from headrace_broker.client.errors import TimedOutError
+
+    for patience_ms in (min(_PATIENCE_MS, timeout_ms), timeout_ms - _PATIENCE_MS):
+        try:
+            return await cluster.topic(topic, patience_ms)
+        except TimedOutError as error:
+            if patience_ms == _PATIENCE_MS < timeout_ms:
+                print(f"WARN waiting for {error.__cause__ or error}", file=sys.stderr)
+                continue
+            raise ToolError(f"Topic {topic} not present in metadata after {timeout_ms:.0f} ms.") from error
+    raise AssertionError("the second try returns or raises")
 
 
 @asynccontextmanager

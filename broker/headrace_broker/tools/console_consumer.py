@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
+    await_topic,
     client_config,
     in_thread,
     is_given,
@@ -43,6 +44,7 @@ _DEPRECATED = {
     "--property": "--formatter-property",
 }
 _FORMATTERS = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter")
+_COORDINATOR_FORMATTERS = ("OffsetsMessageFormatter", "GroupMetadataMessageFormatter", "TransactionLogMessageFormatter")
 _FOREVER_MS = 24 * 3600 * 1000
 _DISCOVERY_INTERVAL_MS = 1_000
 _STUCK_OUTPUT_S = 2
@@ -89,7 +91,7 @@ def _parser() -> Parser:
         "null.literal, key.deserializer, value.deserializer, headers.deserializer. May be repeated.",
     )
     add("--formatter-config", metavar="FILE", help="A file of such properties.")
-    add("--formatter", metavar="CLASS", help=f"One of Kafka's {', '.join(_FORMATTERS)}.")
+    add("--formatter", metavar="CLASS", help=f"One of Kafka's own: {', '.join(_FORMATTERS + _COORDINATOR_FORMATTERS)}.")
     add("--enable-systest-events", action="store_true", help="Print shutdown_complete at the end.")
     add(
         "--command-property",
@@ -148,8 +150,13 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
     from headrace_broker.tools.record_formatter import RecordFormatter
 
     name = (options.formatter or _FORMATTERS[0]).rpartition(".")[2].rpartition("$")[2]
+    if name in _COORDINATOR_FORMATTERS:
+        from headrace_broker.tools.coordinator_formatter import coordinator_formatter
+
+        return coordinator_formatter(name)
     if name not in _FORMATTERS:
-        parser.error(f"formatter {options.formatter} is not available here; there are {', '.join(_FORMATTERS)}")
+        known = ", ".join(_FORMATTERS + _COORDINATOR_FORMATTERS)
+        parser.error(f"formatter {options.formatter} is not available here; there are {known}")
     if name.startswith("NoOp"):
         return lambda partition, columns: b""
     properties = load_properties(options.formatter_config) if options.formatter_config else {}
@@ -218,7 +225,7 @@ async def _begin(reader: Reader, options: argparse.Namespace, group_id: str | No
 
 
 async def _assign_partition(reader: Reader, options: argparse.Namespace) -> None:
-    topic = await reader.cluster.topic(options.topic)
+    topic = await await_topic(reader.cluster, options.topic, _FOREVER_MS)
     if not 0 <= options.partition < len(topic.partitions):
         raise ToolError(f"topic {topic.name} has {len(topic.partitions)} partitions; there is no {options.partition}")
     partition = (topic.name, options.partition)

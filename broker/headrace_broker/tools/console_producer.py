@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
+    await_topic,
     client_config,
     in_thread,
     key_values,
@@ -156,6 +157,7 @@ async def _produce(options: argparse.Namespace) -> int:
     writer = await Writer.open(config, cluster=cluster)
     feeder = _Feeder(writer, reader, options.topic, sync=options.sync, prompts=interactive)
     try:
+        await await_topic(cluster, options.topic, config.max_block_ms)
         await in_thread(feeder.feed)
     finally:  # also after Ctrl-C: what was read is sent
         await writer.close(config.delivery_timeout_ms)

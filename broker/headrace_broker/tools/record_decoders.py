@@ -29,7 +29,7 @@ _CONTROL_LABELS = {
     ControlType.KRAFT_VERSION: "KRaftVersion",
     ControlType.KRAFT_VOTERS: "KRaftVoters",
 }
-_TRANSACTION_STATES = (
+TRANSACTION_STATES = (
     "Empty",
     "Ongoing",
     "PrepareCommit",
@@ -88,13 +88,14 @@ def _parse_coordinator_record(
         if value is None:
             return key_text, "<DELETE>"
         version = int.from_bytes(value[:2], "big", signed=True)
-        decoded = decode_value(_value_class(type(message)), value)
+        decoded = decode_value(value_class(type(message)), value)
         return key_text, json_text({"version": str(version), "data": _value_json(decoded, version)})
     except (DecodeError, ProtocolError) as error:
         return f"Error at offset {offset}, skipping. {error}", None
 
 
-def _value_class(key_class: type[RecordKey]) -> type[RecordValue]:
+def value_class(key_class: type[RecordKey]) -> type[RecordValue]:
+    """Return the class of the values that go with a class of keys."""
     name = key_class.__name__.removesuffix("Key") + "Value"
     return next(value_class for value_class in RecordValue.__subclasses__() if value_class.__name__ == name)
 
@@ -106,8 +107,8 @@ def _value_json(message: Message, version: int) -> dict[str, Any]:
             _show_consumer_bytes(shown, "subscription", member.subscription, ConsumerProtocolSubscription)
             _show_consumer_bytes(shown, "assignment", member.assignment, ConsumerProtocolAssignment)
     status = fields.get("transactionStatus")
-    if isinstance(status, int) and 0 <= status < len(_TRANSACTION_STATES):
-        fields["transactionStatus"] = _TRANSACTION_STATES[status]
+    if isinstance(status, int) and 0 <= status < len(TRANSACTION_STATES):
+        fields["transactionStatus"] = TRANSACTION_STATES[status]
     return fields
 
 
