@@ -186,24 +186,6 @@ def pattern(sql_like: str) -> re.Pattern[str]:
     return re.compile(text, re.DOTALL)
 
 
-def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
-    """The dialect of a URL. Raises ConfigError when its driver is not installed, saying how to install it."""
-    try:
-        if url.kind == "sqlite":
-            from headrace_connectors.jdbc.sqlite import SqliteDialect
-
-            return SqliteDialect(url, config)
-        from headrace_connectors.jdbc.postgresql import PostgresqlDialect
-
-        return PostgresqlDialect(url, config)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "connection.url",
-            config.connection_url,
-            f'needs the Python package {error.name}: pip install "headrace[jdbc-postgres]"',
-        ) from error
-
-
 def engine_for(address: sqlalchemy.URL, **arguments: Any) -> Engine:
     """An engine that keeps no connections: each reader owns one, and reflection is rare."""
     return sqlalchemy.create_engine(address, poolclass=NullPool, **arguments)

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 def _dialect(config: JdbcSourceConfig) -> Any:
-    from headrace_connectors.jdbc.dialects import dialect_for  # SQLAlchemy is loaded where a database is opened
+    from headrace_connectors.jdbc.databases import dialect_for  # SQLAlchemy is loaded where a database is opened
 
     return dialect_for(url.parse(config.connection_url), config)
 
