@@ -215,3 +215,35 @@ def same_dump(*arguments: str) -> str:
     assert done.stderr == ""
     assert ours("dump_log", *arguments) == done.stdout
     return done.stdout
+
+
+# -- our tools, their broker -----------------------------------------------------------------------------------------
+
+
+def test_our_tools_work_with_apache_kafka() -> None:
+    with apache.broker() as kafka:
+        server = ("--bootstrap-server", kafka.address)
+        assert ours("topics", *server, "--create", "--topic", "t", "--partitions", "2") == "Created topic t.\n"
+        command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--topic", "t"]
+        reading = ["--reader-property", "parse.key=true", "--compression-codec", "zstd"]
+        text = "".join(f"{number}\tvalue-{number}\n" for number in range(1000))
+        subprocess.run([*command, *reading], input=text, text=True, check=True, timeout=60)
+        for group in ((), ("--group", "g")):
+            found = ours(
+                "console_consumer", *server, "--topic", "t", "--from-beginning", "--max-messages", "1000", *group
+            )
+            assert sorted(found.splitlines()) == sorted(line.split("\t")[1] for line in text.splitlines())
+        change = ("--reset-offsets", "--group", "g", "--topic", "t:0", "--to-offset", "7", "--execute")
+        assert ours("consumer_groups", *server, *change).splitlines()[-1].split() == ["g", "t", "0", "7"]
+        ours("configs", *server, "--alter", "--topic", "t", "--add-config", "retention.ms=86400000")
+        for tool, arguments in (
+            ("topics", "--describe --topic t"),
+            ("get_offsets", "--topic t"),
+            ("consumer_groups", "--describe --group g"),
+            ("consumer_groups", "--list --state --type"),
+            ("configs", "--describe --topic t --all"),
+        ):
+            words = (*server, *arguments.split())
+            assert ours(tool, *words) == theirs(JAVA[tool], *words).stdout
+        assert " [unusable" not in ours("broker_api_versions", *server)
+        assert ours("topics", *server, "--delete", "--topic", "t") == ""
