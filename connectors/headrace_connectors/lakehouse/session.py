@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse import worker_daemon
 from headrace_connectors.lakehouse.java import Java, find_java
 
 # What Spark's own launcher passes (org.apache.spark.launcher.JavaModuleOptions), without the vector module.
@@ -65,6 +66,7 @@ FIXED_CONF = {
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.submit.deployMode": "client",
+    "spark.python.daemon.module": worker_daemon.__name__,
 }
 DEFAULT_CONF = {
     "spark.ui.enabled": "false",
@@ -170,6 +172,7 @@ class SparkProcess:
             "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+            worker_daemon.TASK_PID: str(os.getpid()),
         }
         # With it, Python workers import pyspark from a zip file, compiling it at every start; without it, from the
         # environment that this interpreter has.
