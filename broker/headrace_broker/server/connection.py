@@ -10,6 +10,8 @@ requests behind them; any other request that must wait holds the connection, as 
 connection takes no further request (it is *muted*) while such a request runs, while the peer does not read its
 responses, or while too much waits behind a parked one: then the receive buffer fills, reading stops, and TCP tells
 the peer.  Nothing here can grow past the limits in `ConnectionLimits` plus one response.
+
+Fairness: a peer that sends many requests ahead has them answered in turns, between which the loop serves the others.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
+from time import monotonic
 from typing import Protocol, cast
 
 from headrace_broker.protocol.errors import ProtocolError
@@ -33,6 +36,8 @@ _BUFFER_BYTES_IDLE = 16 * 1024
 _BUFFER_BYTES_BUSY = 256 * 1024
 _BUFFER_BYTES_STEP_MAX = 2 * 1024 * 1024
 _FRAME_BYTES_MIN = 8
+_PARKED_BYTES_PER_FRAME_BYTE = 8
+"""What a decoded request takes while it waits, against its frame: measured with fetches of many partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class ConnectionLimits:
     request_bytes_max: int = 104_857_600
     parked_requests_max: int = 1000
     held_bytes_max: int = 4 * 1024 * 1024
+    turn_s: float = 0.005
 
 
 class Router(Protocol):
@@ -60,10 +66,11 @@ class Router(Protocol):
 class Slot:
     """The place of one response in the connection's queue, filled when the parked request is answered."""
 
-    __slots__ = ("_connection", "buffers", "filled", "holds")
+    __slots__ = ("_connection", "buffers", "filled", "holds", "request_bytes")
 
-    def __init__(self, connection: Connection, *, holds: bool = False) -> None:
+    def __init__(self, connection: Connection, *, holds: bool = False, request_bytes: int = 0) -> None:
         self._connection: Connection | None = connection
+        self.request_bytes = request_bytes
         self.buffers: Buffers | None = None
         self.filled = False
         self.holds = holds
@@ -92,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         "_router",
         "_start",
         "_transport",
+        "_turn_is_over",
         "_view",
         "_write_paused",
         "active",
@@ -113,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._holding = False
         self._write_paused = False
+        self._turn_is_over = False
         self._reading = True
         self._closing = False
         self._transport: asyncio.Transport | None = None
@@ -172,9 +181,10 @@ class Connection(asyncio.BufferedProtocol):
         elif self._transport is not None:
             self._transport.writelines(buffers)
 
-    def park(self) -> Slot:
-        """Keep a place for an answer that comes later; requests behind it go on."""
-        slot = Slot(self)
+    def park(self, frame_bytes: int = 0) -> Slot:
+        """Keep a place for an answer that comes later; requests behind it go on, unless those that wait hold much."""
+        slot = Slot(self, request_bytes=_PARKED_BYTES_PER_FRAME_BYTE * frame_bytes)
+        self._held_bytes += slot.request_bytes
         self._queue.append(slot)
         return slot
 
@@ -204,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if slot.holds:
             self._holding = False
-        self._held_bytes += _length(slot.buffers)
+        self._held_bytes += _length(slot.buffers) - slot.request_bytes
         while queue and queue[0].filled:
             buffers = queue.popleft().buffers
             self._held_bytes -= _length(buffers)
@@ -220,6 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self._holding
             or self._write_paused
+            or self._turn_is_over
             or self._closing
             or self._held_bytes > self._limits.held_bytes_max
             or len(self._queue) >= self._limits.parked_requests_max
@@ -227,8 +238,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_requests(self) -> None:
         start, end, view = self._start, self._end, self._view
+        turn_ends_s = monotonic() + self._limits.turn_s
         try:
-            while end - start >= 4 and not (self._write_paused or self._closing or (self._queue and self.muted)):
+            while end - start >= 4 and not (
+                self._write_paused or self._turn_is_over or self._closing or (self._queue and self.muted)
+            ):
                 (size,) = _SIZE.unpack_from(view, start)
                 if not _FRAME_BYTES_MIN <= size <= self._limits.request_bytes_max:
                     self.close(
@@ -241,11 +255,21 @@ class Connection(asyncio.BufferedProtocol):
                 self._start = stop
                 self._router.handle(self, view[start + 4 : stop])
                 start = stop
+                if end - start >= 4 and monotonic() >= turn_ends_s:
+                    self._end_turn()
         except ProtocolError as error:
             self.close(str(error))
             return
         self._start = start
         self._make_room(start, end)
+
+    def _end_turn(self) -> None:
+        self._turn_is_over = True
+        asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_is_over = False
+        self._take_up_again()
 
     def _make_room(self, start: int, end: int) -> None:
         if end == len(self._buffer) < _BUFFER_BYTES_BUSY and not self.muted:

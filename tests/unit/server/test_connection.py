@@ -81,7 +81,7 @@ class Peer:
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.router = FakeRouter()
         self.transport = FakeTransport()
-        self.connection = Connection(self.router, "PLAINTEXT", limits or ConnectionLimits())
+        self.connection = Connection(self.router, "PLAINTEXT", limits or ConnectionLimits(turn_s=600))
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes, step: int = 1 << 30) -> int:
@@ -207,6 +207,59 @@ async def test_parked_requests_are_bounded() -> None:
     await asyncio.sleep(0)
     assert len(peer.router.slots) == 20
     assert bytes(peer.transport.written) == b"x" * 10
+
+
+@pytest.mark.anyio
+async def test_requests_that_wait_count_as_held_bytes() -> None:
+    peer = Peer(ConnectionLimits(held_bytes_max=100_000))
+    handle = peer.router.handle
+
+    def park(connection: Connection, frame: memoryview) -> None:
+        peer.router.frames.append(bytes(frame))
+        peer.router.slots.append(connection.park(len(frame)))
+
+    peer.router.handle = park  # type: ignore[method-assign]
+    peer.send(frame(body(b"P", 1000)) * 1000)
+    assert 10 <= len(peer.router.slots) <= 15
+    assert not peer.transport.reading
+    peer.router.handle = handle  # type: ignore[method-assign]
+    for slot in peer.router.slots:
+        slot.fill((b"x",))
+    await asyncio.sleep(0)
+    assert peer.transport.reading
+
+
+@pytest.mark.anyio
+async def test_requests_sent_ahead_are_answered_in_turns() -> None:
+    peer = Peer(ConnectionLimits(turn_s=0))
+    loop = asyncio.get_running_loop()
+    between: list[int] = []
+
+    def somebody_else() -> None:
+        between.append(len(peer.router.frames))
+        loop.call_soon(somebody_else)
+
+    loop.call_soon(somebody_else)
+    bodies = [body(b"a", 8 + number) for number in range(20)]
+    peer.send(b"".join(map(frame, bodies)))
+    assert peer.router.frames == bodies[:1]
+    for _ in bodies:
+        await asyncio.sleep(0)
+    assert peer.router.frames == bodies
+    assert bytes(peer.transport.written) == b"".join(bodies)
+    assert between[:5] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.anyio
+async def test_turns_keep_the_bounds_of_a_connection() -> None:
+    peer = Peer(ConnectionLimits(turn_s=0))
+    taken = peer.send(frame(body(b"a", 1000)) * 2000)
+    assert not peer.transport.reading
+    assert peer.connection.buffered_bytes <= 512 * 1024
+    for _ in range(taken // 1004):
+        await asyncio.sleep(0)
+    assert len(peer.router.frames) == taken // 1004
+    assert peer.transport.reading
 
 
 def test_a_frame_that_is_announced_but_does_not_come_costs_no_memory(peer: Peer) -> None:

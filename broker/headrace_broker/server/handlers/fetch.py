@@ -69,7 +69,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
     if is_enough or request.max_wait_ms <= 0 or not reading.keys:
         connection.reply(_encode(broker, connection, reading, version, correlation_id))
         return
-    slot = connection.park()
+    slot = connection.park(len(frame))
 
     def complete() -> None:
         connection.parked.discard(operation)
