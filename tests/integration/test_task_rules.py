@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support.topics import end_offset, read_topic, write_topic
@@ -253,6 +255,14 @@ def test_more_tasks_than_allowed_fail_the_connector(worker: Worker) -> None:
     assert "generated 3 tasks, which is greater than 1" in status["connector"]["trace"]
 
 
+def _process_names(pid: int) -> set[str]:
+    names = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names.add(process.name())
+    return names
+
+
 def test_offsets_are_not_committed_before_the_acknowledgement(worker: Worker) -> None:
     """A topic that refuses every record: the task fails, and nothing counts as read."""
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -261,5 +271,8 @@ def test_offsets_are_not_committed_before_the_acknowledgement(worker: Worker) ->
     admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(10)
     source(worker)
     worker.wait_for_task_state("source", 0, "FAILED")
+    wait_for(lambda: "source-0" not in _process_names(worker.pid), "a failed task holds no process")
     assert "A record could not be written" in worker.status("source")["tasks"][0]["trace"]
     assert worker.request("GET", "/connectors/source/offsets") == {"offsets": []}
+    worker.request("POST", "/connectors/source/tasks/0/restart")
+    worker.wait_for_task_state("source", 0, "FAILED")

@@ -103,13 +103,20 @@ class Host:
 
 
 def serve(end: socket.socket) -> None:
-    """The life of a host, in this thread."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(_serve(end))
+    """The life of a host, in this thread. Threads of plug-ins that hang are not waited for."""
+    loop = _new_loop()
+    try:
+        loop.run_until_complete(_serve(end))
+    finally:
+        loop.close()
 
 
 async def _serve(end: socket.socket) -> None:
     await Host().run(end)
+    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in leftovers:
+        task.cancel()
+    await asyncio.gather(*leftovers, return_exceptions=True)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

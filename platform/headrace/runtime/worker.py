@@ -271,6 +271,13 @@ class Worker:
             except (TimeoutError, PeerGone):
                 host.kill()
 
+    def _retire_if_failed(self, instance: Instance, state: str) -> None:
+        """A failed task has said its last word: end its process, and what its plug-in has left running below it."""
+        host = instance.host
+        if state == "FAILED" and instance.task is not None and host is not None and not self._is_shared(host):
+            instance.stopping = True
+            host.channel.notify("exit")
+
     def _is_shared(self, host: HostProcess) -> bool:
         return host in self._shared.values()
 
@@ -291,6 +298,7 @@ class Worker:
             case "state", [state, trace]:
                 if not _known(instance).stopping:
                     self._events.state_changed(_known(instance), state, trace)
+                    self._retire_if_failed(_known(instance), state)
             case "counters", [counters]:
                 _known(instance).counters = counters
             case "topic_used", [topic]:
