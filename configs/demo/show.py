@@ -15,7 +15,8 @@ from rich.table import Table
 PLAIN_INTERVAL_S = 2.0
 STAGES = ("rows read", "records in topics", "rows committed")
 BUSIEST_ROUTES = """
-    SELECT f.origin, f.dest, coalesce(a.name, '(not in the list of airports)') AS destination, count(DISTINCT f.id) AS flights
+    SELECT f.origin, f.dest, coalesce(a.name, '(not in the list of airports)') AS destination,
+           count(DISTINCT f.id) AS flights
     FROM flights f LEFT JOIN airports a ON f.dest = a.faa
     GROUP BY f.origin, f.dest, a.name ORDER BY flights DESC, f.origin, f.dest LIMIT 10
 """
@@ -41,7 +42,8 @@ Update = Callable[[Stage, float], None]
 def bars(console: Console, expected: int) -> Iterator[Update]:
     """Three bars, for a terminal."""
     text, count = TextColumn("{task.description:<18}"), TextColumn("{task.fields[count]}")
-    with Progress(text, BarColumn(bar_width=32), count, TimeElapsedColumn(), console=console) as progress:
+    bar = BarColumn(bar_width=32, complete_style="cyan", finished_style="green")  # plain names: for any terminal
+    with Progress(text, bar, count, TimeElapsedColumn(), console=console) as progress:
         tasks = [progress.add_task(name, total=expected, count="") for name in STAGES]
 
         def update(stage: Stage, seconds: float) -> None:

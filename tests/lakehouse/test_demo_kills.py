@@ -1,4 +1,5 @@
-"""The demo under kill -9 of its whole process group, again and again, then to its end: nothing lost, nothing twice."""
+"""The demo under kill -9 of its whole process group, again and again, then to its end: nothing lost, nothing twice;
+and under Ctrl-C, where it ends in good order."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,30 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, kills: int) -> None:
     last = _start(tmp_path)
     # The demo itself counts: its exit status is 0 only when every table is exact at every stage.
     assert last.wait(FINISH_S) == 0, (tmp_path / "output").read_text()
+
+
+@pytest.mark.spark
+def test_interrupted_it_lets_the_worker_end_in_good_order(tmp_path: Path) -> None:
+    demo = _start(tmp_path)
+    try:
+        _wait_for_text(tmp_path / "demo" / "connect.log", "Kafka Connect started")
+        os.killpg(demo.pid, signal.SIGINT)  # what Ctrl-C does: the worker gets it as well
+        assert demo.wait(60.0) == 130
+    finally:
+        if demo.poll() is None:
+            os.killpg(demo.pid, signal.SIGKILL)
+    output, log = (tmp_path / "output").read_text(), (tmp_path / "demo" / "connect.log").read_text()
+    assert "make demo" in output
+    assert "Traceback" not in output
+    assert "Kafka Connect stopped" in log
+    assert "Second signal" not in log
+
+
+def _wait_for_text(file: Path, text: str) -> None:
+    deadline = time.monotonic() + 60.0
+    while not (file.exists() and text in file.read_text()):
+        assert time.monotonic() < deadline, f"{file} never said {text!r}"
+        time.sleep(0.1)
 
 
 def _start(directory: Path) -> subprocess.Popen[bytes]:
