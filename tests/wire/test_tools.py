@@ -256,17 +256,21 @@ def test_a_signal_ends_a_consumer_cleanly(broker: BrokerProcess, number: signal.
     assert errors.decode().splitlines() == ["Processed a total of 1 messages"]
 
 
-def test_a_signal_ends_a_producer_after_what_it_read(broker: BrokerProcess) -> None:
-    create(broker, "producer-signal")
-    with started("console_producer", broker, "--topic", "producer-signal", "--timeout", "60000") as producer:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_producer_after_what_it_read(
+    broker: BrokerProcess, number: signal.Signals, status: int
+) -> None:
+    topic = f"producer-signal-{number}"
+    create(broker, topic)
+    with started("console_producer", broker, "--topic", topic, "--timeout", "60000") as producer:
         assert producer.stdin is not None
         for line in (b"a\n", b"b\n"):  # when the second has been read, the first has been sent
             producer.stdin.write(line)
             producer.stdin.flush()
             wait_until(partial(is_drained, producer.stdin.fileno()))
-        producer.send_signal(signal.SIGINT)
-        assert producer.wait(20) == 130
-    assert consume(broker, "producer-signal", 1, "--from-beginning") == ["a"]
+        producer.send_signal(number)
+        assert producer.wait(20) == status
+    assert consume(broker, topic, 1, "--from-beginning") == ["a"]
 
 
 def test_nobody_reads_the_output(broker: BrokerProcess) -> None:
@@ -284,10 +288,14 @@ def test_nobody_reads_the_output(broker: BrokerProcess) -> None:
 
 def test_output_that_nobody_takes_keeps_no_consumer_from_ending(broker: BrokerProcess) -> None:
     produce(broker, "console-stuck", "x" * 1000 + "\n" + "y\n" * 300_000)
-    with started("console_consumer", broker, "--topic", "console-stuck", "--from-beginning") as consumer:
+    with started(
+        "console_consumer", broker, "--topic", "console-stuck", "--from-beginning", "--group", "stuck"
+    ) as consumer:
         assert read_line(consumer) == b"x" * 1000 + b"\n"  # and no more: the pipe is full
         consumer.send_signal(signal.SIGINT)
         assert consumer.wait(20) == 130
+    described = lines("consumer_groups", broker, "--describe", "--group", "stuck")[2].split()
+    assert described[3] == "0", "records were committed that nobody got"
 
 
 def test_a_terminal_gets_a_prompt(broker: BrokerProcess) -> None:
@@ -325,6 +333,11 @@ def test_a_topic_that_is_not_there_is_waited_for_in_vain(tmp_path: Path) -> None
         first, last = done.stderr.splitlines()
         assert first.startswith("WARN waiting for topic absent: UNKNOWN_TOPIC_OR_PARTITION")
         assert last == "Topic absent not present in metadata after 2500 ms."
+        with started("console_consumer", broker, "--topic", "absent", "--partition", "0") as consumer:
+            assert consumer.stderr is not None
+            assert consumer.stderr.readline().startswith(b"WARN waiting for topic absent")
+            consumer.send_signal(signal.SIGINT)
+            assert consumer.wait(10) == 130
         idle = run("console_consumer", broker, "--topic", "absent", "--timeout-ms", "200")
         assert "WARN topic absent: UNKNOWN_TOPIC_OR_PARTITION" in idle.stderr
         invalid = run("console_consumer", broker, "--topic", "no topic", status=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ _REACH_TIMEOUT_MS = 5_000
 _PATIENCE_MS = 2_000
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_TERMINATED = 143
 
 
 class ToolError(Exception):
@@ -244,7 +246,10 @@ def reason(error: ClientError) -> str:
 
 
 def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | None = None, fast: bool = False) -> int:
-    """Run a tool's work and return its status; a failure is one line and status 1. `fast` = on uvloop."""
+    """Run a tool's work and return its status; a failure is one line and status 1. `fast` = on uvloop.
+
+    SIGINT and SIGTERM cancel the work; the status is then 130 or 143.
+    """
     import logging
 
     from headrace_broker.client.errors import ClientError
@@ -253,12 +258,21 @@ def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | Non
     tell = on_error or (lambda text: print(text, file=sys.stderr))
     try:
         with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
-            return runner.run(work)
+            return runner.run(_cancelled_by_sigterm(work))
     except (ClientError, ToolError) as error:
         tell(str(error))
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except asyncio.CancelledError:
+        return _TERMINATED
     return 1
+
+
+async def _cancelled_by_sigterm(work: Coroutine[Any, Any, int]) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ _FORMATTERS = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessag
 _COORDINATOR_FORMATTERS = ("OffsetsMessageFormatter", "GroupMetadataMessageFormatter", "TransactionLogMessageFormatter")
 _FOREVER_MS = 24 * 3600 * 1000
 _DISCOVERY_INTERVAL_MS = 1_000
-_STUCK_OUTPUT_S = 2
+_GRACE_S = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,22 +183,30 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     _stop_on_signals(stopped)
     timeout_ms = options.timeout_ms if options.timeout_ms is not None and options.timeout_ms >= 0 else None
     try:
-        await _begin(reader, options, config.group_id)
-        work: asyncio.Future[None] = asyncio.ensure_future(in_thread(partial(output.copy, reader, timeout_ms)))
-        either: list[asyncio.Future[Any]] = [work, stopped]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            output.stop(reader)
-            await asyncio.wait({work}, timeout=_STUCK_OUTPUT_S)
-        if work.done():
-            work.result()
+        if await _finished(_begin(reader, options, config.group_id), stopped, lambda: None):
+            await _finished(in_thread(partial(output.copy, reader, timeout_ms)), stopped, partial(output.stop, reader))
     finally:
+        output.give_back(reader)
         await reader.close()
         await cluster.close()
         print(f"Processed a total of {output.count} messages", file=sys.stderr)
         if options.enable_systest_events:
             print("shutdown_complete")
     return 128 + stopped.result() if stopped.done() else 0
+
+
+async def _finished(work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]) -> bool:
+    """Do the work, unless a signal comes; then `stop` it, give it a moment to end, and return False."""
+    task = asyncio.ensure_future(work)
+    either: list[asyncio.Future[Any]] = [task, stopped]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        stop()
+        await asyncio.wait([task], timeout=_GRACE_S)
+        task.cancel()
+    if task.done():
+        task.result()
+    return not stopped.done()
 
 
 def _stop_on_signals(stopped: asyncio.Future[int]) -> None:
@@ -225,7 +233,7 @@ async def _begin(reader: Reader, options: argparse.Namespace, group_id: str | No
 
 
 async def _assign_partition(reader: Reader, options: argparse.Namespace) -> None:
-    topic = await await_topic(reader.cluster, options.topic, _FOREVER_MS)
+    topic = await await_topic(reader.cluster, options.topic, options.timeout_ms or _FOREVER_MS)
     if not 0 <= options.partition < len(topic.partitions):
         raise ToolError(f"topic {topic.name} has {len(topic.partitions)} partitions; there is no {options.partition}")
     partition = (topic.name, options.partition)
@@ -303,6 +311,7 @@ class _Output:
         self._skips_errors = skips_errors
         self._left = max_messages if max_messages is not None and max_messages >= 0 else None
         self._stopping = threading.Event()
+        self._unwritten: Sequence[FetchedBatch] = []
         self.count = 0
 
     def stop(self, reader: Reader) -> None:
@@ -317,11 +326,21 @@ class _Output:
             if not batches and timeout_ms is not None:
                 return
             for index, batch in enumerate(batches):
+                self._unwritten = batches[index:]
+                if self._stopping.is_set():
+                    return
                 try:
                     self._write(batch)
                 except BrokenPipeError:
-                    _give_back(reader, batches[index:])
                     return
+            self._unwritten = []
+
+    def give_back(self, reader: Reader) -> None:
+        """Set the positions before what was not written, so that it is not committed; in the loop's thread."""
+        assigned = set(reader.assignment)
+        for batch in reversed(self._unwritten):
+            if batch.columns.offsets and (batch.topic, batch.partition) in assigned:
+                reader.seek((batch.topic, batch.partition), batch.columns.offsets[0])
 
     def _write(self, batch: FetchedBatch) -> None:
         try:
@@ -348,13 +367,6 @@ class _Output:
                 offset = record.offsets[0] if record.offsets else -1
                 print(f"ERROR {batch.topic}-{batch.partition}, offset {offset}: {error}; skipped", file=sys.stderr)
         return b"".join(done)
-
-
-def _give_back(reader: Reader, batches: Sequence[FetchedBatch]) -> None:
-    """Set the positions before what was not written, so that it is not committed."""
-    for batch in reversed(batches):
-        if batch.columns.offsets:
-            reader.call(reader.seek, (batch.topic, batch.partition), batch.columns.offsets[0])
 
 
 if __name__ == "__main__":

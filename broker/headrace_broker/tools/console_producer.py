@@ -8,6 +8,7 @@ status is 1 when a record was lost.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _LINGER_MS = 1000
+_INTERRUPTED_FLUSH_MS = 10_000
 _DEPRECATED = {
     "--producer-property": "--command-property",
     "--producer.config": "--command-config",
@@ -156,11 +158,15 @@ async def _produce(options: argparse.Namespace) -> int:
     cluster = await open_cluster(config)
     writer = await Writer.open(config, cluster=cluster)
     feeder = _Feeder(writer, reader, options.topic, sync=options.sync, prompts=interactive)
+    flush_timeout_ms = config.delivery_timeout_ms
     try:
         await await_topic(cluster, options.topic, config.max_block_ms)
         await in_thread(feeder.feed)
-    finally:  # also after Ctrl-C: what was read is sent
-        await writer.close(config.delivery_timeout_ms)
+    except asyncio.CancelledError:  # a signal: what was read is sent, if that does not take long
+        flush_timeout_ms = min(flush_timeout_ms, _INTERRUPTED_FLUSH_MS)
+        raise
+    finally:
+        await writer.close(flush_timeout_ms)
         await cluster.close()
     return 1 if feeder.failures else 0
 
