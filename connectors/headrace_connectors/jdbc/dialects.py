@@ -76,6 +76,10 @@ class Dialect(ABC):
     def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
         """A cursor that streams the rows of a statement."""
 
+    def is_transient(self, error: Exception) -> bool:
+        """Whether a new connection may do better after that error."""
+        return isinstance(error, self.transient_errors)
+
     def connect(self) -> Connection:
         """A new connection of the driver. Raises the driver's error."""
         pooled = self.engine.raw_connection()

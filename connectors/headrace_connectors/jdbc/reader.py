@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema, struct
@@ -92,9 +94,7 @@ class TableReader:
     def _execute(self, connection: Connection) -> _Statement:
         config, dialect = self._config, self._dialect
         query = dialect.literal(config.sql)
-        columns = dialect.table_columns(self.source.table) if self.source.table else dialect.query_columns(config.sql)
-        if not columns:
-            raise ConnectError(f"{self.source.name}: no column has a type that can be read")
+        columns = self._columns()
         incrementing = self._incrementing_column(columns) if config.uses_incrementing else None
         timestamps = (
             [self._cursor_column(columns, name) for name in config.timestamp_column_name]
@@ -120,6 +120,18 @@ class TableReader:
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
         )
+
+    def _columns(self) -> list[Column]:
+        """The columns as they are now. Raises the driver's error, or ConnectError when there are none to read."""
+        dialect = self._dialect
+        try:
+            table = self.source.table
+            columns = dialect.table_columns(table) if table else dialect.query_columns(self._config.sql)
+        except DBAPIError as error:  # SQLAlchemy's wrapping of the driver's error
+            raise (error.orig or error) from None
+        if not columns:
+            raise ConnectError(f"{self.source.name}: no column has a type that can be read")
+        return columns
 
     def _start(self, connection: Connection) -> Position:
         """Where to read from: the position, or `timestamp.initial` when there is none yet."""

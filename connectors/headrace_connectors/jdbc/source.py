@@ -79,6 +79,8 @@ class JdbcSourceTask(SourceTask):
         try:
             batch = self._next_batch()
         except self._dialect.transient_errors as error:
+            if not self._dialect.is_transient(error):
+                raise ConnectError(f"the database refuses the query: {error}") from error
             self._reconnect(error)
             return None
         self._failures = 0

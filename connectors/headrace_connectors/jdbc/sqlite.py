@@ -26,6 +26,18 @@ from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
+# The driver raises OperationalError for wrong SQL too: the primary result code tells what may pass by itself.
+_PRIMARY_CODE = 0xFF
+_PASSING_CODES = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_SCHEMA,
+    }
+)
 
 
 class SqliteDialect(Dialect):
@@ -44,6 +56,10 @@ class SqliteDialect(Dialect):
         return engine_for(
             address, connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S, "detect_types": 0}
         )
+
+    def is_transient(self, error: Exception) -> bool:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        return super().is_transient(error) and code & _PRIMARY_CODE in _PASSING_CODES
 
     def now(self, connection: Connection) -> dt.datetime:
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()

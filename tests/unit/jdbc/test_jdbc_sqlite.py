@@ -225,3 +225,10 @@ def test_a_file_that_is_no_database_fails_with_its_name(tmp_path: Path) -> None:
     path.write_text("these are notes, and many of them" * 100)
     with pytest.raises(ConnectError, match=r"cannot connect to jdbc:sqlite:.*notes\.txt"):
         read_all({"connection.url": f"jdbc:sqlite:{path}", "mode": "bulk"})
+
+
+def test_wrong_sql_fails_at_once(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    props = _props(database, mode="bulk", query="SELECT wrong FROM orders", topic_prefix="t")
+    with pytest.raises(ConnectError, match="the database refuses the query: no such column: wrong"):
+        read_all(props)
