@@ -291,3 +291,58 @@ def test_connections_are_limited(tmp_path: Path) -> None:
             assert third.is_closed()
         assert "max.connections=2" in broker.log
         assert set(topics_of(first)) == {"a", "b"}
+
+
+def test_connections_without_end_leave_the_logs_their_descriptors(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace_broker.server", "--property", "listeners=PLAINTEXT://127.0.0.1:0"]
+    command += ["--property", f"log.dirs={tmp_path / 'd'}"]
+    limited = ["sh", "-c", 'ulimit -n 160 && exec "$@"', "sh", *command]
+    log = tmp_path / "log"
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(limited, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    flood: list[socket.socket] = []
+    try:
+        address = process.stdout.readline().split()[4]
+        host, port = address.split(":")
+        with RawClient(address) as client:
+            flood += [socket.create_connection((host, int(port)), timeout=5) for _ in range(300)]
+            create_topic(client, "t", partitions=3)
+            for number in range(3):
+                answer = client.call(produce_request("t", batch(b"x"), partition=number), 9).responses[0]
+                assert answer.partition_responses[0].error_code == 0
+    finally:
+        for connection in flood:
+            connection.close()
+        process.terminate()
+        process.communicate(timeout=20)
+    assert log.read_text().count("ulimit -n allows no more") == 1
+    assert "ERROR" not in log.read_text()
+
+
+def test_topics_whose_logs_cannot_be_made_are_answered_and_tried_again(tmp_path: Path) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=200", "tmpfs", str(mount)]
+    if os.geteuid() != 0 or subprocess.run(options, capture_output=True).returncode != 0:
+        pytest.skip("needs root, to mount a small tmpfs")
+    try:
+        with running_broker(mount) as broker, RawClient(broker.address) as client:
+            create_topic(client, "kept")
+            client.call(produce_request("kept", batch(b"x")), 9)
+            create_topic(client, "much", partitions=60)  # more files than there is room for
+            create_topic(client, "other")
+            kept = client.call(produce_request("kept", batch(b"x")), 9).responses[0].partition_responses[0]
+            assert (kept.error_code, kept.base_offset) == (0, 1)
+            missing = client.call(produce_request("other", batch(b"x")), 9).responses[0].partition_responses[0]
+            assert missing.error_code == 3
+            subprocess.run(["mount", "-o", "remount,nr_inodes=2000", str(mount)], check=True)
+            deadline = time.monotonic() + 10
+            for topic, partition in (("much", 59), ("other", 0)):
+                request = produce_request(topic, batch(b"x"), partition=partition)
+                while client.call(request, 9).responses[0].partition_responses[0].error_code:
+                    assert time.monotonic() < deadline, broker.log
+                    time.sleep(0.05)
+            assert broker.log.count("cannot be served, trying again") == 2
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)

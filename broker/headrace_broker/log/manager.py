@@ -338,11 +338,12 @@ class LogManager:
 
     def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
         """Close every log and give back the directories; clean: with everything on disk and the marker that says so."""
-        for log in self.logs.values():
+        for key, log in self.logs.items():
             try:
                 log.close(clean=clean, now_ms=now_ms)
             except ApiError as error:
                 _log.error("%s", error.message)
+                self._directory_of[key].offline_reason = error.message
         self._note_offline_directories()
         if clean:
             try:

@@ -25,7 +25,7 @@ from headrace_broker.log.segment import (
     OpenSegments,
     file_name,
 )
-from headrace_broker.log.storage import Storage
+from headrace_broker.log.storage import Storage, is_passing
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 _log = logging.getLogger(__name__)
@@ -130,7 +130,10 @@ class SegmentedLog:
         self.storage.write_atomic(path, encode_epoch_checkpoint(entries), durable=len(entries) > 1)
 
     def _go_offline(self, action: str, error: OSError) -> ApiError:
-        self.offline_reason = f"cannot {action} {self.directory}: {error.strerror or error}"
+        reason = f"cannot {action} {self.directory}: {error.strerror or error}"
+        if is_passing(error):
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self.offline_reason = reason
         _log.error("Log %s goes offline: %s", self.name, self.offline_reason)
         return self._offline_error()
 
@@ -189,7 +192,7 @@ class SegmentedLog:
     def rolled_flushed(self, end_offset: int, error: OSError | None) -> None:
         """Take the result of a flush of rolled segments: all before `end_offset` is on disk now, or it failed."""
         if error is not None:
-            self._go_offline("flush", error)
+            self._go_offline("flush", error)  # or, of a passing failure, flushed the next time
         else:
             self.recovery_point = max(self.recovery_point, min(end_offset, self._log_end_offset))
 

@@ -16,6 +16,11 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
+def is_passing(error: OSError) -> bool:
+    """Whether the failure touched no file and will pass: the process or the system has no descriptor left for it."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 class StorageFile(Protocol):
     """An open file that is read at any position and written at its end."""
 

@@ -30,6 +30,7 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.connection import Connection, ConnectionLimits
 from headrace_broker.server.data_dirs import StartError, directory_id, open_directories, random_uuid
+from headrace_broker.server.descriptors import descriptor_budget
 from headrace_broker.server.endpoints import Listener
 from headrace_broker.server.listening import Listening
 from headrace_broker.server.metadata_log import MetadataLog
@@ -57,6 +58,7 @@ class Broker:
         self._storage = storage
         self._loop = asyncio.get_running_loop()
         self.waiting = Waiting(self._loop)
+        budget = descriptor_budget()
         self.logs = LogManager(
             storage,
             config.log_dirs,
@@ -64,6 +66,7 @@ class Broker:
             next_random=random.randrange,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
+            open_segments_max=budget.open_segments_max,
         )
         self._directories = list(self.logs.directories)
         if config.metadata_log_dir is not None and config.metadata_log_dir not in config.log_dirs:
@@ -72,7 +75,7 @@ class Broker:
         self.partitions = PartitionTable(config.node_id, self._open_log)
         self.producer_ids: ProducerIdBlock
         self.groups = GroupCoordinator(OffsetsTopic(self), _group_config(config), self.now_ms)
-        self.router = RequestRouter(self, load_routes())
+        self.router = RequestRouter(self, load_routes(), connections_max=budget.connections_max)
         self._limits = ConnectionLimits(request_bytes_max=config.socket_request_max_bytes)
         self._listening = Listening(
             config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
@@ -81,6 +84,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._groups_led: set[int] = set()
+        self._topics_without_logs: set[str] = set()
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
 
     @classmethod
@@ -211,7 +215,7 @@ class Broker:
         for removed in delta.removed_topics.values():
             self._drop_topic(removed)
         for topic in changed_topics(delta, image):
-            self.partitions.follow(topic)
+            self._hold_logs(topic)
             if topic.name == GROUP_METADATA_TOPIC:
                 self._start_task(self._lead_groups())
         for kind, name in delta.changed_configs:
@@ -220,10 +224,32 @@ class Broker:
                 for partition in self.partitions.by_name.get(name, {}).values():
                     partition.log.config = config
 
+    def _hold_logs(self, topic: TopicImage) -> None:
+        """Make the logs that the topic lacks; what fails leaves it without them, and is tried again."""
+        try:
+            self.partitions.follow(topic)
+        except ApiError as error:
+            if topic.name not in self._topics_without_logs:
+                logger.error("partitions of %s cannot be served, trying again: %s", topic.name, error.message)
+                self._topics_without_logs.add(topic.name)
+        else:
+            self._topics_without_logs.discard(topic.name)
+
+    def _make_missing_logs(self) -> None:
+        topics = self.metadata.image.topics
+        for name in list(self._topics_without_logs):
+            if name in topics:
+                self._hold_logs(topics[name])
+            else:
+                self._topics_without_logs.discard(name)
+
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.forget(topic):
             self.waiting.disturbed(partition)
-            self.logs.delete(topic.name, partition.index, self.now_ms())
+            try:
+                self.logs.delete(topic.name, partition.index, self.now_ms())
+            except ApiError as error:  # the next start finds it and sets it aside
+                logger.error("%s", error.message)
         self.groups.topics_deleted([topic.name])
         if topic.name == GROUP_METADATA_TOPIC:
             for index in self._groups_led:
@@ -266,6 +292,7 @@ class Broker:
         self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
 
     def _maintain(self) -> None:
+        self._make_missing_logs()
         self.logs.maintain(self.now_ms())
 
     def _sweep(self) -> None:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.data_dirs import StartError, decode_uuid, encode_uuid, format_directories
+from headrace_broker.server.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -105,6 +106,7 @@ def run(
             _check_cluster_id(cluster_id)
         if parent_pid is not None:
             _die_with_parent(parent_pid)
+        raise_descriptor_limit()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))
     except ConfigError as error:

@@ -17,7 +17,7 @@ from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.log.storage import Storage
+from headrace_broker.log.storage import Storage, is_passing
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
@@ -33,6 +33,7 @@ from headrace_broker.server.data_dirs import StartError
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024
+_RETRY_S = 0.05
 _CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=8 * 1024 * 1024)
 
 Committed = Callable[[Sequence[MetadataRecord], int, int], None]
@@ -140,7 +141,13 @@ class MetadataLog:
                 covered = len(self._pending)
                 paths = [segment.path(".log") for segment in self.log.segments if segment.is_active]
                 paths += self.log.unflushed_files()[0]
-                await loop.run_in_executor(None, self._sync_files, paths)
+                try:
+                    await loop.run_in_executor(None, self._sync_files, paths)
+                except OSError as error:
+                    if not is_passing(error):
+                        raise
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 for _ in range(covered):
                     self._commit_next()
         except OSError as error:

@@ -16,6 +16,7 @@ import logging
 import pkgutil
 from collections.abc import Awaitable, Callable, Iterable
 from struct import Struct
+from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
+_WARN_EVERY_S = 10.0
 
 HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
 
@@ -65,13 +67,15 @@ def load_routes() -> dict[int, Route]:
 class RequestRouter:
     """The `Router` of every connection of a broker."""
 
-    def __init__(self, broker: Broker, routes: dict[int, Route]) -> None:
+    def __init__(self, broker: Broker, routes: dict[int, Route], connections_max: int) -> None:
         self._broker = broker
+        self._connections_max = connections_max
         self.routes = routes
         self.connections: set[Connection] = set()
         self._per_host: dict[str, int] = {}
         self._idle_ms: dict[Connection, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._warned_s = -_WARN_EVERY_S
 
     # -- connections -------------------------------------------------------------------------------------------
 
@@ -79,6 +83,9 @@ class RequestRouter:
         """Count the connection; False when there are too many."""
         config = self._broker.config
         host = connection.client_host
+        if len(self.connections) >= self._connections_max:
+            self._warn_of_descriptors(connection)
+            return False
         if len(self.connections) >= config.max_connections:
             logger.warning("refusing connection from %s: max.connections=%d", connection.peer, config.max_connections)
             return False
@@ -90,6 +97,16 @@ class RequestRouter:
         self.connections.add(connection)
         self._per_host[host] = self._per_host.get(host, 0) + 1
         return True
+
+    def _warn_of_descriptors(self, connection: Connection) -> None:
+        now_s = monotonic()
+        if now_s - self._warned_s >= _WARN_EVERY_S:
+            self._warned_s = now_s
+            logger.warning(
+                "refusing connection from %s and others: with %d open, ulimit -n allows no more",
+                connection.peer,
+                len(self.connections),
+            )
 
     def disconnected(self, connection: Connection) -> None:
         """Forget the connection and what is parked for it."""

@@ -28,7 +28,7 @@ def router(**limits: int) -> RequestRouter:
     for name, value in limits.items():
         setattr(config, name, value)
     broker: Any = SimpleNamespace(config=config)
-    return RequestRouter(broker, {})
+    return RequestRouter(broker, {}, connections_max=100)
 
 
 def connect(to: RequestRouter, host: str = "127.0.0.1") -> tuple[Connection, Transport]:
