@@ -139,6 +139,11 @@ def test_tables_of_two_schemas_with_one_name_are_refused(
     assert read_all({**props, "mode": "bulk", "table.whitelist": "other.orders"}) == []
 
 
+def test_wrong_sql_fails_at_once(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    with pytest.raises(ConnectError, match='the database refuses the query: relation "nowhere" does not exist'):
+        read_all({**props, "mode": "bulk", "query": "SELECT * FROM nowhere", "topic.prefix": "t"})
+
+
 def test_a_wrong_password_or_server_is_named(props: dict[str, str]) -> None:
     bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
     with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):

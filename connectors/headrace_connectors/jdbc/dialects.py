@@ -47,6 +47,8 @@ class Dialect(ABC):
     """The driver's parameter mark."""
     checked_rows = False
     """Whether rows must be held against their columns' types."""
+    driver_error: type[Exception]
+    """The root of the driver's errors."""
     transient_errors: tuple[type[Exception], ...]
     """Errors after which a new connection may do better."""
 

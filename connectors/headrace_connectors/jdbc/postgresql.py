@@ -59,6 +59,7 @@ class PostgresqlDialect(Dialect):
     """One PostgreSQL database."""
 
     mark = "%s"
+    driver_error = psycopg.Error
     transient_errors = (psycopg.OperationalError, psycopg.InterfaceError)
 
     def _engine(self) -> Engine:

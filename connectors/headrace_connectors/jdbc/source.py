@@ -78,7 +78,7 @@ class JdbcSourceTask(SourceTask):
             return None
         try:
             batch = self._next_batch()
-        except self._dialect.transient_errors as error:
+        except self._dialect.driver_error as error:
             if not self._dialect.is_transient(error):
                 raise ConnectError(f"the database refuses the query: {error}") from error
             self._reconnect(error)

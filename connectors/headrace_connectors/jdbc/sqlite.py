@@ -45,6 +45,7 @@ class SqliteDialect(Dialect):
 
     mark = "?"
     checked_rows = True
+    driver_error = sqlite3.Error
     transient_errors = (sqlite3.OperationalError,)
 
     def _engine(self) -> Engine:
