@@ -1,0 +1,78 @@
+"""Workers outlive their brokers: started before them, through clean restarts and kill -9, without a person's help."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.worker import Worker, free_port, wait_for
+
+pytestmark = pytest.mark.integration
+
+TEXT = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+
+
+class Broker:
+    """One broker on a fixed port, started again and again on the same directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self._file = directory / "broker.properties"
+        self._file.write_text(
+            f"node.id=1\nlisteners=PLAINTEXT://{self.address}\nlog.dirs={directory}/log\n"
+            "offsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+        )
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        command = [sys.executable, "-m", "headrace_broker.server", str(self._file)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            assert "serves" in output.readline()
+
+    def end(self, number: int) -> None:
+        """End it by a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(10)
+
+
+def test_pipelines_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
+    broker, source, sink = Broker(tmp_path), tmp_path / "in.txt", tmp_path / "out.txt"
+    settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(tmp_path / "offsets")}
+    lines: list[str] = []
+
+    def feed(count: int) -> None:
+        more = [f"line {number}" for number in range(len(lines), len(lines) + count)]
+        lines.extend(more)
+        with source.open("a") as file:
+            file.write("".join(line + "\n" for line in more))
+
+    def written() -> list[str]:
+        return sink.read_text().splitlines() if sink.exists() else []
+
+    feed(1000)
+    try:
+        with Worker(tmp_path, settings) as worker:
+            worker.create("in", {"connector.class": "FileStreamSource", "file": str(source), "topic": "t", **TEXT})
+            worker.create("out", {"connector.class": "FileStreamSink", "file": str(sink), "topics": "t", **TEXT})
+            for name in ("in", "out"):
+                assert worker.status(name)["tasks"][0]["state"] == "UNASSIGNED"
+            broker.start()
+            wait_for(lambda: written() == lines, "the first lines", 60)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                broker.end(number)
+                feed(1000)
+                broker.start()
+                feed(1000)
+                wait_for(lambda: set(written()) == set(lines), f"all lines after {number}", 60)
+            for name in ("in", "out"):
+                worker.wait_for_state(name, "RUNNING")
+    finally:
+        broker.end(signal.SIGTERM)
