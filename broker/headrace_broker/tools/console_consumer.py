@@ -13,14 +13,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
-    await_topic,
     client_config,
     in_thread,
     is_given,
@@ -31,10 +30,8 @@ from headrace_broker.tools.command_line import (
     run,
     warn_deprecated,
 )
-from headrace_broker.tools.topic_filter import TopicFilter, topic_filter
 
 if TYPE_CHECKING:
-    from headrace_broker.client.cluster_view import ClusterView
     from headrace_broker.client.reader import FetchedBatch, Reader
     from headrace_broker.records.columns import RecordColumns
 
@@ -46,7 +43,6 @@ _DEPRECATED = {
 _FORMATTERS = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter")
 _COORDINATOR_FORMATTERS = ("OffsetsMessageFormatter", "GroupMetadataMessageFormatter", "TransactionLogMessageFormatter")
 _FOREVER_MS = 24 * 3600 * 1000
-_DISCOVERY_INTERVAL_MS = 1_000
 _GRACE_S = 1
 
 
@@ -172,6 +168,7 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
 
 async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     from headrace_broker.client.reader import Reader
+    from headrace_broker.tools.console_subscription import begin
 
     output = _Output(
         _formatter(parser, options), skips_errors=options.skip_message_on_error, max_messages=options.max_messages
@@ -183,7 +180,7 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     _stop_on_signals(stopped)
     timeout_ms = options.timeout_ms if options.timeout_ms is not None and options.timeout_ms >= 0 else None
     try:
-        if await _finished(_begin(reader, options, config.group_id), stopped, lambda: None):
+        if await _finished(begin(reader, options, config.group_id), stopped, lambda: None):
             await _finished(in_thread(partial(output.copy, reader, timeout_ms)), stopped, partial(output.stop, reader))
     finally:
         output.give_back(reader)
@@ -216,86 +213,6 @@ def _stop_on_signals(stopped: asyncio.Future[int]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
-
-
-# -- what is read ----------------------------------------------------------------------------------------------------
-
-
-async def _begin(reader: Reader, options: argparse.Namespace, group_id: str | None) -> None:
-    if options.partition is not None:
-        await _assign_partition(reader, options)
-    elif group_id is None:
-        await _Following(reader, options).start()
-    elif options.topic is not None:
-        await reader.subscribe([options.topic], discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
-    else:
-        await reader.subscribe(pattern=topic_filter(options.include), discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
-
-
-async def _assign_partition(reader: Reader, options: argparse.Namespace) -> None:
-    topic = await await_topic(reader.cluster, options.topic, options.timeout_ms or _FOREVER_MS)
-    if not 0 <= options.partition < len(topic.partitions):
-        raise ToolError(f"topic {topic.name} has {len(topic.partitions)} partitions; there is no {options.partition}")
-    partition = (topic.name, options.partition)
-    reader.assign([partition])
-    where = (options.offset or ("earliest" if options.from_beginning else "latest")).lower()
-    if where == "earliest":
-        await reader.seek_to_beginning([partition])
-    elif where == "latest":
-        await reader.seek_to_end([partition])
-    else:
-        reader.seek(partition, int(where))
-
-
-class _Following:
-    """Assigns all partitions of the topics that are wanted, those that appear later too."""
-
-    def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
-        self._reader = reader
-        self._topic: str | None = options.topic
-        matches = topic_filter(options.include) if self._topic is None else None
-        self._is_wanted: TopicFilter = matches or (lambda name: name == self._topic)
-        self._assigned: set[tuple[str, int]] = set()
-
-    async def start(self) -> None:
-        """Assign what there is. Raises BrokerError when the topic cannot be."""
-        cluster = self._reader.cluster
-        cluster.refresh_at_least_every(_DISCOVERY_INTERVAL_MS)
-        if self._topic is not None:
-            cluster.track([self._topic])
-        else:
-            cluster.track_all(on=True)
-        view = await cluster.refreshed()
-        self._assigned.update(self._wanted(view))
-        self._reader.assign(sorted(self._assigned))
-        self._complain(view.errors)
-        cluster.listeners.append(self._on_metadata)
-
-    def _complain(self, errors: Mapping[str, int]) -> None:
-        from headrace_broker.client.errors import BrokerError
-
-        if self._topic is not None and self._topic in errors:
-            error = BrokerError(errors[self._topic], f"topic {self._topic}")
-            if not error.retriable:
-                raise error
-            print(f"WARN {error} Waiting for it.", file=sys.stderr)
-
-    def _wanted(self, view: ClusterView) -> list[tuple[str, int]]:
-        return [
-            (name, part.partition)
-            for name, topic in view.topics.items()
-            if self._is_wanted(name)
-            for part in topic.partitions
-        ]
-
-    def _on_metadata(self, view: ClusterView) -> None:
-        new = [item for item in self._wanted(view) if item not in self._assigned]
-        if not new:
-            return
-        self._assigned.update(new)
-        self._reader.assign(sorted(self._assigned))
-        for item in new:
-            self._reader.seek(item, 0)
 
 
 # -- what is written -------------------------------------------------------------------------------------------------
