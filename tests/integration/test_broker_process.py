@@ -164,6 +164,31 @@ def test_a_directory_of_another_node_or_of_strangers_is_one_line(tmp_path: Path)
     assert not (tmp_path / "photos" / "meta.properties").exists()
 
 
+def test_a_metadata_log_that_is_lost_or_damaged_is_one_line_and_costs_no_topic(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
+        create_topic(client, "kept")
+        data_dir = broker.data_dir
+    log = data_dir / "__cluster_metadata-0" / f"{0:020d}.log"
+    sound = log.read_bytes()
+    marker = data_dir / ".kafka_cleanshutdown"
+    clean = marker.read_bytes()
+    arguments = ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data_dir}")
+    for damaged, what in (
+        (b"", "is empty, yet there are 1 partitions"),
+        (bytes(len(sound)), "is empty, yet there are 1 partitions"),
+        (sound.replace(b"kept", b"lost"), "is damaged, put back a copy of it"),
+    ):
+        log.write_bytes(damaged)
+        marker.write_bytes(clean)
+        line = refused(*arguments)
+        assert what in line
+        assert str(log.parent) in line
+    log.write_bytes(sound)
+    marker.write_bytes(clean)
+    with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
+        assert set(topics_of(client)) == {"kept"}
+
+
 def test_a_bad_configuration_is_one_line_per_error(tmp_path: Path) -> None:
     assert "num.partitions=x" in refused("num.partitions=x", f"log.dirs={tmp_path}")
     done = subprocess.run(

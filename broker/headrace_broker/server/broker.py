@@ -25,7 +25,7 @@ from headrace_broker.metadata.cluster import bootstrap_records, register_broker,
 from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, TopicImage
 from headrace_broker.metadata.outcome import Outcome
-from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.connection import Connection, ConnectionLimits
@@ -172,6 +172,12 @@ class Broker:
     def _set_strays_aside(self) -> None:
         """Logs that the image does not know, by name and id, are kept under another name and not served."""
         topics = self.metadata.image.topics
+        if self.logs.logs and not self.metadata.image.features:
+            lost = f"{self._metadata_directory().path}/{CLUSTER_METADATA_TOPIC}-0"
+            raise StartError(
+                f"{lost} is empty, yet there are {len(self.logs.logs)} partitions: put back a copy of it, "
+                "or move the partitions away to begin anew"
+            )
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)
             if known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):

@@ -19,11 +19,11 @@ from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import Storage, is_passing
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
 from headrace_broker.raft.quorum_of_one import elect_self, leader_change_value
 from headrace_broker.raft.quorum_state import FILE_NAME, QuorumState, QuorumStateError
-from headrace_broker.records.batch import iter_batches
+from headrace_broker.records.batch import CorruptBatchError, iter_batches
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
@@ -70,7 +70,13 @@ class MetadataLog:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[tuple[list[MetadataRecord], int, int]]:
-        """Every batch on disk, oldest first: (records, offset of the last, epoch)."""
+        """Every batch on disk, oldest first: (records, offset of the last, epoch).  Raises StartError."""
+        try:
+            yield from self._replay()
+        except (ApiError, CorruptBatchError, ProtocolError) as error:
+            raise StartError(f"{self._directory} is damaged, put back a copy of it: {error}") from None
+
+    def _replay(self) -> Iterator[tuple[list[MetadataRecord], int, int]]:
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
             found = self.log.read(offset, _READ_BYTES, upper_bound_offset=self.log.log_end_offset, min_one_batch=True)
