@@ -221,6 +221,8 @@ def test_unknown_partitions_acks_and_transactions_are_refused(client: RawClient,
     assert produce(client, topic, batch(b"x", compression=4), version=6) == [
         (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1)
     ]
+    transactional = batch(b"x", is_transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
+    assert produce(client, topic, transactional) == [(ErrorCode.INVALID_TXN_STATE, -1)]
     refused = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4)
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 

@@ -25,6 +25,7 @@ from headrace_broker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from headrace_broker.records.batch import TRANSACTIONAL_MASK
 from headrace_broker.server.connection import Connection
 from headrace_broker.server.partitions import Partition
 from headrace_broker.server.produce_codec import (
@@ -141,6 +142,8 @@ def _append(broker: Broker, partition: Partition, records: memoryview | None, ve
             ErrorCode.INVALID_RECORD if records is None else ErrorCode.CORRUPT_MESSAGE,
             f"Partition {partition.topic}-{partition.index}: a Produce request must hold one whole record batch.",
         )
+    if records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_MASK:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker yet.")
     if version < _FIRST_VERSION_WITH_ZSTD and records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK == _ZSTD:
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce requests before version 7 cannot use zstd compression."
