@@ -31,6 +31,10 @@ from headrace_broker.records.reader import uncompressed
 from headrace_broker.records.validation import find_keyless_records
 
 RECORD_ERRORS_MAX = 100
+RECORD_SIZE_MIN = 7
+"""Bytes of the smallest record there is."""
+_UNPACKED_SIZE_MIN = 64 * 1024 * 1024
+_UNPACKED_RATIO = 16
 
 _CODECS = {
     "uncompressed": Compression.NONE,
@@ -86,11 +90,11 @@ def admit(records: bytearray | memoryview, config: LogConfig, origin: AppendOrig
             f"{count} records with a last offset delta of {header.last_offset_delta} in a batch",
         )
     if origin is AppendOrigin.CLIENT:
-        _check_client(header)
+        _check_client(header, size_bytes)
         if not config.is_log_append_time:
             _check_timestamps(header, config, now_ms)
     if config.cleanup_compact and not header.attributes & CONTROL_MASK:
-        _check_keys(memoryview(records), header)
+        _check_keys(memoryview(records), header, config)
     return header
 
 
@@ -102,7 +106,7 @@ def _wrong_size(header: BatchHeader, size_bytes: int) -> ApiError:
     )
 
 
-def _check_client(header: BatchHeader) -> None:
+def _check_client(header: BatchHeader, size_bytes: int) -> None:
     if header.base_offset != 0:
         raise ApiError(
             ErrorCode.INVALID_RECORD, f"the base offset of a produced batch must be 0, not {header.base_offset}"
@@ -113,6 +117,11 @@ def _check_client(header: BatchHeader) -> None:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
     if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.compression} is unknown")
+    room = size_bytes - HEADER_SIZE if not header.attributes & COMPRESSION_MASK else DECOMPRESSED_SIZE_BYTES_MAX
+    if header.records_count * RECORD_SIZE_MIN > room or size_bytes == HEADER_SIZE:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"{header.records_count} records cannot be in a batch of {size_bytes} bytes"
+        )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise ApiError(
             ErrorCode.INVALID_RECORD,
@@ -137,9 +146,9 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
         )
 
 
-def _check_keys(records: memoryview, header: BatchHeader) -> None:
+def _check_keys(records: memoryview, header: BatchHeader, config: LogConfig) -> None:
     try:
-        keyless = find_keyless_records(records, 0, header)
+        keyless = find_keyless_records(records, 0, header, _unpacked_size_max(config))
     except CorruptBatchError as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
     if keyless:
@@ -150,13 +159,18 @@ def _check_keys(records: memoryview, header: BatchHeader) -> None:
         )
 
 
+def _unpacked_size_max(config: LogConfig) -> int:
+    """What a batch may unpack to while everybody waits: plenty for what producers make, little for a bomb."""
+    return max(_UNPACKED_SIZE_MIN, _UNPACKED_RATIO * config.max_message_bytes)
+
+
 def recompress(records: bytearray | memoryview, header: BatchHeader, config: LogConfig) -> bytearray | None:
     """Return the batch in the topic's own codec, None when it has it already. Raises ApiError."""
     codec = _CODECS.get(config.compression_type, header.compression)
     if codec == header.compression:
         return None
     try:
-        plain = uncompressed(memoryview(records), 0, header, DECOMPRESSED_SIZE_BYTES_MAX)
+        plain = uncompressed(memoryview(records), 0, header, _unpacked_size_max(config))
     except CorruptBatchError as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
     return finish_batch(

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from headrace_broker.log.segment import LogSegment
-from headrace_broker.records.batch import BatchHeader
+from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.reader import read_batch
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+
+_UNPACKED_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 _base_offset = attrgetter("base_offset")
 
@@ -64,7 +66,12 @@ def _first_record(
     epoch = header.partition_leader_epoch
     if header.timestamp_type == 1:  # the append stamped them all alike
         return header.max_timestamp, max(header.base_offset, start_offset), epoch
-    columns = read_batch(memoryview(segment.read_whole_batch(position, header)), 0, header)
+    batch = memoryview(segment.read_whole_batch(position, header))
+    try:
+        columns = read_batch(batch, 0, header, _UNPACKED_SIZE_BYTES_MAX)
+    except CorruptBatchError:
+        # What a producer has packed is not looked into on its way here: go by the header, and let readers find out.
+        return header.max_timestamp, max(header.base_offset, start_offset), epoch
     for timestamp, offset in zip(columns.timestamp_list(), columns.offsets or (), strict=True):
         if timestamp >= target and offset >= start_offset:
             return timestamp, offset, epoch

@@ -14,7 +14,7 @@ from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import iter_batches
-from headrace_broker.records.builder import build_batch
+from headrace_broker.records.builder import build_batch, finish_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value
@@ -522,3 +522,58 @@ def test_a_log_on_a_full_disk_opens_and_can_be_read() -> None:
     full._files, full._directories = storage._files, storage._directories
     log = open_log(full, LogConfig(segment_bytes=300))
     assert values_from(log, 5) == [b"value %d" % number for number in range(5, 12)]
+
+
+def unchecked(payload: bytes, *, compression: Compression, count: int, timestamp: int = NOW) -> bytearray:
+    """A batch whose checksum is right, whatever its header claims of its records."""
+    return finish_batch(
+        payload,
+        attributes=compression,
+        records_count=count,
+        last_offset_delta=count - 1,
+        base_offset=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        partition_leader_epoch=-1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("compression", "count", "payload"),
+    [
+        (Compression.NONE, 2**31 - 1, b""),
+        (Compression.NONE, 1, b""),
+        (Compression.NONE, 11, bytes(76)),
+        (Compression.ZSTD, 1, b""),
+        (Compression.ZSTD, 2**31 - 1, bytes(100)),
+    ],
+)
+def test_a_count_that_the_batch_cannot_hold_is_refused(compression: Compression, count: int, payload: bytes) -> None:
+    log = open_log()
+    lying = unchecked(payload, compression=compression, count=count)
+    assert error_of(lambda: log.append_as_leader(lying, leader_epoch=0, now_ms=NOW)) == ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
+
+
+def test_a_batch_that_cannot_be_unpacked_does_not_hide_the_others_from_a_search_by_time() -> None:
+    log = open_log()
+    append(log, b"a", timestamp=NOW - 10)
+    broken = unchecked(b"not zstd", compression=Compression.ZSTD, count=2, timestamp=NOW - 5)
+    log.append_as_leader(broken, leader_epoch=0, now_ms=NOW)
+    append(log, b"b", timestamp=NOW)
+    assert log.offset_for_timestamp(NOW - 10) == (NOW - 10, 0, 0)
+    assert log.offset_for_timestamp(NOW - 7) == (NOW - 5, 1, 0)
+    assert log.offset_for_timestamp(NOW - 4) == (NOW, 3, 0)
+
+
+def test_a_bomb_is_refused_where_it_would_have_to_be_unpacked() -> None:
+    columns = RecordColumns(values=[bytes(100_000_000)], keys=[b"k"], timestamps=NOW)
+    bomb = build_batch(columns, compression=Compression.ZSTD)
+    assert len(bomb) < 10_000
+    for config in (LogConfig(cleanup_compact=True), LogConfig(compression_type="lz4")):
+        log = open_log(config=config)
+        code = error_of(lambda log=log: log.append_as_leader(bytearray(bomb), leader_epoch=0, now_ms=NOW))
+        assert code == ErrorCode.CORRUPT_MESSAGE
