@@ -168,6 +168,19 @@ def test_rest_life_of_a_connector(tmp_path: Path, worker: Worker) -> None:
     assert missing.value.body["error_code"] == 404
 
 
+def test_a_connectors_name_may_hold_anything_and_cannot_be_changed(tmp_path: Path, worker: Worker) -> None:
+    name, path = "a/b %2F+c", "/connectors/a%2Fb%20%252F+c"
+    worker.create(name, source(worker, tmp_path / "in.txt", "named"))
+    assert worker.request("GET", path)["name"] == name
+    with pytest.raises(RestError, match="cannot be changed") as refused:
+        worker.request("PATCH", f"{path}/config", {"name": "other"})
+    assert refused.value.status == 400
+    assert worker.request("PATCH", f"{path}/config", {"name": None})["config"]["name"] == name
+    assert worker.request("GET", "/connector-plugins/HoistField%24Value/config")[0]["name"] == "field"
+    worker.request("DELETE", path)
+    assert worker.request("GET", "/connectors") == []
+
+
 def test_rest_about_the_worker(worker: Worker) -> None:
     root = worker.request("GET", "/")
     assert set(root) == {"version", "commit", "kafka_cluster_id"}
@@ -407,6 +420,9 @@ def test_usage_and_validate(tmp_path: Path) -> None:
     assert "fil is ignored; did you mean file?" in result.stderr
     assert "batch.size" in result.stderr
     assert '"topic"' in result.stderr
+    good.write_text(json.dumps({"name": "sink", "connector.class": "FileStreamSink"}))
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.stderr.count("Must configure one of topics") == 1
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

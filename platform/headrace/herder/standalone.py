@@ -147,6 +147,8 @@ class StandaloneHerder:
                 config.pop(key, None)
             else:
                 config[key] = value
+        if config.setdefault("name", name) != name:
+            raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
         await self.put(name, config)
 
     async def delete(self, name: str) -> None:

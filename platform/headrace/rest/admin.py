@@ -12,7 +12,7 @@ from starlette.routing import Route
 from headrace.herder.errors import BadRequestError, NotFoundError
 from headrace.herder.standalone import StandaloneHerder
 from headrace.metrics import logs, prometheus
-from headrace.rest.answers import answer, config_of, map_of
+from headrace.rest.answers import answer, config_of, map_of, path_text
 
 KAFKA_VERSION = "4.3.0"
 
@@ -63,11 +63,11 @@ class AdminEndpoints:
 
     async def plugin_config(self, request: Request) -> Response:
         """The keys of one plug-in."""
-        return JSONResponse(await self._herder.plugin_config(request.path_params["plugin"]))
+        return JSONResponse(await self._herder.plugin_config(path_text(request, "plugin")))
 
     async def validate(self, request: Request) -> Response:
         """Check a configuration; errors are part of the answer."""
-        plugin = request.path_params["plugin"]
+        plugin = path_text(request, "plugin")
         return JSONResponse(await self._herder.validate_for(plugin, await config_of(request)))
 
     async def loggers(self, request: Request) -> Response:
@@ -76,7 +76,7 @@ class AdminEndpoints:
 
     async def logger(self, request: Request) -> Response:
         """One logger's effective level."""
-        name = request.path_params["logger"]
+        name = path_text(request, "logger")
         shape = logs.level_of(name)
         if shape is None:
             raise NotFoundError(f"Logger {name} not found.")
@@ -87,7 +87,7 @@ class AdminEndpoints:
         level = (await map_of(request)).get("level")
         if level is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
-        name, now_ms = request.path_params["logger"], time.time_ns() // 1_000_000
+        name, now_ms = path_text(request, "logger"), time.time_ns() // 1_000_000
         try:
             affected = logs.set_level(name, str(level), now_ms)
         except KeyError:

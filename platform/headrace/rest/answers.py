@@ -7,10 +7,12 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.herder.errors import BadRequestError, HerderError, RequestTimeoutError
 from headrace.metrics import logs
@@ -83,6 +85,24 @@ def _as_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
+
+
+class PathsAsSent:
+    """Matches routes on the path as it was sent, so that an encoded slash is part of a connector's name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the request on with its path undecoded; `path_text` decodes the parts."""
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
+        await self._app(scope, receive, send)
+
+
+def path_text(request: Request, part: str) -> str:
+    """A part of the path, decoded."""
+    return unquote(str(request.path_params[part]))
 
 
 def flag(request: Request, name: str) -> bool:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from headrace.herder.errors import BadRequestError, ForbiddenError, HerderError, NotFoundError
 from headrace.herder.standalone import StandaloneHerder
 from headrace.herder.states import TargetState
-from headrace.rest.answers import answer, as_config, body_of, config_of, flag, map_of
+from headrace.rest.answers import answer, as_config, body_of, config_of, flag, map_of, path_text
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class ConnectorEndpoints:
 
 
 def _name(request: Request) -> str:
-    return str(request.path_params["name"])
+    return path_text(request, "name")
 
 
 def _with_name(name: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from headrace.herder.standalone import StandaloneHerder
 from headrace.rest.admin import AdminEndpoints
-from headrace.rest.answers import http_error
+from headrace.rest.answers import PathsAsSent, http_error
 from headrace.rest.connectors import ConnectorEndpoints
 
 
@@ -39,6 +39,7 @@ class RestServer:
         """Serve."""
         routes: list[Any] = [*AdminEndpoints(herder, version).routes(), *ConnectorEndpoints(herder).routes()]
         application = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
+        application.add_middleware(PathsAsSent)
         if origins := herder.config["access.control.allow.origin"]:
             methods = herder.config["access.control.allow.methods"] or "GET,POST,HEAD"
             application.add_middleware(
