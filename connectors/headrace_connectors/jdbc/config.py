@@ -217,7 +217,7 @@ class JdbcSourceConfig(Config):
     @pydantic.model_validator(mode="after")
     def _keys_fit_together(self) -> JdbcSourceConfig:
         selections = [
-            name
+            (name, value)
             for name, value in (
                 ("table.whitelist", self.table_whitelist),
                 ("table.blacklist", self.table_blacklist),
@@ -227,7 +227,7 @@ class JdbcSourceConfig(Config):
             if value
         ]
         if len(selections) > 1:
-            raise ConfigError(selections[1], None, f"cannot be set beside {selections[0]}: choose one")
+            raise ConfigError(*selections[1], f"cannot be set beside {selections[0][0]}: choose one")
         if self.uses_timestamp and not self.timestamp_column_name:
             raise ConfigError("timestamp.column.name", None, f"is needed by mode={self.mode}")
         if self.sql and self.mode == "incrementing" and not self.incrementing_column_name:

@@ -35,7 +35,8 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     except ConnectError as error:
         click.echo(f"{path}: {error}", err=True)
         return False
-    errors = [message for item in result["configs"] for message in item["value"]["errors"]]
+    # A rule about two keys stands at both.
+    errors = list(dict.fromkeys(message for item in result["configs"] for message in item["value"]["errors"]))
     for warning in result["warnings"]:
         click.echo(f"{path}: warning: {warning}", err=True)
     for message in errors:

@@ -164,7 +164,7 @@ class Registry:
     def _not_found(self, kind: Kind, name: str) -> str:
         names = sorted({entry.name for entry in self._of(kind)})
         simple = name.rpartition(".")[2].replace("$", "")
-        guess = nearest(simple, names) or nearest(simple + kind.suffix, names)
+        guess = _nearest_stem(simple, names, kind.suffix) or _nearest_stem(simple + kind.suffix, names, kind.suffix)
         hint = f" Did you mean {guess}?" if guess else ""
         problems = "".join(f" ({problem})" for problem in self.problems)
         return (
@@ -209,6 +209,14 @@ class Registry:
         if text not in self.problems:
             self.problems.append(text)
             logger.warning("%s", text)
+
+
+def _nearest_stem(name: str, known: list[str], suffix: str) -> str | None:
+    """The nearest known name; the suffix that all share is no likeness."""
+    guess = nearest(name, known)
+    if guess is None or not guess.endswith(suffix):
+        return guess
+    return guess if nearest(name[: -len(suffix)], [guess.removesuffix(suffix)]) else None
 
 
 def _installed(group: str) -> Sequence[EntryPoint]:

@@ -69,6 +69,14 @@ def test_names_that_mean_nothing(name: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_shared_suffix_is_no_likeness() -> None:
+    with pytest.raises(PluginNotFoundError) as caught:
+        Registry().find(Kind.CONVERTER, "io.confluent.connect.avro.AvroConverter")
+    assert "Did you mean" not in str(caught.value)
+    with pytest.raises(PluginNotFoundError, match=r"Did you mean JsonConverter\?"):
+        Registry().find(Kind.CONVERTER, "JsnConverter")
+
+
 def test_every_transform_and_converter_loads() -> None:
     registry = Registry()
     for kind in (Kind.TRANSFORM, Kind.PREDICATE, Kind.CONVERTER, Kind.HEADER_CONVERTER, Kind.CONFIG_PROVIDER):
