@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -46,7 +47,13 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, kills: int) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(200)
 def test_interrupted_it_lets_the_worker_end_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    with sqlite3.connect(tmp_path / "demo" / "flights.sqlite") as database:
+        for table in ("airlines", "airports", "flights", "planes", "weather"):
+            database.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)")
+    database.close()
     demo = _start(tmp_path)
     try:
         _wait_for_text(tmp_path / "demo" / "connect.log", "Kafka Connect started")
@@ -63,7 +70,7 @@ def test_interrupted_it_lets_the_worker_end_in_good_order(tmp_path: Path) -> Non
 
 
 def _wait_for_text(file: Path, text: str) -> None:
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 100.0
     while not (file.exists() and text in file.read_text()):
         assert time.monotonic() < deadline, f"{file} never said {text!r}"
         time.sleep(0.1)
