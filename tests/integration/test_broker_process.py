@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace_broker.protocol.messages.metadata import MetadataRequest
 from headrace_broker.records.reader import read_columns
@@ -119,6 +120,33 @@ def test_what_was_acknowledged_survives_kills_at_any_moment(tmp_path: Path) -> N
     assert len(acknowledged) > 100
     assert set(acknowledged) <= set(found)
     assert len(found) - len(acknowledged) <= 4
+
+
+def test_large_topics_come_and_go_without_holding_up_others(tmp_path: Path) -> None:
+    waits: list[float] = []
+    ended = threading.Event()
+
+    def watch(address: str) -> None:
+        with RawClient(address) as client:
+            while not ended.is_set():
+                began = time.monotonic()
+                client.call(produce_request("watched", batch(b"x")), 9)
+                waits.append(time.monotonic() - began)
+
+    with running_broker(tmp_path) as broker, RawClient(broker.address, timeout_s=60) as client:
+        create_topic(client, "watched")
+        watcher = threading.Thread(target=watch, args=(broker.address,))
+        watcher.start()
+        create_topic(client, "large", partitions=2000)
+        # Whoever made the topic can use all of it at once.
+        last = client.call(produce_request("large", batch(b"x"), partition=1999), 9).responses[0]
+        assert last.partition_responses[0].error_code == 0
+        client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="large")]), 6)
+        ended.set()
+        watcher.join()
+        directories = [path.name for path in broker.data_dir.iterdir() if path.name.startswith("large-")]
+        assert all(name.endswith("-delete") for name in directories)
+    assert sorted(waits)[-1] < 0.5  # some 30 ms; all at once took a second
 
 
 def test_thousands_of_topics_are_replayed_quickly(tmp_path: Path) -> None:

@@ -84,7 +84,11 @@ def load(
             new_segment(storage, directory, log_start_offset, config, now_ms=now_ms, open_segments=open_segments)
         ]
     producers: ProducerState | None = None
-    if was_closed_cleanly:
+    if not names:  # a new one: nothing to check
+        end_offset = recovery_point = log_start_offset
+        producers = ProducerState()
+        producers.clear(end_offset)
+    elif was_closed_cleanly:
         try:
             end_offset = recovery_point = _end_of(segments[-1])
             producers = load_producers(storage, directory, segments, end_offset)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.service import GroupCoordinator
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 _MAINTAIN_MS = 1000
 _SWEEP_MS = 10_000
+_LOGS_AT_ONCE = 50
 
 
 class Broker:
@@ -84,7 +85,9 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._groups_led: set[int] = set()
+        self._topics_to_follow: dict[str, None] = {}
         self._topics_without_logs: set[str] = set()
+        self._making_logs: asyncio.Task[None] | None = None
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
 
     @classmethod
@@ -220,34 +223,56 @@ class Broker:
     def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for removed in delta.removed_topics.values():
             self._drop_topic(removed)
-        for topic in changed_topics(delta, image):
-            self._hold_logs(topic)
-            if topic.name == GROUP_METADATA_TOPIC:
-                self._start_task(self._lead_groups())
+        self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])
+        self._follow_topics([topic.name for topic in changed_topics(delta, image)])
         for kind, name in delta.changed_configs:
             if kind == TOPIC_RESOURCE and name in image.topics:
                 config = self._log_config_of(name)
                 for partition in self.partitions.by_name.get(name, {}).values():
                     partition.log.config = config
 
-    def _hold_logs(self, topic: TopicImage) -> None:
-        """Make the logs that the topic lacks; what fails leaves it without them, and is tried again."""
-        try:
-            self.partitions.follow(topic)
-        except ApiError as error:
-            if topic.name not in self._topics_without_logs:
-                logger.error("partitions of %s cannot be served, trying again: %s", topic.name, error.message)
-                self._topics_without_logs.add(topic.name)
-        else:
-            self._topics_without_logs.discard(topic.name)
+    def _follow_topics(self, names: Iterable[str]) -> None:
+        """Hold the partitions of these topics: the first logs are made at once, many more in the background."""
+        self._topics_to_follow.update(dict.fromkeys(names))
+        self._make_some_logs()
+        if self._topics_to_follow and self._making_logs is None:
+            self._making_logs = self._start_task(self._make_logs())
 
-    def _make_missing_logs(self) -> None:
-        topics = self.metadata.image.topics
-        for name in list(self._topics_without_logs):
-            if name in topics:
-                self._hold_logs(topics[name])
-            else:
-                self._topics_without_logs.discard(name)
+    async def _make_logs(self) -> None:
+        try:
+            while self._topics_to_follow:
+                await asyncio.sleep(0)  # making one takes a good part of a millisecond
+                self._make_some_logs()
+        finally:
+            self._making_logs = None
+
+    def _make_some_logs(self) -> None:
+        left = _LOGS_AT_ONCE
+        for name in list(self._topics_to_follow):
+            left -= self._hold_logs(name, left)
+            if left <= 0:
+                return
+            del self._topics_to_follow[name]
+            if name == GROUP_METADATA_TOPIC:
+                self._start_task(self._lead_groups())
+
+    def _hold_logs(self, name: str, logs_max: int) -> int:
+        """Make logs that the topic lacks; what fails leaves it without them, and is tried again."""
+        topic = self.metadata.image.topics.get(name)
+        try:
+            opened = self.partitions.follow(topic, logs_max) if topic is not None else 0
+        except ApiError as error:
+            if name not in self._topics_without_logs:
+                logger.error("partitions of %s cannot be served, trying again: %s", name, error.message)
+                self._topics_without_logs.add(name)
+            return 0
+        self._topics_without_logs.discard(name)
+        return opened
+
+    async def logs_are_made(self) -> None:
+        """Wait until the logs of every topic are there, but for those that cannot be made."""
+        if self._making_logs is not None:
+            await asyncio.wait({self._making_logs})
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.forget(topic):
@@ -256,7 +281,6 @@ class Broker:
                 self.logs.delete(topic.name, partition.index, self.now_ms())
             except ApiError as error:  # the next start finds it and sets it aside
                 logger.error("%s", error.message)
-        self.groups.topics_deleted([topic.name])
         if topic.name == GROUP_METADATA_TOPIC:
             for index in self._groups_led:
                 self.groups.unload(index)
@@ -298,7 +322,7 @@ class Broker:
         self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
 
     def _maintain(self) -> None:
-        self._make_missing_logs()
+        self._follow_topics(self._topics_without_logs)
         self.logs.maintain(self.now_ms())
 
     def _sweep(self) -> None:
@@ -317,10 +341,11 @@ class Broker:
 
         self._start_task(run())
 
-    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -70,14 +70,24 @@ class PartitionTable:
             )
         return partition
 
-    def follow(self, topic: TopicImage) -> None:
-        """Hold what the image says of this topic: open missing logs, take over leaders and epochs."""
+    def follow(self, topic: TopicImage, logs_max: int | None = None) -> int:
+        """Hold what the image says of this topic: open missing logs, take over leaders and epochs.
+
+        Opens at most `logs_max` logs and returns how many; if so many were opened, more may be missing.
+        """
+        opened = 0
         held = self.by_name.get(topic.name)
         if held is None:
             held = self.by_name[topic.name] = self.by_id[topic.topic_id] = {}
         for index, image in enumerate(topic.partitions):
-            if self._node_id in image.replicas:
-                self._follow_partition(held, topic, index, image)
+            if self._node_id not in image.replicas:
+                continue
+            if index not in held:
+                if opened == logs_max:
+                    continue
+                opened += 1
+            self._follow_partition(held, topic, index, image)
+        return opened
 
     def _follow_partition(
         self, held: dict[int, Partition], topic: TopicImage, index: int, image: PartitionImage

@@ -53,7 +53,9 @@ async def _submit(context: RequestContext, request: CreateTopicsRequest) -> Crea
             new_id=broker.new_id,
         )
 
-    return await context.metadata.submit(decide)
+    response = await context.metadata.submit(decide)
+    await broker.logs_are_made()
+    return response
 
 
 def _definition(context: RequestContext, name: str) -> CreatableTopic:

@@ -13,4 +13,6 @@ VERSIONS = (0, 3)
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest, version: int) -> CreatePartitionsResponse:
     """Add partitions; each topic has its own result."""
-    return await context.metadata.submit(lambda image: create_partitions(image, request))
+    response = await context.metadata.submit(lambda image: create_partitions(image, request))
+    await context.broker.logs_are_made()
+    return response

@@ -27,6 +27,7 @@ async def handle(context: RequestContext, request: CreateTopicsRequest, version:
             new_id=broker.new_id,
         )
     )
+    await broker.logs_are_made()
     if version < 5:
         for result in response.topics:
             result.configs = []
