@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-USAGE, PREPARING, STARTING, INTERRUPTED = 1, 2, 3, 130
+from headrace.cli.exit_codes import USAGE
 
 
 def main(arguments: list[str] | None = None) -> int:

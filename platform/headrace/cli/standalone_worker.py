@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.api.errors import ConfigErrors, ConnectError
-from headrace.cli.connect_standalone import INTERRUPTED, PREPARING, STARTING
 from headrace.cli.embedded_broker import BrokerFailed, EmbeddedBroker
+from headrace.cli.exit_codes import INTERRUPTED, PREPARING, STARTING
 from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
 from headrace.metrics import logs
 from headrace.runtime.worker_config import WorkerConfig
