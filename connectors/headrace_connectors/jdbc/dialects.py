@@ -159,6 +159,15 @@ class Dialect(ABC):
             declared=str(described["type"]),
         )
 
+    def _query_column(self, described: Mapping[str, Any]) -> Column:
+        """A column of a query. Raises ConnectError when its type cannot be read: rows come whole, none is left out."""
+        column = None if described["type"] is None else self._column(described, ())
+        if column is None:
+            raise ConnectError(
+                f"query: column {described['name']} has a type that cannot be read: CAST it, or leave it out"
+            )
+        return nullable_column(column)
+
     def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
         return described.get("autoincrement") is True or bool(described.get("identity"))
 

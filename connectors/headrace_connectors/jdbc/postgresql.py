@@ -113,8 +113,7 @@ class PostgresqlDialect(Dialect):
             ]
         finally:
             connection.close()
-        columns = [self._column(item, ()) for item in described if item["type"] is not None]
-        return [column for column in columns if column is not None]
+        return [self._query_column(item) for item in described]
 
     def literal(self, sql: str) -> str:
         return sql.replace("%", "%%")

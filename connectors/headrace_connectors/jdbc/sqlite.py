@@ -15,14 +15,15 @@ from typing import Any
 
 import sqlalchemy
 from sqlalchemy.engine import Engine
-from sqlalchemy.types import Boolean, Date, Float, Integer, Numeric, Time, TypeEngine
+from sqlalchemy.types import Boolean, Date, Float, Integer, LargeBinary, NullType, Numeric, String, Time, TypeEngine
 
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for, nullable_column
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
 
+_TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
@@ -76,8 +77,21 @@ class SqliteDialect(Dialect):
         with self.engine.connect() as connection:
             connection.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
             described = sqlalchemy.inspect(connection).get_columns("headrace_query")
-        columns = [self._column(item, ()) for item in described]
-        return [nullable_column(column) for column in columns if column is not None]
+            typed = [
+                {**item, "type": self._type_of_values(connection, item["name"])}
+                if isinstance(item["type"], NullType)
+                else item
+                for item in described
+            ]
+        return [self._query_column(item) for item in typed]
+
+    def _type_of_values(self, connection: sqlalchemy.Connection, name: str) -> TypeEngine[Any]:
+        """An expression has no declared type: that of its first value, text when there is none."""
+        quoted = self.quote(name)
+        found = connection.exec_driver_sql(
+            f"SELECT typeof({quoted}) FROM headrace_query WHERE {quoted} IS NOT NULL LIMIT 1"
+        ).scalar()
+        return _TYPES_OF_VALUES.get(found or "text", String())
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
         column = super()._column(described, primary_key)

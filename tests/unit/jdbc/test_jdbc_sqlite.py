@@ -12,7 +12,8 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
-from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Type
+from headrace.data.batch import SourceBatch
+from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.source import JdbcSourceConnector
 from support.jdbc import Context, Offsets, read_all, rows
@@ -118,9 +119,28 @@ def test_a_query_is_one_source(database: sqlite3.Connection) -> None:
     offsets = Offsets()
     batches = read_all(props, offsets)
     assert rows(batches)[0] == (1, "ITEM-1")
+    assert [(f.name, f.schema.type) for f in _fields(batches[0])] == [("id", Type.INT64), ("loud", Type.STRING)]
     assert (batches[0].topic, batches[0].source_partition) == ("loud", {"query": "query"})
     _orders(database, 1, start=6)
     assert rows(read_all(props, offsets)) == [(6, "ITEM-6")]
+
+
+def test_expressions_of_a_query_have_the_types_of_their_values(database: sqlite3.Connection) -> None:
+    _orders(database, 2)
+    query = (
+        "SELECT count(*) AS n, 3 * 0.5 AS half, NULL AS nil, max(item) AS last, x'00' AS raw, id + 0 FROM orders "
+        "GROUP BY id ORDER BY id"
+    )
+    props = _props(database, mode="bulk", query=query, topic_prefix="t")
+    (batch,) = read_all(props, Offsets())
+    kinds = [Type.INT64, Type.FLOAT64, Type.STRING, Type.STRING, Type.BYTES, Type.INT64]
+    assert [field.schema.type for field in _fields(batch)] == kinds
+    assert batch.values == [(1, 1.5, None, "item-1", b"\x00", 1), (1, 1.5, None, "item-2", b"\x00", 2)]
+
+
+def _fields(batch: SourceBatch) -> tuple[Field, ...]:
+    assert batch.value_schema is not None
+    return batch.value_schema.fields
 
 
 def test_types_and_nulls(database: sqlite3.Connection) -> None:
