@@ -146,6 +146,29 @@ def test_a_client_that_never_reads_grows_nothing(broker: BrokerProcess, neighbou
     neighbour.check()
 
 
+def test_many_clients_that_ask_for_much_and_never_read_share_a_bound(
+    broker: BrokerProcess, neighbour: Neighbour
+) -> None:
+    with RawClient(broker.address) as filler:
+        create_topic(filler, "much")
+        for _ in range(20):
+            filler.call(produce_request("much", batch(bytes(900_000))), 9)
+    before = broker.resident_bytes
+    request = fetch_request("much", max_bytes=1 << 30, partition_max_bytes=1 << 30)
+    deaf = [RawClient(broker.address) for _ in range(40)]
+    for client in deaf:
+        client.send(request, 12)
+    neighbour.check()
+    time.sleep(0.3)
+    neighbour.check()
+    assert broker.resident_bytes - before < 250 * 1024 * 1024  # 128 MB, and a batch for each: not 16 MB for each
+    for client in deaf:
+        client.socket.close()
+    neighbour.check()
+    with RawClient(broker.address) as client:
+        assert len(client.call(request, 12).responses[0].partitions[0].records) > 15_000_000
+
+
 def test_one_line_names_peer_and_size(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         port = client.socket.getsockname()[1]

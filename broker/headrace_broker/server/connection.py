@@ -51,7 +51,12 @@ class ConnectionLimits:
 
 
 class Router(Protocol):
-    """Whoever answers requests; `handle` may call the connection's `reply`, `park`, `hold` or `close`."""
+    """Whoever answers requests; `handle` may call the connection's `reply`, `park`, `hold` or `close`.
+
+    `unsent_bytes` counts the answers of all connections that wait for their turn or for a peer that does not read.
+    """
+
+    unsent_bytes: int
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Take one request; raises ProtocolError when the frame breaks the protocol."""
@@ -100,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         "_start",
         "_transport",
         "_turn_is_over",
+        "_unsent_bytes",
+        "_unwritten_bytes",
         "_view",
         "_write_paused",
         "active",
@@ -119,6 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end = 0
         self._queue: deque[Slot] = deque()
         self._held_bytes = 0
+        self._unsent_bytes = 0
+        self._unwritten_bytes = 0
         self._holding = False
         self._write_paused = False
         self._turn_is_over = False
@@ -158,6 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._queue.clear()
         self._held_bytes = 0
+        self._count_unsent(-self._unsent_bytes)
         self._router.disconnected(self)
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
@@ -165,9 +175,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        if self._transport is not None:
+            self._unwritten_bytes = self._transport.get_write_buffer_size()
+            self._count_unsent(self._unwritten_bytes)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._count_unsent(-self._unwritten_bytes)
+        self._unwritten_bytes = 0
         self._resume()
 
     # -- what the router calls while it handles a request -----------------------------------------------------
@@ -214,13 +229,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         if slot.holds:
             self._holding = False
-        self._held_bytes += _length(slot.buffers) - slot.request_bytes
+        answer_bytes = _length(slot.buffers)
+        self._held_bytes += answer_bytes - slot.request_bytes
+        self._count_unsent(answer_bytes)
         while queue and queue[0].filled:
             buffers = queue.popleft().buffers
             self._held_bytes -= _length(buffers)
+            self._count_unsent(-_length(buffers))
             if self._transport is not None and buffers:
                 self._transport.writelines(buffers)
         self._resume()
+
+    def _count_unsent(self, change_bytes: int) -> None:
+        self._unsent_bytes += change_bytes
+        self._router.unsent_bytes += change_bytes
 
     # -- requests ----------------------------------------------------------------------------------------------
 

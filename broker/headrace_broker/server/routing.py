@@ -37,6 +37,10 @@ logger = logging.getLogger(__name__)
 _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
 _WARN_EVERY_S = 10.0
+_UNSENT_BYTES_MAX = 128 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+"""A response lies in memory until its reader takes it: less than fetch.max.bytes is legal, and plenty."""
+_RESPONSE_BYTES_MIN = 64 * 1024
 
 HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
 
@@ -75,6 +79,7 @@ class RequestRouter:
         self._per_host: dict[str, int] = {}
         self._idle_ms: dict[Connection, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.unsent_bytes = 0
         self._warned_s = -_WARN_EVERY_S
 
     # -- connections -------------------------------------------------------------------------------------------
@@ -122,6 +127,10 @@ class RequestRouter:
             if isinstance(operation, Parked):
                 self._broker.waiting.cancel(operation)
         connection.parked.clear()
+
+    def response_bytes_max(self) -> int:
+        """How large an answer may become: less, the more of the others wait for peers that do not read."""
+        return max(_RESPONSE_BYTES_MIN, min(_RESPONSE_BYTES_MAX, (_UNSENT_BYTES_MAX - self.unsent_bytes) // 4))
 
     # -- requests ----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ class FakeTransport:
         self.closed = False
         self.aborted = False
         self.reading = True
+        self.unwritten_bytes = 0
 
     def get_extra_info(self, name: str) -> tuple[str, int]:
         return ("127.0.0.1", 5000)
@@ -41,7 +42,7 @@ class FakeTransport:
         self.reading = True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unwritten_bytes
 
 
 class FakeRouter:
@@ -51,6 +52,7 @@ class FakeRouter:
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
         self.gone = False
+        self.unsent_bytes = 0
         self.act: Callable[[Connection, bytes], None] | None = None
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -207,6 +209,23 @@ async def test_parked_requests_are_bounded() -> None:
     await asyncio.sleep(0)
     assert len(peer.router.slots) == 20
     assert bytes(peer.transport.written) == b"x" * 10
+
+
+@pytest.mark.anyio
+async def test_unsent_answers_are_counted_until_they_are_sent_or_their_peer_is_gone(peer: Peer) -> None:
+    peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) + frame(body(b"P")) + frame(body(b"b", 500)))
+    assert peer.router.unsent_bytes == 1500
+    peer.router.slots[0].fill((b"one",))
+    assert peer.router.unsent_bytes == 500
+    peer.transport.unwritten_bytes = 1003
+    peer.connection.pause_writing()
+    assert peer.router.unsent_bytes == 1503
+    peer.connection.resume_writing()
+    assert peer.router.unsent_bytes == 500
+    peer.connection.pause_writing()
+    peer.connection.connection_lost(None)
+    peer.router.slots[1].fill((b"two",))
+    assert peer.router.unsent_bytes == 0
 
 
 @pytest.mark.anyio

@@ -41,8 +41,6 @@ VERSIONS = (4, 17)
 _FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_LEADER_HINTS = 16
 _READ_COMMITTED = 1
-_RESPONSE_BYTES_MAX = 16 * 1024 * 1024
-"""A response lies in memory until its reader takes it: less than fetch.max.bytes is legal, and plenty."""
 
 
 class _Reading:
@@ -83,7 +81,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
 
 def _read(broker: Broker, request: FetchRequest, version: int) -> _Reading:
     reading = _Reading()
-    left = min(request.max_bytes, broker.config.fetch_max_bytes, _RESPONSE_BYTES_MAX)
+    left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     for topic in request.topics:
         answers: list[PartitionData] = []
         for wanted in topic.partitions:
