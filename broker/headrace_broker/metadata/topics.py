@@ -35,6 +35,7 @@ from headrace_broker.protocol.metadata_records import MetadataRecord, PartitionR
 
 RECORDS_PER_OPERATION_MAX = 10_000
 ZERO_UUID = bytes(16)
+_Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,13 @@ def create_topics(
     results: list[CreatableTopicResult] = []
     repeated = repeated_names(topic.name for topic in request.topics)
     unified = unified_names(image.topics)
+    described: _Described = {}
     for topic in request.topics:
         try:
             if topic.name in repeated:
                 raise _named_twice(topic.name)
             _check_new_name(image, topic.name, unified)
-            result, created = _create_topic(image, topic, defaults, broker_properties, new_id)
+            result, created = _create_topic(image, topic, defaults, broker_properties, new_id, described)
             if len(records) + len(created) > RECORDS_PER_OPERATION_MAX:
                 raise ApiError(
                     ErrorCode.POLICY_VIOLATION,
@@ -84,6 +86,7 @@ def _create_topic(
     defaults: TopicDefaults,
     broker_properties: Mapping[str, str],
     new_id: Callable[[], bytes],
+    described: _Described,
 ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
     assignments = _assign(image, topic, defaults)
     configs: dict[str, str | None] = {}
@@ -101,17 +104,24 @@ def _create_topic(
         topic_id=topic_id,
         num_partitions=len(assignments),
         replication_factor=len(assignments[0]),
-        configs=_configs_in_force(set_values, broker_properties),
+        configs=_configs_in_force(set_values, broker_properties, described),
     )
     return result, records
 
 
-def _configs_in_force(values: Mapping[str, str], broker_properties: Mapping[str, str]) -> list[CreatableTopicConfigs]:
-    found = (config_in_force(name, values, broker_properties) for name in sorted(TOPIC_CONFIGS))
-    return [
-        CreatableTopicConfigs(name=item.key.name, value=item.value, config_source=item.source, is_sensitive=False)
-        for item in found
-    ]
+def _configs_in_force(
+    values: Mapping[str, str], broker_properties: Mapping[str, str], described: _Described
+) -> list[CreatableTopicConfigs]:
+    """The configs of a topic with these values; topics with equal ones share the list, which takes longest to make."""
+    key = tuple(sorted(values.items()))
+    known = described.get(key)
+    if known is None:
+        found = (config_in_force(name, values, broker_properties) for name in sorted(TOPIC_CONFIGS))
+        known = described[key] = [
+            CreatableTopicConfigs(name=item.key.name, value=item.value, config_source=item.source, is_sensitive=False)
+            for item in found
+        ]
+    return known
 
 
 def repeated_names(names: Iterable[str]) -> set[str]:

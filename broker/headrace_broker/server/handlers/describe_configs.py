@@ -5,7 +5,7 @@ Version notes: 1+ synonyms; 3+ type and documentation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace_broker.log.config import TOPIC_CONFIGS, ConfigSource, config_in_force
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
@@ -24,33 +24,36 @@ from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_CONFIGS
 VERSIONS = (1, 4)
+_Described = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
 
 
 def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
     """Describe each resource; one that does not exist has its own error."""
     wanted = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-    return DescribeConfigsResponse(results=[_describe(context, resource, request) for resource in wanted.values()])
+    described: _Described = {}
+    results = [_describe(context, resource, request, described) for resource in wanted.values()]
+    return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
     )
     try:
-        configs = _CONFIGS.get(resource.resource_type, _unknown_type)(context, resource, request)
+        configs = _CONFIGS.get(resource.resource_type, _unknown_type)(context, resource, request, described)
     except ApiError as error:
         result.error_code = error.code
         result.error_message = error.message
         return result
     keys = resource.configuration_keys
-    result.configs = [config for config in configs if keys is None or config.name in keys]
+    result.configs = configs if keys is None else [config for config in configs if config.name in keys]
     return result
 
 
 def _topic_configs(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
 ) -> list[DescribeConfigsResourceResult]:
     topic = resource.resource_name
     fault = topic_name_fault(topic)
@@ -59,6 +62,15 @@ def _topic_configs(
     if topic not in context.image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist.")
     set_on_topic = context.image.topic_configs(topic)
+    key = tuple(sorted(set_on_topic.items()))
+    if key not in described:  # topics with equal settings share the list, which takes longest to make
+        described[key] = _in_force(context, set_on_topic, request)
+    return described[key]
+
+
+def _in_force(
+    context: RequestContext, set_on_topic: Mapping[str, str], request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
     found = (config_in_force(name, set_on_topic, context.config.log_properties) for name in TOPIC_CONFIGS)
     return [
         DescribeConfigsResourceResult(
@@ -78,7 +90,7 @@ def _topic_configs(
 
 
 def _broker_configs(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
 ) -> list[DescribeConfigsResourceResult]:
     if resource.resource_name == "":
         return []  # the cluster-wide dynamic defaults, of which there are none
@@ -100,7 +112,7 @@ def _broker_configs(
 
 
 def _unknown_type(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
 ) -> list[DescribeConfigsResourceResult]:
     raise ApiError(
         ErrorCode.INVALID_REQUEST,
@@ -109,6 +121,6 @@ def _unknown_type(
 
 
 _Describe = Callable[
-    [RequestContext, DescribeConfigsResource, DescribeConfigsRequest], list[DescribeConfigsResourceResult]
+    [RequestContext, DescribeConfigsResource, DescribeConfigsRequest, _Described], list[DescribeConfigsResourceResult]
 ]
 _CONFIGS: dict[int, _Describe] = {TOPIC_RESOURCE: _topic_configs, BROKER_RESOURCE: _broker_configs}
