@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reading",
         "_router",
         "_start",
+        "_swept_bytes",
         "_transport",
         "_turn_is_over",
         "_unsent_bytes",
@@ -128,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._unsent_bytes = 0
         self._unwritten_bytes = 0
+        self._swept_bytes = -1
         self._holding = False
         self._write_paused = False
         self._turn_is_over = False
@@ -370,9 +372,23 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer = bytearray(_BUFFER_BYTES_IDLE)
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
+        self._swept_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
         was_active = self.active or bool(self._queue)
         self.active = False
         return was_active
+
+    def abort(self, reason: str) -> None:
+        """Close at once, whatever has not been sent yet."""
+        self.close(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the peer has neither read nor sent a byte since the last `sweep`, though answers wait for it."""
+        if not self._write_paused or self.active or self._transport is None:
+            return False
+        return self._transport.get_write_buffer_size() == self._swept_bytes
 
     @property
     def buffered_bytes(self) -> int:

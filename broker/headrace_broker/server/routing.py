@@ -214,7 +214,13 @@ class RequestRouter:
             connection.close()
 
     def sweep(self, step_ms: int) -> None:
-        """Housekeeping: shrink idle buffers, close connections idle for longer than connections.max.idle.ms."""
+        """Housekeeping: shrink idle buffers, close connections idle for longer than connections.max.idle.ms.
+
+        Peers that do not read what they have asked for are cut off when they hold too much memory together.
+        """
+        if self.unsent_bytes > _UNSENT_BYTES_MAX:
+            for connection in [connection for connection in self.connections if connection.is_stuck]:
+                connection.abort("it does not read its answers, and too many of those wait")
         limit_ms = self._broker.config.connections_max_idle_ms
         for connection in list(self.connections):
             if connection.sweep():

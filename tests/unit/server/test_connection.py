@@ -228,6 +228,21 @@ async def test_unsent_answers_are_counted_until_they_are_sent_or_their_peer_is_g
     assert peer.router.unsent_bytes == 0
 
 
+def test_a_peer_is_stuck_that_reads_and_sends_nothing_while_answers_wait(peer: Peer) -> None:
+    peer.send(frame(body(b"a", 1000)))
+    peer.transport.unwritten_bytes = 1000
+    peer.connection.pause_writing()
+    assert not peer.connection.is_stuck  # it has just sent something
+    peer.connection.sweep()
+    assert peer.connection.is_stuck
+    peer.transport.unwritten_bytes = 900
+    assert not peer.connection.is_stuck
+    peer.connection.sweep()
+    assert peer.connection.is_stuck
+    peer.connection.abort("enough")
+    assert peer.transport.aborted
+
+
 @pytest.mark.anyio
 async def test_requests_that_wait_count_as_held_bytes() -> None:
     peer = Peer(ConnectionLimits(held_bytes_max=100_000))

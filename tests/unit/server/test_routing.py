@@ -12,6 +12,7 @@ from headrace_broker.server.routing import RequestRouter, load_routes
 
 class Transport:
     closed = False
+    unwritten_bytes = 0
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -21,6 +22,12 @@ class Transport:
 
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unwritten_bytes
 
 
 def router(**limits: int) -> RequestRouter:
@@ -77,3 +84,28 @@ def test_every_handler_serves_versions_that_its_api_has() -> None:
         assert route.advertised[0] <= route.versions[0], api
         assert route.advertised[1] == route.versions[1], api
         assert (route.handle is None) != (route.handle_frame is None), api
+
+
+def test_peers_that_do_not_read_are_cut_off_when_they_hold_too_much() -> None:
+    swept = router()
+    few, few_transport = connect(swept)
+    few_transport.unwritten_bytes = 1_000_000
+    few.pause_writing()
+    for _ in range(2):
+        few.active = False
+        swept.sweep(1)
+    assert not few_transport.closed
+    assert swept.response_bytes_max() == 16 * 1024 * 1024
+    much, much_transport = connect(swept)
+    much_transport.unwritten_bytes = 200_000_000
+    much.pause_writing()
+    few.active = True  # this one still talks
+    assert swept.response_bytes_max() == 64 * 1024
+    swept.sweep(1)
+    assert not much_transport.closed
+    few.active = True
+    swept.sweep(1)
+    assert much_transport.closed
+    assert not few_transport.closed
+    much.connection_lost(None)
+    assert swept.unsent_bytes == 1_000_000
