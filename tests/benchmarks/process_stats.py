@@ -30,8 +30,8 @@ def cpu_s(pids: Iterable[int]) -> float:
     """User and system time of living processes, their reaped children included."""
     total = 0
     for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += sum(int(field) for field in fields[11:15])
+        text = _read(f"/proc/{pid}/stat")
+        total += sum(int(field) for field in text.rsplit(")", 1)[1].split()[11:15]) if text else 0
     return total / _TICKS_PER_S
 
 
@@ -39,12 +39,20 @@ def memory(pids: Iterable[int]) -> Memory:
     """Memory of all these processes together; shared pages count once in PSS."""
     rss = pss = 0
     for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             if line.startswith("Rss:"):
                 rss += int(line.split()[1])
             elif line.startswith("Pss:"):
                 pss += int(line.split()[1])
     return Memory(rss * 1024 / 1e6, pss * 1024 / 1e6)
+
+
+def _read(path: str) -> str:
+    """A file of /proc; nothing when its process has just ended."""
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def machine() -> dict[str, str]:
