@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("build/demo"), help="where everything goes")
     directory: Path = parser.parse_args().dir.resolve()
     console = Console()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the worker listens to it even where a shell ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the worker is stopped as well
     try:
         return run(directory, console)
