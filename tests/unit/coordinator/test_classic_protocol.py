@@ -84,6 +84,12 @@ def test_company_does_not_prolong_the_wait_beyond_the_rebalance_timeout() -> Non
     assert first in driver.replies
 
 
+def test_more_metadata_than_could_ever_be_stored_is_refused_and_not_kept() -> None:
+    driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, batch_size_bytes_max=1000))
+    assert error(driver, driver.join(protocols={"range": bytes(8001)})) is ErrorCode.INVALID_REQUEST
+    assert driver.shard.groups == {}
+
+
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_a_session_timeout_out_of_bounds_is_refused(session_ms: int) -> None:
     driver = GroupDriver()

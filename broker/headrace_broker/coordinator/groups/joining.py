@@ -18,6 +18,8 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import JoinGroupRequest
 
 _REQUIRES_MEMBER_ID_VERSION = 4
+_METADATA_RATIO_MAX = 8
+"""What a member offers, of which one protocol's part will be stored, against the largest batch that is stored."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,6 +118,8 @@ class Joining:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if any(len(name) > NAME_LENGTH_MAX for name in join.names()):
             raise ApiError(ErrorCode.INVALID_REQUEST)
+        if sum(map(len, join.protocols.values())) > _METADATA_RATIO_MAX * self._config.batch_size_bytes_max:
+            raise ApiError(ErrorCode.INVALID_REQUEST)  # no generation with this member could ever be stored
         if join.group_id not in self._groups and join.member_id:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
 
