@@ -15,6 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace_broker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace_broker.protocol.messages.metadata import MetadataRequest
@@ -70,6 +75,20 @@ def test_what_was_there_is_there_after_a_stop_and_after_a_crash(tmp_path: Path) 
                 again = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4)
                 assert again.producer_id > producer.producer_id
                 producer = again
+
+
+def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            create_topic(client, "t")
+            client.call(produce_request("t", batch(b"a", b"b", b"c")), 9)
+            wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
+            client.call(DeleteRecordsRequest(topics=[wanted], timeout_ms=1000), 2)
+        broker.kill()
+        broker.start()
+        with RawClient(broker.address) as client:
+            gone = client.call(fetch_request("t", 0), 12).responses[0].partitions[0]
+            assert (gone.error_code, gone.log_start_offset) == (1, 2)
 
 
 def test_what_was_acknowledged_survives_kills_at_any_moment(tmp_path: Path) -> None:

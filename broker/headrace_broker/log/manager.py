@@ -234,11 +234,12 @@ class LogManager:
         """Write up to where every log is known to be on disk. Raises OSError."""
         self._checkpoint(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
 
-    def checkpoint_log_starts(self) -> None:
+    def checkpoint_log_starts(self, *, durable: bool = True) -> None:
         """Write the log start offsets that DeleteRecords has moved beyond a segment's start. Raises OSError."""
         self._checkpoint(
             LOG_START_FILE,
             lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
+            durable=durable,
         )
 
     def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int | None], *, durable: bool = True) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.delete_records import (
@@ -12,6 +14,8 @@ from headrace_broker.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from headrace_broker.server.context import RequestContext
+
+logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.DELETE_RECORDS
 VERSIONS = (0, 2)
@@ -26,7 +30,16 @@ def handle(context: RequestContext, request: DeleteRecordsRequest, version: int)
     for topic in request.topics:
         results = [_delete(context, topic.name, wanted) for wanted in topic.partitions]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    _remember(context)
     return DeleteRecordsResponse(topics=topics)
+
+
+def _remember(context: RequestContext) -> None:
+    """What was deleted must not come back when this process is killed (the next checkpoint is a minute away)."""
+    try:
+        context.logs.checkpoint_log_starts(durable=False)
+    except OSError as error:
+        logger.warning("a crash within the next minute may bring deleted records back: %s", error.strerror or error)
 
 
 def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
