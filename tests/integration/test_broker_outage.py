@@ -64,6 +64,12 @@ def test_pipelines_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
             worker.create("out", {"connector.class": "FileStreamSink", "file": str(sink), "topics": "t", **TEXT})
             for name in ("in", "out"):
                 assert worker.status(name)["tasks"][0]["state"] == "UNASSIGNED"
+            for name in ("in", "out"):
+                said = f"[{name}|task-0] No broker answers at bootstrap.servers={broker.address}"
+                wait_for(lambda said=said: said in worker.log(), said, 20)  # type: ignore[misc]
+            worker.create("gone", {"connector.class": "FileStreamSource", "topic": "t", "file": str(source), **TEXT})
+            worker.request("DELETE", "/connectors/gone")
+            assert "Graceful stop of gone-0 failed" not in worker.log()
             broker.start()
             wait_for(lambda: written() == lines, "the first lines", 60)
             for number in (signal.SIGTERM, signal.SIGKILL):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import logging
 import threading
 import time
@@ -21,12 +22,13 @@ from headrace.metrics import logs
 from headrace.runtime.channel import Channel, PeerGone
 from headrace.runtime.plugin_setup import Setup
 from headrace.runtime.spec import TaskSpec
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import ClientError, ClosedError
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 RECONNECT_INTERVAL_S = 1.0
+SILENT_SECONDS = 3
 REPORT_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
 
@@ -131,14 +133,28 @@ class TaskUnit:
         """Open a client, again and again while no broker answers. Raises what is not to be retried."""
         while True:
             try:
-                return self.from_loop(open_it())
+                return self._opened(self.later(open_it()))
             except ClientError as error:
                 if not error.retriable or self.stopping.is_set():
                     raise
                 log.warning("No broker can be reached, the next attempt follows: %s", error)
                 self.stopping.wait(RECONNECT_INTERVAL_S)
 
-    def later(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+    def _opened(self, opening: concurrent.futures.Future[_T]) -> _T:
+        """The client when it is open; until then one warning, and an end when the task is to stop."""
+        for waited in itertools.count(1):
+            done, _ = concurrent.futures.wait([opening], timeout=RECONNECT_INTERVAL_S)
+            if done:
+                return opening.result()
+            if self.stopping.is_set():
+                opening.cancel()
+                raise ClosedError("the task is to stop")
+            if waited == SILENT_SECONDS:
+                servers = self.spec.worker.get("bootstrap.servers")
+                log.warning("No broker answers at bootstrap.servers=%s yet, still trying", servers)
+        raise AssertionError("unreachable")
+
+    def later(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Run a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
@@ -164,7 +180,8 @@ class TaskUnit:
         try:
             self.work()
         except BaseException as error:  # plug-in code raises what it likes; the task fails, nobody else
-            if not self.stopping.is_set() or isinstance(error, Exception):
+            given_up = isinstance(error, ClosedError) or not isinstance(error, Exception)
+            if not (given_up and self.stopping.is_set()):
                 state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
                 log.exception(
                     "Task %s threw an uncaught and unrecoverable exception. It is stopped, and stays so until it is "
