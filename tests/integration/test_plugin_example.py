@@ -1,0 +1,27 @@
+"""The example of plug-ins in one file, run as its docstring says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.worker import Worker, wait_for
+
+pytestmark = pytest.mark.integration
+
+PLUGINS = Path(__file__).parents[2] / "configs" / "plugins"
+
+
+def test_source_sink_and_transform_out_of_one_file(tmp_path: Path) -> None:
+    square = {"transforms": "square", "transforms.square.type": "Square", "transforms.square.field": "n"}
+    lines = tmp_path / "countdown.txt"
+    with Worker(tmp_path, {"plugin.path": str(PLUGINS)}) as worker:
+        worker.create("down", {"connector.class": "CountdownSource", "topic": "countdown", "from": "3", **square})
+        worker.create("lines", {"connector.class": "LinesSink", "topics": "countdown", "path": str(lines)})
+        expected = [f"countdown {offset} {{'n': {n * n}}}" for offset, n in enumerate((3, 2, 1, 0))]
+        wait_for(lambda: lines.exists() and lines.read_text().splitlines() == expected, "all numbers")
+        wait_for(lambda: worker.request("GET", "/connectors/down/offsets")["offsets"], "an offset")
+        worker.request("POST", "/connectors/down/tasks/0/restart")
+        worker.wait_for_state("down", "RUNNING")
+        assert lines.read_text().splitlines() == expected
