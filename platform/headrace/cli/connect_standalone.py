@@ -49,7 +49,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="set a key of the worker, over the file; may be repeated",
     )
     parser.add_argument("worker", type=Path, metavar="worker.properties")
-    parser.add_argument("connectors", type=Path, nargs="*", metavar="connector.properties|json")
+    parser.add_argument("connectors", type=Path, nargs="*", default=[], metavar="connector.properties|json")
     return parser.parse_args(arguments)
 
 
