@@ -17,6 +17,7 @@ from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.segment import LOG_SUFFIX
 from headrace_broker.log.storage import Storage, is_passing
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
@@ -29,6 +30,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
 from headrace_broker.records.reader import read_columns
 from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.metadata_damage import damage_inside
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class MetadataLog:
         self._syncing: asyncio.Task[None] | None = None
         self.on_commit: Committed = _nobody
         self.epoch = 0
+        self._refuse_damage()
         self.log = PartitionLog.open(
             storage,
             self._directory,
@@ -61,6 +64,19 @@ class MetadataLog:
             now_ms(),
             was_closed_cleanly=directory.was_closed_cleanly,
         )
+
+    def _refuse_damage(self) -> None:
+        """Raises StartError before recovery would cut away records that were committed."""
+        if not self._storage.exists(self._directory):
+            return
+        for name in sorted(self._storage.listdir(self._directory)):
+            path = f"{self._directory}/{name}"
+            found = damage_inside(self._storage.read(path)) if name.endswith(LOG_SUFFIX) else None
+            if found is not None:
+                raise StartError(
+                    f"{path} is damaged at byte {found[0]}, with sound metadata behind it from byte {found[1]} on: "
+                    "put back a copy of it"
+                )
 
     @property
     def next_offset(self) -> int:

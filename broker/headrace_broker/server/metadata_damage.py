@@ -1,0 +1,44 @@
+"""Tells a torn end of the metadata log, which a crash leaves and recovery may cut, from damage inside it. Pure.
+
+Every metadata record is synced before it counts, so only the last append can be incomplete. A broken batch with a
+sound one behind it was written whole once: cutting there would forget topics that exist, and set their data aside.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatchError, read_header, verify_crc
+
+_MAGIC_OFFSET = 16
+_MAGIC = b"\x02"
+
+
+def damage_inside(log: bytes) -> tuple[int, int] | None:
+    """Where the first broken batch of a segment begins and where a sound one follows it; None when none does."""
+    broken = _end_of_sound_batches(log)
+    magic = log.find(_MAGIC, broken + 1 + _MAGIC_OFFSET)
+    while magic >= 0:
+        position = magic - _MAGIC_OFFSET
+        if _sound_batch(log, position) is not None:
+            return broken, position
+        magic = log.find(_MAGIC, magic + 1)
+    return None
+
+
+def _end_of_sound_batches(log: bytes) -> int:
+    position = 0
+    while (header := _sound_batch(log, position)) is not None:
+        position += header.size_bytes
+    return position
+
+
+def _sound_batch(log: bytes, position: int) -> BatchHeader | None:
+    if position + HEADER_SIZE > len(log) or log[position + _MAGIC_OFFSET] != _MAGIC[0]:
+        return None
+    try:
+        header = read_header(log, position)
+        if header.size_bytes < HEADER_SIZE or position + header.size_bytes > len(log):
+            return None
+        verify_crc(log, position, header)
+    except CorruptBatchError:
+        return None
+    return header
