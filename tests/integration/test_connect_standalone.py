@@ -399,11 +399,13 @@ def test_bad_connector_files_are_all_named(tmp_path: Path) -> None:
 
 def test_an_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
-    path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\n")
+    path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\nfile=${env:HEADRACE_NOT_SET}\n")
     worker = Worker(tmp_path, connectors=[path])
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 3
     assert re.search(r'c\.properties: .*\n?.*"topic"', result.stderr)
+    assert "tpic is ignored; did you mean topic?" in result.stderr
+    assert "${env:HEADRACE_NOT_SET} in file stands for nothing" in result.stderr
     assert "Traceback" not in result.stderr
 
 

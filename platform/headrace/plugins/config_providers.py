@@ -157,6 +157,15 @@ class EnvVarConfigProvider(ConfigProvider):
         return os.environ.get(key) if self._allowed.fullmatch(key) else None
 
 
+def unresolved_variables(properties: Mapping[str, str]) -> list[str]:
+    """One line for each variable that is still there after resolving: nobody knew its provider or its key."""
+    return [
+        f"{found[0]} in {name} stands for nothing and is left as it is: see config.providers of the worker file"
+        for name, text in properties.items()
+        for found in _VARIABLE.finditer(text)
+    ]
+
+
 class ConfigResolver:
     """Resolves variables with the providers of a worker. Keep it for one piece of work, then `close` it."""
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.plugins.config_providers import ConfigResolver
+from headrace.plugins.config_providers import ConfigResolver, unresolved_variables
 from headrace.runtime.channel import Channel
 from headrace.runtime.plugin_setup import SIMPLE_HEADER_CONVERTER, class_path, under, use_plugin_path
 from headrace.runtime.spec import ConnectorSpec
@@ -156,8 +156,10 @@ def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin
     """Check a connector configuration: REST's shape, with `type` and `warnings` beside. Raises ConnectError."""
     from headrace.plugins.validation import validate_connector
 
-    result = validate_connector(resolved(config, worker), worker, originals=config, plugin=plugin)
-    return {**result.as_json(), "type": result.type, "warnings": result.warnings}
+    values = resolved(config, worker)
+    result = validate_connector(values, worker, originals=config, plugin=plugin)
+    warnings = [*result.warnings, *unresolved_variables(values)]
+    return {**result.as_json(), "type": result.type, "warnings": warnings}
 
 
 async def check_worker(worker: dict[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.api.errors import ConfigError, ConnectError
-from headrace.plugins.config_providers import ConfigResolver, resolve_worker
+from headrace.plugins.config_providers import ConfigResolver, resolve_worker, unresolved_variables
 
 JAVA = "org.apache.kafka.common.config.provider."
 
@@ -30,6 +30,11 @@ def test_files(tmp_path: Path) -> None:
     assert resolve({"a": missing}) == {"a": missing}
     with pytest.raises(ConfigError, match="Could not read properties from file"):
         resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
+
+
+def test_variables_that_stand_for_nothing_are_told() -> None:
+    (line,) = unresolved_variables({"a": "x", "b": "jdbc:${env:HEADRACE_NOT_SET}/y", "c": "${topic}"})
+    assert line.startswith("${env:HEADRACE_NOT_SET} in b ")
 
 
 def test_directories(tmp_path: Path) -> None:
