@@ -175,7 +175,8 @@ class JdbcSourceConnector(SourceConnector):
         try:
             existing = self._dialect.table_names()
         except _database_errors(self._dialect) as error:
-            logger.warning("the database does not answer yet (%s): its tables are not checked", error)
+            reason = str(getattr(error, "orig", None) or error).partition("\n")[0]  # the driver's own words
+            logger.warning("the database does not answer yet (%s): its tables are not checked", reason)
             return
         for name in config.table_whitelist:
             if not any(_names(name, table) for table in existing):
