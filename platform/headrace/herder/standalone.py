@@ -7,10 +7,9 @@ each other; a connector that hangs holds up nobody else. No plug-in code runs he
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,36 +123,38 @@ class StandaloneHerder:
     ) -> bool:
         """Create or reconfigure a connector; True when it is new. Raises BadRequestError, AlreadyExistsError."""
         kind = await self._validated_kind(config)
-        while name in self._connectors:
-            if not replace:
-                raise AlreadyExistsError(f"Connector {name} already exists")
-            with contextlib.suppress(NotFoundError):  # deleted while its last change was waited for: it is a new one
-                async with self._changing(name) as connector:
-                    connector.target = target or connector.target
-                    await self._replace_config(connector, config, kind)
-                return False
-        connector = Connector(name, dict(config), target or TargetState.STARTED, kind)
-        self._connectors[name] = connector
+        existing = self._connectors.get(name)
+        if existing is not None and not replace:
+            raise AlreadyExistsError(f"Connector {name} already exists")
+        if existing is None:
+            connector = Connector(name, dict(config), target or TargetState.STARTED, kind)
+            self._connectors[name] = connector
+        else:
+            connector = existing
         async with connector.lock:
+            if existing is not None:
+                await self._stop_instance(connector)
+                connector.config, connector.kind = dict(config), kind
+                connector.target = target or connector.target
             await self._start(connector)
-        return True
+        return existing is None
 
     async def patch(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change some keys; None removes one (KIP-477). Raises NotFoundError, BadRequestError."""
-        while True:
-            before = self._get(name).config
-            config = {key: value for key, value in {**before, **changes}.items() if value is not None}
-            if config.setdefault("name", name) != name:
-                raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
-            kind = await self._validated_kind(config)
-            async with self._changing(name) as connector:
-                if connector.config is before:  # else somebody else's change came first: add this one to it
-                    await self._replace_config(connector, config, kind)
-                    return
+        config = dict(self._get(name).config)
+        for key, value in changes.items():
+            if value is None:
+                config.pop(key, None)
+            else:
+                config[key] = value
+        if config.setdefault("name", name) != name:
+            raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
+        await self.put(name, config)
 
     async def delete(self, name: str) -> None:
         """Stop a connector and forget it; its offsets stay. Raises NotFoundError."""
-        async with self._changing(name) as connector:
+        connector = self._get(name)
+        async with connector.lock:
             await self._stop_tasks(connector)
             await self._stop_instance(connector)
             self._connectors.pop(name, None)
@@ -161,7 +162,8 @@ class StandaloneHerder:
 
     async def set_target(self, name: str, target: TargetState) -> None:
         """Pause, resume or stop a connector. Raises NotFoundError."""
-        async with self._changing(name) as connector:
+        connector = self._get(name)
+        async with connector.lock:
             connector.target = target
             if target is TargetState.STOPPED:
                 await self._stop_tasks(connector)
@@ -175,7 +177,8 @@ class StandaloneHerder:
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> dict[str, Any]:
         """Restart what the request covers (KIP-745); the status as it was when it began. Raises NotFoundError."""
-        async with self._changing(name) as connector:
+        connector = self._get(name)
+        async with connector.lock:
             plan = self.board.plan_restart(name, include_tasks=include_tasks, only_failed=only_failed)
             if plan.connector:
                 self.board.set(name, None, State.RESTARTING)
@@ -194,9 +197,10 @@ class StandaloneHerder:
 
     async def restart_task(self, name: str, number: int) -> None:
         """Restart one task. Raises NotFoundError."""
-        async with self._changing(name) as connector:
-            if not 0 <= number < len(connector.task_configs):
-                raise NotFoundError(f"Task {name}-{number} not found")
+        connector = self._get(name)
+        if not 0 <= number < len(connector.task_configs):
+            raise NotFoundError(f"Task {name}-{number} not found")
+        async with connector.lock:
             self.board.set(name, number, State.RESTARTING)
             if (task := connector.tasks.pop(number, None)) is not None:
                 await self.worker.stop_tasks([task])
@@ -213,7 +217,8 @@ class StandaloneHerder:
 
     async def alter_offsets(self, name: str, offsets: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> bool:
         """Set offsets (None resets one); True when the connector says it took part. Raises HerderError."""
-        async with self._changing(name) as connector:
+        connector = self._get(name)
+        async with connector.lock:
             self._check_stopped(connector)
             took_part = await self._translated(
                 self.worker.alter_offsets(name, connector.config, [list(pair) for pair in offsets])
@@ -226,12 +231,12 @@ class StandaloneHerder:
 
     async def reset_offsets(self, name: str) -> bool:
         """Remove all offsets of a connector. Raises HerderError."""
-        async with self._changing(name) as connector:
-            self._check_stopped(connector)
-            if connector.kind == "sink":
-                took_part = await self._translated(self.worker.alter_offsets(name, connector.config, []))
-                await self._groups.reset(name, connector.config)
-                return bool(took_part)
+        connector = self._get(name)
+        self._check_stopped(connector)
+        if connector.kind == "sink":
+            took_part = await self._translated(self.worker.alter_offsets(name, connector.config, []))
+            await self._groups.reset(name, connector.config)
+            return bool(took_part)
         offsets = [(partition, None) for partition, _ in self._store.of_connector(name)]
         return await self.alter_offsets(name, list(offsets))
 
@@ -270,22 +275,16 @@ class StandaloneHerder:
 
     # the connector's lock is held in all of these
 
-    async def _replace_config(self, connector: Connector, config: Mapping[str, str], kind: str) -> None:
-        await self._stop_instance(connector)
-        connector.config, connector.kind = dict(config), kind
-        await self._start(connector)
-
     async def _start(self, connector: Connector) -> None:
         if connector.target is TargetState.STOPPED:
             await self._stop_tasks(connector)
+            self.board.set(connector.name, None, State.STOPPED)
+            return
         await self._start_instance(connector)
         await self._update_tasks(connector)
 
     async def _start_instance(self, connector: Connector) -> None:
         name = connector.name
-        if connector.target is TargetState.STOPPED:
-            self.board.set(name, None, State.STOPPED)
-            return
         generation = self.board.begin(name, None)
         if connector.target is TargetState.PAUSED:
             self.board.set(name, None, State.PAUSED)
@@ -310,7 +309,7 @@ class StandaloneHerder:
         if connector.instance is None or connector.target is TargetState.STOPPED:
             return
         try:
-            configs = await self.worker.task_configs(connector.instance)
+            configs = await self.worker.task_configs(connector.instance, int(connector.config.get("tasks.max", 1)))
         except (RemoteError, Hung, PeerGone) as error:
             log.error("%sNo task configurations, the next attempt follows: %s", logs.context(connector.name), error)
             connector.retry = self._in_background(self._retry_tasks(connector))
@@ -453,15 +452,6 @@ class StandaloneHerder:
             raise HerderError(error.message) from error
         except (Hung, PeerGone) as error:
             raise HerderError(str(error)) from error
-
-    @contextlib.asynccontextmanager
-    async def _changing(self, name: str) -> AsyncIterator[Connector]:
-        """A connector that nobody else changes meanwhile. Raises NotFoundError, also when it was deleted by then."""
-        connector = self._get(name)
-        async with connector.lock:
-            if self._get(name) is not connector:
-                raise NotFoundError(f"Connector {name} not found")
-            yield connector
 
     def _get(self, name: str) -> Connector:
         try:
