@@ -7,9 +7,10 @@ each other; a connector that hangs holds up nobody else. No plug-in code runs he
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import traceback
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,38 +124,36 @@ class StandaloneHerder:
     ) -> bool:
         """Create or reconfigure a connector; True when it is new. Raises BadRequestError, AlreadyExistsError."""
         kind = await self._validated_kind(config)
-        existing = self._connectors.get(name)
-        if existing is not None and not replace:
-            raise AlreadyExistsError(f"Connector {name} already exists")
-        if existing is None:
-            connector = Connector(name, dict(config), target or TargetState.STARTED, kind)
-            self._connectors[name] = connector
-        else:
-            connector = existing
+        while name in self._connectors:
+            if not replace:
+                raise AlreadyExistsError(f"Connector {name} already exists")
+            with contextlib.suppress(NotFoundError):  # deleted while its last change was waited for: it is a new one
+                async with self._changing(name) as connector:
+                    connector.target = target or connector.target
+                    await self._replace_config(connector, config, kind)
+                return False
+        connector = Connector(name, dict(config), target or TargetState.STARTED, kind)
+        self._connectors[name] = connector
         async with connector.lock:
-            if existing is not None:
-                await self._stop_instance(connector)
-                connector.config, connector.kind = dict(config), kind
-                connector.target = target or connector.target
             await self._start(connector)
-        return existing is None
+        return True
 
     async def patch(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change some keys; None removes one (KIP-477). Raises NotFoundError, BadRequestError."""
-        config = dict(self._get(name).config)
-        for key, value in changes.items():
-            if value is None:
-                config.pop(key, None)
-            else:
-                config[key] = value
-        if config.setdefault("name", name) != name:
-            raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
-        await self.put(name, config)
+        while True:
+            before = self._get(name).config
+            config = {key: value for key, value in {**before, **changes}.items() if value is not None}
+            if config.setdefault("name", name) != name:
+                raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
+            kind = await self._validated_kind(config)
+            async with self._changing(name) as connector:
+                if connector.config is before:  # else somebody else's change came first: add this one to it
+                    await self._replace_config(connector, config, kind)
+                    return
 
     async def delete(self, name: str) -> None:
         """Stop a connector and forget it; its offsets stay. Raises NotFoundError."""
-        connector = self._get(name)
-        async with connector.lock:
+        async with self._changing(name) as connector:
             await self._stop_tasks(connector)
             await self._stop_instance(connector)
             self._connectors.pop(name, None)
@@ -162,8 +161,7 @@ class StandaloneHerder:
 
     async def set_target(self, name: str, target: TargetState) -> None:
         """Pause, resume or stop a connector. Raises NotFoundError."""
-        connector = self._get(name)
-        async with connector.lock:
+        async with self._changing(name) as connector:
             connector.target = target
             if target is TargetState.STOPPED:
                 await self._stop_tasks(connector)
@@ -177,8 +175,7 @@ class StandaloneHerder:
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> dict[str, Any]:
         """Restart what the request covers (KIP-745); the status as it was when it began. Raises NotFoundError."""
-        connector = self._get(name)
-        async with connector.lock:
+        async with self._changing(name) as connector:
             plan = self.board.plan_restart(name, include_tasks=include_tasks, only_failed=only_failed)
             if plan.connector:
                 self.board.set(name, None, State.RESTARTING)
@@ -197,10 +194,9 @@ class StandaloneHerder:
 
     async def restart_task(self, name: str, number: int) -> None:
         """Restart one task. Raises NotFoundError."""
-        connector = self._get(name)
-        if not 0 <= number < len(connector.task_configs):
-            raise NotFoundError(f"Task {name}-{number} not found")
-        async with connector.lock:
+        async with self._changing(name) as connector:
+            if not 0 <= number < len(connector.task_configs):
+                raise NotFoundError(f"Task {name}-{number} not found")
             self.board.set(name, number, State.RESTARTING)
             if (task := connector.tasks.pop(number, None)) is not None:
                 await self.worker.stop_tasks([task])
@@ -217,8 +213,7 @@ class StandaloneHerder:
 
     async def alter_offsets(self, name: str, offsets: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> bool:
         """Set offsets (None resets one); True when the connector says it took part. Raises HerderError."""
-        connector = self._get(name)
-        async with connector.lock:
+        async with self._changing(name) as connector:
             self._check_stopped(connector)
             took_part = await self._translated(
                 self.worker.alter_offsets(name, connector.config, [list(pair) for pair in offsets])
@@ -231,12 +226,12 @@ class StandaloneHerder:
 
     async def reset_offsets(self, name: str) -> bool:
         """Remove all offsets of a connector. Raises HerderError."""
-        connector = self._get(name)
-        self._check_stopped(connector)
-        if connector.kind == "sink":
-            took_part = await self._translated(self.worker.alter_offsets(name, connector.config, []))
-            await self._groups.reset(name, connector.config)
-            return bool(took_part)
+        async with self._changing(name) as connector:
+            self._check_stopped(connector)
+            if connector.kind == "sink":
+                took_part = await self._translated(self.worker.alter_offsets(name, connector.config, []))
+                await self._groups.reset(name, connector.config)
+                return bool(took_part)
         offsets = [(partition, None) for partition, _ in self._store.of_connector(name)]
         return await self.alter_offsets(name, list(offsets))
 
@@ -275,16 +270,22 @@ class StandaloneHerder:
 
     # the connector's lock is held in all of these
 
+    async def _replace_config(self, connector: Connector, config: Mapping[str, str], kind: str) -> None:
+        await self._stop_instance(connector)
+        connector.config, connector.kind = dict(config), kind
+        await self._start(connector)
+
     async def _start(self, connector: Connector) -> None:
         if connector.target is TargetState.STOPPED:
             await self._stop_tasks(connector)
-            self.board.set(connector.name, None, State.STOPPED)
-            return
         await self._start_instance(connector)
         await self._update_tasks(connector)
 
     async def _start_instance(self, connector: Connector) -> None:
         name = connector.name
+        if connector.target is TargetState.STOPPED:
+            self.board.set(name, None, State.STOPPED)
+            return
         generation = self.board.begin(name, None)
         if connector.target is TargetState.PAUSED:
             self.board.set(name, None, State.PAUSED)
@@ -309,14 +310,14 @@ class StandaloneHerder:
         if connector.instance is None or connector.target is TargetState.STOPPED:
             return
         try:
-            configs = await self.worker.task_configs(connector.instance, int(connector.config.get("tasks.max", 1)))
+            configs = await self.worker.task_configs(connector.instance)
         except (RemoteError, Hung, PeerGone) as error:
+            if _is_too_many(error):
+                self.board.set(connector.name, None, State.FAILED, _trace(error))
+                log.error("%s%s", logs.context(connector.name), error)
+                return
             log.error("%sNo task configurations, the next attempt follows: %s", logs.context(connector.name), error)
             connector.retry = self._in_background(self._retry_tasks(connector))
-            return
-        if (complaint := _too_many(connector, len(configs))) is not None:
-            self.board.set(connector.name, None, State.FAILED, complaint)
-            log.error("%s%s", logs.context(connector.name), complaint)
             return
         if configs == connector.task_configs and connector.config == connector.applied_config:
             return
@@ -366,11 +367,11 @@ class StandaloneHerder:
                 if connector.instance is None:
                     return
                 try:
-                    maximum = int(connector.config.get("tasks.max", 1))
-                    await self.worker.task_configs(connector.instance, maximum)
+                    await self.worker.task_configs(connector.instance)
                 except (RemoteError, Hung, PeerGone) as error:
-                    log.error("%sStill no task configurations: %s", logs.context(connector.name), error)
-                    continue
+                    if not _is_too_many(error):
+                        log.error("%sStill no task configurations: %s", logs.context(connector.name), error)
+                        continue
                 connector.retry = None
                 await self._update_tasks(connector)
                 return
@@ -450,8 +451,19 @@ class StandaloneHerder:
             if error.kind in ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataError", "ConnectError"):
                 raise BadRequestError(error.message) from error
             raise HerderError(error.message) from error
+        except OverflowError as error:
+            raise BadRequestError(f"A number in the request is too large: {error}") from None
         except (Hung, PeerGone) as error:
             raise HerderError(str(error)) from error
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[Connector]:
+        """A connector that nobody else changes meanwhile. Raises NotFoundError, also when it was deleted by then."""
+        connector = self._get(name)
+        async with connector.lock:
+            if self._get(name) is not connector:
+                raise NotFoundError(f"Connector {name} not found")
+            yield connector
 
     def _get(self, name: str) -> Connector:
         try:
@@ -466,15 +478,8 @@ class StandaloneHerder:
         return task
 
 
-def _too_many(connector: Connector, count: int) -> str | None:
-    maximum = int(connector.config.get("tasks.max", 1))
-    if count <= maximum:
-        return None
-    text = f"The connector {connector.name} has generated {count} tasks, which is greater than {maximum}, the maximum"
-    if connector.config.get("tasks.max.enforce", "true").strip().lower() == "true":
-        return f"{text} number of tasks it is configured to create (tasks.max)."
-    log.warning("%s (tasks.max.enforce=false)", text)
-    return None
+def _is_too_many(error: BaseException) -> bool:
+    return isinstance(error, RemoteError) and error.kind == "TooManyTasksError"
 
 
 def _trace(error: BaseException) -> str:

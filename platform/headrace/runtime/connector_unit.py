@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
+class TooManyTasksError(Exception):
+    """A connector wants more tasks than `tasks.max`, and that is enforced (KIP-1004)."""
+
+
 class ConnectorUnit:
     """One instance: `task_configs`, `stop`."""
 
@@ -43,8 +47,8 @@ class ConnectorUnit:
     async def handle(self, method: str, arguments: list[Any]) -> Any:
         """Serve the worker's calls."""
         match method, arguments:
-            case "task_configs", [max_tasks]:
-                return await self._call(lambda: self._task_configs(max_tasks))
+            case "task_configs", []:
+                return await self._call(self._task_configs)
         raise ValueError(f"unknown call {method}")
 
     async def stop(self) -> None:
@@ -60,9 +64,19 @@ class ConnectorUnit:
         self._connector.context = _Context(self)
         self._connector.start(self._connector.config_model.parse(self._resolved))
 
-    def _task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        configs = self._connector.task_configs(max_tasks)
+    def _task_configs(self) -> list[dict[str, str]]:
+        maximum = int(self._resolved.get("tasks.max", 1))
+        configs = self._connector.task_configs(maximum)
+        if len(configs) > maximum:
+            self._complain_of_too_many(len(configs), maximum)
         return [self._completed(config) for config in configs]
+
+    def _complain_of_too_many(self, count: int, maximum: int) -> None:
+        name = self.spec.name
+        text = f"The connector {name} has generated {count} tasks, which is greater than {maximum}, the maximum"
+        if self._resolved.get("tasks.max.enforce", "true").strip().lower() == "true":
+            raise TooManyTasksError(f"{text} number of tasks it is configured to create (tasks.max).")
+        log.warning("%s (tasks.max.enforce=false)", text)
 
     def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
         """The task's configuration with what the platform adds, variables put back in the place of secrets."""

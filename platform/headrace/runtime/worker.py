@@ -113,10 +113,10 @@ class Worker:
             raise
         return instance
 
-    async def task_configs(self, instance: Instance, max_tasks: int) -> list[dict[str, str]]:
+    async def task_configs(self, instance: Instance) -> list[dict[str, str]]:
         """Ask a connector for its tasks' configurations. Raises RemoteError, Hung, PeerGone."""
         assert instance.host is not None
-        configs = await self._call(instance.host, "tell", instance.unit_id, "task_configs", [max_tasks])
+        configs = await self._call(instance.host, "tell", instance.unit_id, "task_configs", [])
         return [dict(config) for config in configs]
 
     async def stop_connector(self, instance: Instance) -> None:

@@ -1,0 +1,126 @@
+"""Changes of one connector that meet: each finds it whole, and nothing runs that nobody can name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.herder.errors import NotFoundError
+from headrace.herder.standalone import StandaloneHerder
+from headrace.herder.states import TargetState
+from headrace.runtime.worker import Instance
+from headrace.runtime.worker_config import WorkerConfig
+from headrace.stores.file_offsets import FileOffsetStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class SlowWorker:
+    """Every call lets the others run first; `running` is what has been started and not stopped."""
+
+    def __init__(self) -> None:
+        self.running: set[Instance] = set()
+        self.tasks = 2
+
+    async def validate(self, config: dict[str, str]) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"type": "source", "configs": []}
+
+    async def start_connector(self, name: str, config: dict[str, str], generation: int) -> Instance:
+        return await self._started(Instance(name, None, generation, ""))
+
+    async def task_configs(self, instance: Instance) -> list[dict[str, str]]:
+        await asyncio.sleep(0)
+        return [{} for _ in range(self.tasks)]
+
+    async def start_task(self, spec: Any, generation: int) -> Instance:
+        return await self._started(Instance(spec.connector, spec.number, generation, ""))
+
+    async def stop_connector(self, instance: Instance) -> None:
+        await self.stop_tasks([instance])
+
+    async def stop_tasks(self, instances: list[Instance]) -> None:
+        await asyncio.sleep(0)
+        self.running -= set(instances)
+
+    async def _started(self, instance: Instance) -> Instance:
+        await asyncio.sleep(0)
+        self.running.add(instance)
+        return instance
+
+
+CONFIG = {"connector.class": "C"}
+
+
+def make(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
+    herder = StandaloneHerder(
+        WorkerConfig.standalone({"key.converter": "K", "value.converter": "V", "bootstrap.servers": "none:1",
+                                 "offset.storage.file.filename": "unused"}),
+        FileOffsetStore(tmp_path / "offsets"),
+        "worker:1",
+        set(),
+    )  # fmt: skip
+    worker = SlowWorker()
+    herder.worker = worker  # type: ignore[assignment]
+    return herder, worker
+
+
+async def test_what_waits_for_a_deletion_finds_no_connector(tmp_path: Path) -> None:
+    herder, worker = make(tmp_path)
+    await herder.put("c", CONFIG)
+    outcomes = await asyncio.gather(
+        herder.delete("c"),
+        herder.set_target("c", TargetState.PAUSED),
+        herder.restart("c", include_tasks=True, only_failed=False),
+        herder.restart_task("c", 0),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes[1:]] == [NotFoundError] * 3
+    assert herder.names() == []
+    assert not worker.running
+
+
+async def test_a_put_that_waits_for_a_deletion_makes_the_connector_anew(tmp_path: Path) -> None:
+    herder, worker = make(tmp_path)
+    await herder.put("c", CONFIG)
+    await asyncio.gather(herder.put("c", CONFIG | {"a": "1"}), herder.delete("c"), herder.put("c", CONFIG | {"a": "2"}))
+    assert herder.names() == ["c"]
+    assert len(worker.running) == 3  # the connector and its two tasks
+    await herder.delete("c")
+    assert not worker.running
+
+
+async def test_patches_at_once_are_all_kept(tmp_path: Path) -> None:
+    herder, _ = make(tmp_path)
+    await herder.put("c", CONFIG)
+    await asyncio.gather(*(herder.patch("c", {f"key{n}": "x"}) for n in range(5)))
+    assert set(herder.config_of("c")) == {"connector.class", "name", *(f"key{n}" for n in range(5))}
+
+
+async def test_a_task_that_a_reconfiguration_took_away_is_not_there(tmp_path: Path) -> None:
+    herder, worker = make(tmp_path)
+    await herder.put("c", CONFIG)
+    worker.tasks = 1
+    change = asyncio.ensure_future(herder.put("c", CONFIG | {"a": "1"}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # now it holds the connector
+    with pytest.raises(NotFoundError, match="Task c-1 not found"):
+        await herder.restart_task("c", 1)
+    await change
+    assert [task["id"] for task in herder.status("c")["tasks"]] == [0]
+
+
+async def test_a_stopped_connector_stays_so_when_it_is_restarted(tmp_path: Path) -> None:
+    herder, worker = make(tmp_path)
+    await herder.put("c", CONFIG, target=TargetState.STOPPED)
+    await herder.restart("c", include_tasks=True, only_failed=False)
+    assert herder.status("c")["connector"]["state"] == "STOPPED"
+    assert not worker.running
