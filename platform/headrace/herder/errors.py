@@ -41,6 +41,12 @@ class ConflictError(HerderError):
     status = 409
 
 
+class PayloadTooLargeError(HerderError):
+    """The request is larger than any that makes sense."""
+
+    status = 413
+
+
 class RequestTimeoutError(HerderError):
     """It took too long."""
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.herder.errors import BadRequestError, HerderError, RequestTimeoutError
+from headrace.herder.errors import BadRequestError, HerderError, PayloadTooLargeError, RequestTimeoutError
 from headrace.metrics import logs
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 90.0
+BODY_SIZE_MAX = 16 << 20
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -27,8 +28,9 @@ def answer(endpoint: Endpoint) -> Endpoint:
     """An endpoint within the request's time limit, its errors in Connect's shape."""
 
     async def answered(request: Request) -> Response:
-        try:
-            return await asyncio.wait_for(endpoint(request), REQUEST_TIMEOUT_S)
+        operation = asyncio.ensure_future(endpoint(request))
+        try:  # shielded: what has begun is never left half done
+            return await asyncio.wait_for(asyncio.shield(operation), REQUEST_TIMEOUT_S)
         except TimeoutError:
             return failure(RequestTimeoutError.status, "Request timed out. The operation may still complete.")
         except HerderError as error:
@@ -53,10 +55,15 @@ async def http_error(_request: Request, error: Exception) -> Response:
 
 
 async def body_of(request: Request) -> Any:
-    """The JSON body. Raises BadRequestError."""
+    """The JSON body. Raises BadRequestError, PayloadTooLargeError."""
+    body = bytearray()
+    async for block in request.stream():
+        body += block
+        if len(body) > BODY_SIZE_MAX:
+            raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
     try:
-        return json.loads(await request.body())
-    except (ValueError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(body)  # strict: no NaN, no halves of surrogate pairs
+    except (ValueError, RecursionError) as error:
         raise BadRequestError(f"The request's body is no JSON: {error}") from None
 
 
