@@ -188,7 +188,7 @@ class Registry:
         for module_name in _loose_modules(directory):
             try:
                 module = importlib.import_module(module_name)
-            except Exception as error:  # noqa: BLE001 - one broken file must not hide the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - one broken file must not hide the others
                 self._problem(f"plugin.path: {directory / module_name}: {type(error).__name__}: {error}")
                 continue
             self._add_classes(module)

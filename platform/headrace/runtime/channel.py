@@ -120,7 +120,7 @@ class Channel(asyncio.Protocol):
     async def _serve(self, kind: int, number: int, method: str, arguments: list[Any]) -> None:
         try:
             result = await self._handler(method, arguments)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a plug-in's exit is its own affair
             if kind == _NOTICE:
                 log.exception("Notice %s failed", method)
             else:

@@ -191,7 +191,7 @@ class TaskUnit:
         for end in (self.finish, self.release_task):
             try:
                 end()
-            except Exception:
+            except BaseException:
                 log.exception("Task %s could not end in good order", self.spec.name)
         self._report(state, trace)
         self.loop.call_soon_threadsafe(self._has_ended)

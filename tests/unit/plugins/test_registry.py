@@ -107,6 +107,7 @@ def test_plugin_path(plugin_path: Path) -> None:
 
 def test_a_broken_file_is_named_and_harms_nobody(plugin_path: Path) -> None:
     (plugin_path / "acme_broken.py").write_text("import headrace\nraise RuntimeError('boom')")
+    (plugin_path / "acme_exits.py").write_text("import headrace, sys\nsys.exit(5)")
     (plugin_path / "acme_fine.py").write_text(TRANSFORM.format(name="AcmeFine"))
     registry = Registry((str(plugin_path), str(plugin_path / "missing")))
     assert registry.find(Kind.TRANSFORM, "AcmeFine").__name__ == "AcmeFine"
