@@ -221,6 +221,9 @@ def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")
     elif not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?", master):
         yield ConfigError("spark.master", master, "only Spark on this machine is supported yet: local[*] or local[N]")
+    memory = properties.get("spark.driver.memory", "2g").strip()
+    if not re.fullmatch(r"\d+[kmgKMG]", memory):
+        yield ConfigError("spark.driver.memory", memory, "must be a number with k, m or g behind it, such as 2g")
     for name in _FIXED_SPARK_KEYS:
         if name in properties:
             yield ConfigError(name, properties[name], "the tables' types depend on it, so the connector sets it itself")

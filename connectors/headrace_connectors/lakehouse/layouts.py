@@ -190,7 +190,8 @@ class Layouts:
             more = f" (and {len(changes) - 1} more changes)" if len(changes) > 1 else ""
             raise SchemaChangedError(
                 f"{place}: the schema changed: the {what} of field {name} was {old} (since {learned.place})"
-                f" and is {new}{more}; load the records from here on into another table (lakehouse.table.name.format)"
+                f" and is {new}{more}; a table keeps the columns of its first record: send records of the new form to a"
+                " topic of their own"
             )
 
 

@@ -127,6 +127,7 @@ class SparkProcess:
         started = time.monotonic()
         # py4j logs what a callback raises; the query raises it to the task, which logs it.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_not_from_py4j)  # some of it goes to the root logger
         java = find_java(os.environ)
         _log.info("Spark starts on Java %s (%s, %s)", java.version, java.found_by, java.executable)
         shutil.rmtree(self._local_dir, ignore_errors=True)  # what a killed JVM left
@@ -241,6 +242,10 @@ class SparkProcess:
         except Exception as error:  # py4j and Spark raise what they like
             self.kill()
             raise SparkStartError(f"Spark's session did not start: {error}\n{self.output()}") from error
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _collector(extra_options: list[str]) -> list[str]:

@@ -44,6 +44,7 @@ class LakehouseSinkTask(SelfReadingSinkTask):
         self._stopping = threading.Event()
         self._changed = threading.Event()  # stop, pause or resume was asked for
         self._paused = False
+        self._spark: SparkProcess | None = None
 
     def start(self, config: LakehouseSinkConfig) -> None:
         """Check what only the task sees: the converter in force. Raises ConfigErrors."""
@@ -62,10 +63,11 @@ class LakehouseSinkTask(SelfReadingSinkTask):
 
     def run(self) -> None:
         """Work until `stop`; Spark's JVM lives as long as this call."""
-        from headrace_connectors.lakehouse.session import SparkProcess
+        from headrace_connectors.lakehouse.session import SparkProcess, SparkStartError
 
         checkpoints = self._config.checkpoint_root(self._name)
         spark = SparkProcess(self._config.spark_conf(), f"headrace {self._name}", checkpoints / "spark")
+        self._spark = spark
         try:
             while not self._stopping.is_set():
                 self._changed.clear()
@@ -73,6 +75,9 @@ class LakehouseSinkTask(SelfReadingSinkTask):
                     self._changed.wait()
                 else:
                     self._run_query(spark, checkpoints)
+        except SparkStartError:
+            if not self._stopping.is_set():  # else `stop` cut the start short
+                raise
         finally:
             spark.stop()
 
@@ -80,6 +85,8 @@ class LakehouseSinkTask(SelfReadingSinkTask):
         """Let `run` end: the batch under way is given up, or finished when its commit has begun."""
         self._stopping.set()
         self._changed.set()
+        if self._spark is not None and self._spark.session is None:
+            self._spark.kill()  # it takes seconds to start, and nobody will need it
 
     def pause(self) -> None:
         """End the query; Spark stays warm."""
