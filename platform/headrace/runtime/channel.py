@@ -127,13 +127,34 @@ class Channel(asyncio.Protocol):
                 trace = "".join(traceback.format_exception(error))
                 self._send([_ERROR, number, type(error).__name__, str(error), trace, getattr(error, "details", None)])
             return
-        if kind == _CALL:
+        if kind != _CALL:
+            return
+        try:
             self._send([_RESULT, number, result])
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            self._send(
+                [_ERROR, number, type(error).__name__, f"The answer to {method} cannot be sent: {error}", "", None]
+            )
 
     def _send(self, message: list[Any]) -> None:
         if self._transport is None or self.closed.is_set() or self._transport.is_closing():
             raise PeerGone("the other process is gone")
-        frame = self._encoder.encode(message)
+        try:
+            frame = self._encoder.encode(message)
+        except UnicodeEncodeError:  # a file name that is not UTF-8, say, in an error's text
+            frame = self._encoder.encode(_as_utf8(message))
         if len(frame) > FRAME_SIZE_MAX:
             raise ValueError(f"a message of {len(frame)} bytes is too large")
         self._transport.writelines([len(frame).to_bytes(4, "big"), frame])
+
+
+def _as_utf8(value: Any) -> Any:
+    """The same with what has no UTF-8 (halves of surrogate pairs) written as an escape."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list() | tuple():
+            return [_as_utf8(item) for item in value]
+        case dict():
+            return {_as_utf8(key): _as_utf8(item) for key, item in value.items()}
+    return value

@@ -7,6 +7,7 @@ call into a child has a time limit, and a child that exceeds it is killed and re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import signal
@@ -236,6 +237,13 @@ class Worker:
                 f"{host.name} did not answer {method} within connector.validation.timeout.ms="
                 f"{self.config['connector.validation.timeout.ms']}; its process was killed"
             ) from None
+        except PeerGone:
+            with contextlib.suppress(TimeoutError):
+                status = await asyncio.wait_for(asyncio.shield(host.ended), EXIT_TIMEOUT_S)
+                raise PeerGone(
+                    f"The process of {host.name} ended during {method}: {_describe_status(status)}"
+                ) from None
+            raise
 
     async def _stop(self, instances: list[Instance], timeout_s: float) -> None:
         running = [instance for instance in instances if not instance.stopping and not instance.ended]
