@@ -118,8 +118,8 @@ class SparkProcess:
         self._output: collections.deque[str] = collections.deque(maxlen=60)
         self.session: Any = None
 
-    def start(self) -> Any:
-        """Start the JVM and return the SparkSession.
+    def start(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
+        """Start the JVM and return the SparkSession; give up once `is_stopping`.
 
         Call it on the thread that works with Spark until the end: the kernel kills the JVM when that thread is gone.
         Raises JavaNotFoundError, SparkStartError.
@@ -135,7 +135,7 @@ class SparkProcess:
         with tempfile.TemporaryDirectory(dir=self._local_dir) as directory:
             info = Path(directory) / "gateway"
             self._jvm = self._launch(java, info)
-            port, secret = self._await_gateway(info)
+            port, secret = self._await_gateway(info, is_stopping)
         # Python workers run on this interpreter; pyspark would take whatever `python3` is on the PATH.
         with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, PYSPARK_PYTHON=sys.executable):
             self.session = self._connect()
@@ -216,11 +216,13 @@ class SparkProcess:
                 self._output.append(text)
                 _log.debug("spark: %s", text)
 
-    def _await_gateway(self, info: Path) -> tuple[int, str]:
+    def _await_gateway(self, info: Path, is_stopping: Callable[[], bool]) -> tuple[int, str]:
         """Wait until the JVM has written its port and secret; it moves the finished file into place."""
         assert self._jvm is not None
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not info.exists():
+            if is_stopping():
+                self.kill()
             if self._jvm.poll() is not None:
                 raise SparkStartError(f"Spark's JVM exited with {self._jvm.returncode} at start:\n{self.output()}")
             if time.monotonic() > deadline:

@@ -109,7 +109,7 @@ class LakehouseSinkTask(SelfReadingSinkTask):
             )
             position = query.find_position()
             generation = _new_generation(checkpoints)
-            query.start(spark.session or spark.start(), position, checkpoints, generation)
+            query.start(spark.session or spark.start(self._stopping.is_set), position, checkpoints, generation)
             query.await_end(self._changed)
         except SourceUnavailableError as error:
             _log.warning("%s; trying again", error)
