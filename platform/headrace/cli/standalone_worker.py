@@ -239,6 +239,7 @@ def _connector_files(paths: Sequence[Path]) -> list[ConnectorFile]:
 def _offset_store(config: WorkerConfig) -> FileOffsetStore:
     store = FileOffsetStore(Path(config["offset.storage.file.filename"]))
     try:
+        store.lock()
         store.load()
     except OffsetFileError as error:
         raise CannotStart(PREPARING, [str(error)]) from None

@@ -1,15 +1,16 @@
 """The standalone worker's offset store: one file in Apache's own format, which both Connects can take over.
 
 Guarantee: the file on disk is always a whole one. It is written beside, synced, and renamed over the old, so a
-kill -9 or a power cut leaves either the old offsets or the new. The worker process owns it; nobody else writes.
+kill -9 or a power cut leaves either the old offsets or the new. The worker process owns it, by a lock.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from headrace.stores import java_hashmap
 from headrace.stores.offset_keys import Offset, Partition, canonical, decode_key, decode_value, encode_key, encode_value
@@ -24,8 +25,30 @@ class FileOffsetStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: BinaryIO | None = None
         self._entries: dict[bytes | None, bytes | None] = {}
         self._keys: dict[tuple[str, str], bytes] = {}  # (connector, canonical partition) -> the key bytes in use
+
+    def lock(self) -> None:
+        """Keep other workers from the file until `close`, or this process's end. Raises OffsetFileError."""
+        beside = self.path.with_name(self.path.name + ".lock")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = open(beside, "ab")  # noqa: SIM115 - held until the process ends
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise OffsetFileError(
+                f"offset.storage.file.filename: {self.path} is in use by another worker, which holds the lock "
+                f"{beside}: stop that worker, or name another file"
+            ) from None
+        except OSError as error:
+            raise OffsetFileError(f"offset.storage.file.filename: cannot write {beside}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let others have the file."""
+        if self._lock is not None:
+            self._lock.close()
 
     def load(self) -> None:
         """Read the file; a missing or empty one means no offsets. Raises OffsetFileError."""
@@ -45,7 +68,7 @@ class FileOffsetStore:
     def of_connector(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """All (partition, offset) of a connector."""
         found = []
-        for (owner, _), key in self._keys.items():
+        for (owner, _), key in list(self._keys.items()):  # a write may be under way in its thread
             if owner == connector and (offset := decode_value(self._entries.get(key))) is not None:
                 found.append((decode_key(key)[1], offset))
         return found

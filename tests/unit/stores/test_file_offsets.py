@@ -70,3 +70,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OffsetFileError, match="No space left"):
         store.write("c", [({"a": 1}, {"n": 2})])
     assert store.path.read_bytes() == before
+
+
+def test_two_workers_cannot_have_the_same_file(tmp_path: Path) -> None:
+    first, second = FileOffsetStore(tmp_path / "offsets"), FileOffsetStore(tmp_path / "offsets")
+    first.lock()
+    try:
+        with pytest.raises(OffsetFileError, match="offsets is in use by another worker"):
+            second.lock()
+        first.close()
+        second.lock()
+    finally:
+        second.close()
