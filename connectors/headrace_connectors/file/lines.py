@@ -12,7 +12,7 @@ class LineCutter:
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        self._held = b""  # the beginning of a line
+        self._held = bytearray()  # the beginning of a line
         self._lines: list[str] = []
         self._sizes: list[int] | None = None  # bytes of each line with its end; None: characters + 1
         self._next = 0
@@ -29,15 +29,18 @@ class LineCutter:
 
     def feed(self, block: bytes) -> None:
         """Add bytes; only when no line is waiting."""
-        data = self._held + block if self._held else block
+        if b"\n" not in block and b"\r" not in block and not self._held.endswith(b"\r"):
+            self._held += block  # a very long line is not copied for each of its blocks
+            return
+        data = bytes(self._held + block) if self._held else block
         has_returns = b"\r" in data
         end = data.rfind(b"\n") + 1
         if has_returns:
             end = max(end, data.rfind(b"\r", 0, len(data) - 1) + 1)
         if end == 0:
-            self._held = data
+            self._held = bytearray(data)
             return
-        complete, self._held = data[:end], data[end:]
+        complete, self._held = data[:end], bytearray(data[end:])
         self._next = 0
         if has_returns:
             self._cut_any(complete)

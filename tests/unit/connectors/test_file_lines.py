@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from headrace_connectors.file.lines import LineCutter
@@ -47,3 +49,13 @@ def test_bytes_that_are_no_utf_8_are_replaced_and_counted() -> None:
     cutter.feed(b"a\xffb\nc\n")
     assert cutter.take(1) == ["a\ufffdb"]
     assert cutter.position == 4
+
+
+def test_a_very_long_line_is_not_copied_again_and_again() -> None:
+    cutter, block = LineCutter(), b"x" * 16_384
+    started = time.process_time()
+    for _ in range(2048):
+        cutter.feed(block)
+    cutter.feed(b"\r\n")
+    assert cutter.take(1) == ["x" * (2048 * 16_384)]
+    assert time.process_time() - started < 2  # copying each time: 32 GB
