@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.text import java_strings
 from headrace_connectors.file.config import FileStreamSinkConfig
+
+log = logging.getLogger(__name__)
 
 _STDOUT = 1
 
@@ -27,22 +30,30 @@ class FileStreamSinkTask(SinkTask):
     def start(self, config: FileStreamSinkConfig) -> None:
         """Open the file."""
         self._file = config.file
-        if config.file:
-            try:
-                self._descriptor = os.open(config.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            except OSError as error:
-                raise ConnectError(f"Couldn't find or create file '{config.file}': {error.strerror}") from error
+        self._open()
 
     def put_batch(self, batch: SinkBatch) -> None:
         """Write a batch by one system call, so that tasks do not mix within lines."""
         lines = java_strings(batch.value_schema, batch.values)
         data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+        if self._file and os.fstat(self._descriptor).st_nlink == 0:
+            log.warning("File %s was deleted: it is made anew", self._file)
+            self.stop()
+            self._open()
         try:
             written = os.write(self._descriptor, data)
             while written < len(data):  # a full pipe, or a disk that has only just room
                 written += os.write(self._descriptor, data[written:])
         except OSError as error:
             raise ConnectError(f"Cannot write to {self._file or 'standard output'}: {error.strerror}") from error
+
+    def _open(self) -> None:
+        if not self._file:
+            return
+        try:
+            self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise ConnectError(f"Couldn't find or create file '{self._file}': {error.strerror}") from error
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Everything has been handed to the operating system by `put_batch`."""

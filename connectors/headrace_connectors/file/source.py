@@ -44,6 +44,7 @@ class FileStreamSourceTask(SourceTask):
         self._config = config
         self._partition = {"filename": config.file}
         self._said_missing = False
+        self._said_changed = ""
         offset = self.context.offsets.read(self._partition) if config.file else None
         self._cutter = LineCutter(_position_of(config.file, offset))
 
@@ -79,6 +80,7 @@ class FileStreamSourceTask(SourceTask):
         if block:
             self._cutter.feed(block)
         elif self._config.file:
+            self._look_at(self._config.file)
             self._stopping.wait(WAIT_S)
         return self._cutter.waiting > 0
 
@@ -90,6 +92,23 @@ class FileStreamSourceTask(SourceTask):
         if not block and self._descriptor == _STDIN:
             self._stopping.wait(WAIT_S)
         return block
+
+    def _look_at(self, file: str) -> None:
+        """Nothing more to read: say so, once, when that is because somebody else has cut or replaced the file."""
+        assert self._descriptor is not None
+        ours = os.fstat(self._descriptor)
+        try:
+            replaced = not os.path.samestat(ours, os.stat(file))
+        except OSError:
+            replaced = True
+        changed = "deleted or replaced" if replaced else "cut" if ours.st_size < self._cutter.position else ""
+        if changed and changed != self._said_changed:
+            log.warning(
+                "File %s was %s after %d bytes were read. What is in it now below that is not read: restart the task "
+                "to go on in it from there, or stop the connector and reset its offsets to read it from its beginning",
+                file, changed, self._cutter.position,
+            )  # fmt: skip
+        self._said_changed = changed
 
     def _open(self) -> bool:
         file = self._config.file

@@ -1,0 +1,56 @@
+"""The file tasks when somebody else deletes, cuts or replaces the file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.api.errors import ConnectError
+from headrace.data.batch import SinkBatch
+from headrace_connectors.file.config import FileStreamSinkConfig, FileStreamSourceConfig
+from headrace_connectors.file.sink import FileStreamSinkTask
+from headrace_connectors.file.source import FileStreamSourceTask
+
+
+def batch(*values: str) -> SinkBatch:
+    return SinkBatch("t", list(values), partition=0, offsets=list(range(len(values))), timestamps=0)
+
+
+def test_a_deleted_output_is_made_anew(tmp_path: Path) -> None:
+    file = tmp_path / "deeper" / "out"
+    file.parent.mkdir()
+    task = FileStreamSinkTask()
+    task.start(FileStreamSinkConfig.parse({"file": str(file)}))
+    task.put_batch(batch("one"))
+    file.unlink()
+    task.put_batch(batch("two"))
+    assert file.read_text() == "two\n"
+    file.unlink()
+    file.parent.rmdir()
+    with pytest.raises(ConnectError, match="Couldn't find or create file"):
+        task.put_batch(batch("three"))
+    task.stop()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_cut_or_replaced_input_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, replaced: bool
+) -> None:
+    file = tmp_path / "in"
+    file.write_text("one\ntwo\n")
+    task = FileStreamSourceTask()
+    task.context = SimpleNamespace(offsets=SimpleNamespace(read=lambda _: None))
+    task.start(FileStreamSourceConfig.parse({"file": str(file), "topic": "t"}))
+    task.wake_up()  # no waits
+    assert task.poll() is not None
+    if replaced:
+        file.unlink()
+    file.write_text("1\n")
+    with caplog.at_level(logging.WARNING):
+        assert [task.poll() for _ in range(3)] == [None] * 3
+    [message] = [record.getMessage() for record in caplog.records]
+    assert f"was {'deleted or replaced' if replaced else 'cut'} after 8 bytes" in message
+    task.stop()
