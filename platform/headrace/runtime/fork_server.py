@@ -8,7 +8,7 @@ Its children get SIGKILL from the kernel should the fork server itself die.
 
 The control socket is SOCK_SEQPACKET: one message a packet, JSON. From the worker: `{"spawn": n, "name": text}` with
 the child's end of a socket pair as ancillary data, `{"kill": pid}`. To the worker: `{"ready": pid}`,
-`{"spawned": n, "pid": pid}`, `{"exited": pid, "status": code}` (negative = signal).
+`{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}`, `{"exited": pid, "status": code}` (negative = signal).
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ class ForkServer:
         return True
 
     def _spawn(self, number: int, name: str, channel: int) -> None:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or no more processes: this child is not to be had, the others live on
+            os.close(channel)
+            self._send({"failed": number, "error": f"no process for {name} can be had: {error.strerror}"})
+            return
         if pid == 0:
             self._become_child(name, channel)
         os.close(channel)

@@ -24,6 +24,7 @@ from headrace.runtime.fork_server import MESSAGE_SIZE_MAX
 
 log = logging.getLogger(__name__)
 
+SPAWNS_MAX = 32  # under way at once: no more packets wait in the control socket than it can hold
 NAME_LENGTH_MAX = 64  # only shown; the system shows fewer still
 
 
@@ -54,7 +55,8 @@ class Processes:
         self._numbers = itertools.count(1)
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        self._spawning: dict[int, asyncio.Future[int]] = {}
+        self._spawning: dict[int, tuple[HostProcess, asyncio.Future[None]]] = {}
+        self._room = asyncio.Semaphore(SPAWNS_MAX)
         self._living: dict[int, HostProcess] = {}
         self._closing = False
         self._ready: asyncio.Future[None] | None = None
@@ -77,22 +79,32 @@ class Processes:
         loop.add_reader(ours.fileno(), self._receive)
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
-        """Fork a child that serves `headrace.runtime.host`; `handler` answers what it asks of the worker."""
+        """Fork a child that serves `headrace.runtime.host`; `handler` answers what it asks of the worker.
+
+        Raises OSError when no process can be had.
+        """
         assert self._control is not None
         assert self._ready is not None
         await asyncio.shield(self._ready)
         host = HostProcess(name)
-        number = next(self._numbers)
-        spawned: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._spawning[number] = spawned
         ours, theirs = socket.socketpair()
-        with theirs:
-            request = json.dumps({"spawn": number, "name": name[:NAME_LENGTH_MAX]}).encode()
-            socket.send_fds(self._control, [request], [theirs.fileno()])
-        host.pid = await spawned
-        self._living[host.pid] = host
+        try:
+            await self._spawn(host, theirs)
+        except BaseException:
+            ours.close()
+            raise
         host.channel = await Channel.open(ours, handler)
         return host
+
+    async def _spawn(self, host: HostProcess, theirs: socket.socket) -> None:
+        with theirs:
+            async with self._room:
+                number, spawned = next(self._numbers), asyncio.get_running_loop().create_future()
+                self._spawning[number] = host, spawned
+                request = json.dumps({"spawn": number, "name": host.name[:NAME_LENGTH_MAX]}).encode()
+                assert self._control is not None
+                socket.send_fds(self._control, [request], [theirs.fileno()])
+                await spawned
 
     async def close(self) -> None:
         """End whatever is still running below this worker."""
@@ -132,11 +144,18 @@ class Processes:
             case {"ready": _} if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
             case {"spawned": number, "pid": pid}:
-                if (spawned := self._spawning.pop(number, None)) is not None and not spawned.done():
-                    spawned.set_result(pid)
+                host, spawned = self._spawning.pop(number)
+                host.pid = pid
+                self._living[pid] = host  # now, since the next message may be that it has ended
+                if not spawned.done():
+                    spawned.set_result(None)
+            case {"failed": number, "error": error}:
+                _, spawned = self._spawning.pop(number)
+                if not spawned.done():
+                    spawned.set_exception(ChildProcessError(error))
             case {"exited": pid, "status": status}:
-                if (host := self._living.pop(pid, None)) is not None:
-                    host._has_ended(status)
+                if (ended := self._living.pop(pid, None)) is not None:
+                    ended._has_ended(status)
 
     def _fork_server_died(self) -> None:
         assert self._control is not None
@@ -149,7 +168,7 @@ class Processes:
         for host in self._living.values():
             host._has_ended(-signal.SIGKILL)
         self._living.clear()
-        for spawned in self._spawning.values():
+        for _, spawned in self._spawning.values():
             if not spawned.done():
                 spawned.set_exception(ChildProcessError(f"the fork server died (status {status})"))
         self._spawning.clear()

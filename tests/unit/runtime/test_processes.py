@@ -1,0 +1,107 @@
+"""Children that cannot be had, or that end as soon as they begin: told, and nobody else's affair."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.runtime.fork_server import ForkServer
+from headrace.runtime.processes import SPAWNS_MAX, HostProcess, Processes
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def control() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The worker's end and the fork server's."""
+    worker, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with worker, server:
+        worker.setblocking(False)
+        server.setblocking(False)
+        yield worker, server
+
+
+async def _handler(method: str, arguments: list[Any]) -> Any:
+    raise AssertionError(method)
+
+
+def _processes(control: socket.socket) -> Processes:
+    processes = Processes()
+    processes._control = control
+    processes._ready = asyncio.get_running_loop().create_future()
+    processes._ready.set_result(None)
+    return processes
+
+
+def _requests(server: socket.socket) -> list[int]:
+    """The numbers of the children that are asked for; their channels are closed."""
+    numbers: list[int] = []
+    while True:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(server, 4096, 1)
+        except BlockingIOError:
+            return numbers
+        os.close(descriptors[0])
+        numbers.append(json.loads(packet)["spawn"])
+
+
+async def test_a_child_that_cannot_be_forked_is_told(control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, server = control
+
+    def no_fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", no_fork)
+    processes = _processes(worker)
+    spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    ForkServer(server, os.getpid())._serve_one()
+    processes._receive()
+    with pytest.raises(OSError, match="no process for task-0 can be had: Resource temporarily unavailable"):
+        await spawning
+
+
+async def test_a_child_that_ends_at_once_has_ended(control: Any) -> None:
+    worker, server = control
+    processes = _processes(worker)
+    spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    [number] = _requests(server)
+    server.send(json.dumps({"spawned": number, "pid": 0x7FFFFFF0}).encode())
+    server.send(json.dumps({"exited": 0x7FFFFFF0, "status": 3}).encode())
+    processes._receive()
+    host: HostProcess = await spawning
+    assert await asyncio.wait_for(host.ended, 5) == 3
+    await host.channel.closed.wait()
+
+
+async def test_many_children_wait_for_their_turn(control: Any) -> None:
+    worker, server = control
+    processes = _processes(worker)
+    spawning = [asyncio.ensure_future(processes.spawn(f"task-{n}", _handler)) for n in range(2000)]
+    asked: list[int] = []
+    while len(asked) < len(spawning):
+        for _ in range(3):
+            await asyncio.sleep(0)
+        numbers = _requests(server)
+        assert 0 < len(numbers) <= SPAWNS_MAX
+        asked += numbers
+        for number in numbers:
+            server.send(json.dumps({"failed": number, "error": "none"}).encode())
+        processes._receive()
+    outcomes = await asyncio.gather(*spawning, return_exceptions=True)
+    assert {str(outcome) for outcome in outcomes} == {"none"}
