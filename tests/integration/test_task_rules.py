@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from support.topics import end_offset, read_topic, write_topic
-from support.worker import Worker, wait_for
+from support.worker import RestError, Worker, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -108,6 +109,12 @@ class CountingSource(_Journal, SourceConnector):
         self.config = config
     def task_configs(self, max_tasks):
         return [self.config.originals] * (3 if self.config.mode == "too many" else 1)
+
+class HangingValidation(JournalSink):
+    def validate(self, props, values):
+        with open(props["journal"], "a") as file:
+            file.write('["validate"]\\n')
+        time.sleep(600)
 
 class FailOdd(Transformation):
     def apply(self, record):
@@ -276,3 +283,25 @@ def test_offsets_are_not_committed_before_the_acknowledgement(worker: Worker) ->
     assert worker.request("GET", "/connectors/source/offsets") == {"offsets": []}
     worker.request("POST", "/connectors/source/tasks/0/restart")
     worker.wait_for_task_state("source", 0, "FAILED")
+
+
+def test_a_validation_that_hangs_holds_up_nobody_else(worker: Worker) -> None:
+    config = {"connector.class": "HangingValidation", "topics": "t", "journal": str(worker.directory / "journal")}
+    with ThreadPoolExecutor(1) as beside, contextlib.suppress(OSError):
+        hanging = beside.submit(worker.create, "hanging", config)
+        wait_for(lambda: bool(entries(worker, "validate")), "the validation has begun")
+        started = time.monotonic()
+        sink(worker, "t")
+        assert time.monotonic() - started < 10
+        assert not hanging.done()
+        worker.kill_group()
+        hanging.result()
+
+
+def test_offsets_that_are_none_are_refused(worker: Worker) -> None:
+    sink(worker, "t")
+    worker.request("PUT", "/connectors/sink/stop")
+    for partition in ({"kafka_topic": "t", "kafka_partition": "x"}, {"kafka_topic": "t", "kafka_partition": [1]}):
+        with pytest.raises(RestError) as caught:
+            worker.request("PATCH", "/connectors/sink/offsets", {"offsets": [{"partition": partition, "offset": None}]})
+        assert caught.value.status == 400

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
+from headrace.api.errors import ConnectError
 from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.plugins.config_providers import ConfigResolver, unresolved_variables
@@ -145,12 +146,19 @@ def _alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
     values = resolved(spec.config, spec.worker)
     connector: Connector = registry.find("connector", values["connector.class"])()
     config = connector.config_model.parse(values)
-    keyed: dict[Any, Any]
-    if isinstance(connector, SourceConnector):
-        keyed = {tuple(sorted(partition.items())): offset for partition, offset in offsets}
-    else:
-        keyed = {(str(p.get("kafka_topic")), int(p.get("kafka_partition", -1))): offset for p, offset in offsets}
+    try:
+        keyed = dict(_keyed(isinstance(connector, SourceConnector), offsets))
+    except (TypeError, ValueError) as error:
+        raise ConnectError(f"A partition of the request is none: {error}") from None
     return bool(connector.alter_offsets(config, keyed))
+
+
+def _keyed(source: bool, offsets: list[list[Any]]) -> Iterator[tuple[Any, Any]]:
+    for partition, offset in offsets:
+        if source:
+            yield tuple(sorted(partition.items())), offset
+        else:
+            yield (str(partition.get("kafka_topic")), int(partition.get("kafka_partition", -1))), offset
 
 
 async def list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[str, str]]:

@@ -26,6 +26,7 @@ from headrace.runtime.worker_config import WorkerConfig
 log = logging.getLogger(__name__)
 
 VALIDATOR_IDLE_S = 30.0
+VALIDATORS_MAX = 8
 EXIT_TIMEOUT_S = 1.0
 
 
@@ -72,8 +73,8 @@ class Worker:
         self._threads = ThreadHosts()
         self._instances: dict[str, Instance] = {}
         self._shared: dict[str, HostProcess] = {}  # hosts of `connector` and `thread` isolation
-        self._validator: HostProcess | None = None
-        self._validator_lock = asyncio.Lock()
+        self._validator: HostProcess | None = None  # the one that has nothing to do
+        self._validator_room = asyncio.Semaphore(VALIDATORS_MAX)
         self._validator_timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(1)
         self._watchers: set[asyncio.Task[None]] = set()
@@ -174,22 +175,41 @@ class Worker:
             host.channel.notify("log_level", logger, level, now_ms)
 
     async def _ask_validator(self, method: str, *arguments: Any) -> Any:
-        async with self._validator_lock:
-            if self._validator_timer is not None:
-                self._validator_timer.cancel()
-            if self._validator is None or self._validator.ended.done() or self._validator.channel.closed.is_set():
-                self._validator = await self._spawn("validator")
-            host = self._validator
+        """Ask a process that serves nobody else meanwhile, so that one that hangs holds nobody up."""
+        async with self._validator_room:
+            host = await self._take_validator()
             try:
-                return await self._call(host, method, *arguments)
-            finally:
-                loop = asyncio.get_running_loop()
-                self._validator_timer = loop.call_later(VALIDATOR_IDLE_S, self._dismiss_validator)
+                result = await self._call(host, method, *arguments)
+            except RemoteError:
+                self._keep_validator(host)
+                raise
+            except BaseException:
+                host.kill()
+                raise
+            self._keep_validator(host)
+            return result
+
+    async def _take_validator(self) -> HostProcess:
+        host, self._validator = self._validator, None
+        if self._validator_timer is not None:
+            self._validator_timer.cancel()
+        if host is None or host.ended.done() or host.channel.closed.is_set():
+            return await self._spawn("validator")
+        return host
+
+    def _keep_validator(self, host: HostProcess) -> None:
+        """Keep one at hand for a while."""
+        self._dismiss_validator()
+        self._validator = host
+        if self._validator_timer is not None:
+            self._validator_timer.cancel()
+        self._validator_timer = asyncio.get_running_loop().call_later(VALIDATOR_IDLE_S, self._dismiss_validator)
 
     def _dismiss_validator(self) -> None:
         host, self._validator = self._validator, None
         if host is not None:
-            host.channel.notify("exit")
+            with contextlib.suppress(PeerGone):
+                host.channel.notify("exit")
 
     # processes
 
