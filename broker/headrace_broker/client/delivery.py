@@ -70,7 +70,8 @@ class Delivery:
             self._on_done(None, self._error)
         else:
             self._on_done(self._summary(), None)
-        for listener in self._listeners:
+        listeners, self._listeners = self._listeners, []  # they know this delivery: a circle would outlive it
+        for listener in listeners:
             listener()
 
     def _summary(self) -> RecordMetadata:

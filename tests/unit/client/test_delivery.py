@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import gc
+import weakref
+from functools import partial
+
 from headrace_broker.client.accumulator import Accumulator, concatenate, estimate_bytes, runs
 from headrace_broker.client.delivery import Delivery, RecordMetadata, Share, acknowledge, cut, fail
 from headrace_broker.client.errors import ClientError
@@ -107,3 +111,17 @@ def test_an_accumulator_falls_apart_into_its_sends() -> None:
     gathered.add(RecordColumns([b"2"], timestamps=1), 13, Share(made, 1))
     assert gathered.columns().values == [b"1", b"2"]
     assert [single.columns().values for single in gathered.singles()] == [[b"1"], [b"2"]]
+
+
+def test_a_delivery_that_is_done_needs_no_garbage_collector() -> None:
+    made, told = delivery(1)
+    open_deliveries = {made}
+    made.add_listener(partial(open_deliveries.discard, made))
+    gone = weakref.ref(told)
+    gc.disable()
+    try:
+        acknowledge([Share(made, 1)], 0, 0)
+        del made, told
+        assert gone() is None
+    finally:
+        gc.enable()
