@@ -36,6 +36,11 @@ class Parked:
         self.required_offsets = required_offsets
         self.done = False
 
+    def take_payload(self) -> Any:
+        """Hand out the payload for good: it knows this operation, and the two would outlive their use."""
+        payload, self.payload = self.payload, None
+        return payload
+
     def _advance(self, key: Hashable, high_watermark: int, size_bytes: int) -> bool:
         if self.missing_bytes is not None:
             self.missing_bytes -= size_bytes
@@ -105,6 +110,7 @@ class ParkedOperations:
         """Forget an operation whose client is gone."""
         if not operation.done:
             self._remove(operation)
+            operation.take_payload()
 
     def next_deadline_ms(self) -> int | None:
         """When `expired` has something to give at the latest, or None."""

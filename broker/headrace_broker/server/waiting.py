@@ -91,6 +91,6 @@ class Waiting:
 
 def _complete(operation: Parked) -> None:
     try:
-        operation.payload()
+        operation.take_payload()()
     except Exception:
         logger.exception("a waiting request could not be answered")

@@ -70,3 +70,15 @@ def test_finished_operations_do_not_pile_up_until_their_deadline() -> None:
         parked.park(fetch(str(number), ["a"], 1_000_000))
         parked.advanced("a", number, 1)
     assert len(parked._deadlines) < 200
+
+
+def test_a_payload_is_given_once_and_not_kept() -> None:
+    parked = ParkedOperations()
+    done, cancelled = fetch("done", ["a"]), fetch("cancelled", ["a"])
+    parked.park(cancelled)
+    parked.cancel(cancelled)
+    parked.park(done)
+    (due,) = parked.advanced("a", 1, 1)
+    assert due.take_payload() == "done"
+    assert done.payload is None
+    assert cancelled.payload is None
