@@ -59,13 +59,13 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def save(rows: Sequence[Row], command: str) -> Path:
-    """Write the results beside the earlier ones; return the table's path."""
+def save(area: str, rows: Sequence[Row], command: str) -> Path:
+    """Write the results of an area in place of its earlier ones; return the table's path."""
     about = {"date": dt.date.today().isoformat(), "command": command, **machine()}
-    stem = RESULTS / "latest"
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
     note = "Medians; ratios are headrace's figure over the peer's, in one run."
-    text = f"# Benchmarks\n\n{heading}\n{note}\n\n{markdown(rows)}"
-    stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_text(json.dumps({"about": about, "rows": [asdict(row) for row in rows]}, indent=1))
-    return stem.with_suffix(".md")
+    table = RESULTS / f"{area}.md"
+    table.write_text(f"# Benchmarks: {area}\n\n{heading}\n{note}\n\n{markdown(rows)}")
+    content = {"about": about, "rows": [asdict(row) for row in rows]}
+    table.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+    return table

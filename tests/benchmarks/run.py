@@ -1,4 +1,4 @@
-"""`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/latest.md and .json.
+"""`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/AREA.md and .json.
 
 `python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, connect, jdbc, lakehouse.
 """
@@ -36,10 +36,11 @@ def main() -> int:
 
     rows: list[Row] = []
     for area in areas:
-        rows += importlib.import_module(f"{area}_bench").run(arguments.rounds, arguments.scale, say)
+        measured = importlib.import_module(f"{area}_bench").run(arguments.rounds, arguments.scale, say)
+        if not arguments.no_save:
+            say(f"written to {save(area, measured, 'python ' + ' '.join(sys.argv))}")
+        rows += measured
     print("\n" + markdown(rows))
-    if not arguments.no_save:
-        print(f"written to {save(rows, 'python ' + ' '.join(sys.argv))}")
     return 0
 
 
