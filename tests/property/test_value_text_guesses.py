@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.data.schema import Type
@@ -15,6 +15,8 @@ _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.sampled_f
 
 
 @settings(deadline=None)
+@example("{ ")
+@example("[ ")
 @given(st.text(st.sampled_from('0123456789-+.:TZe,[]{}"\\ truefalsn'), max_size=30) | st.text(max_size=20))
 def test_any_text_is_read(text: str) -> None:
     schema, value = parse_string(text)

@@ -171,7 +171,7 @@ class _Parser:
             parsed = _temporal(token)
             if parsed is not None:
                 return parsed
-        if token[0] != "." and _NUMBER.fullmatch(token):
+        if token[:1] not in ("", ".") and _NUMBER.fullmatch(token):
             return _number(Decimal(token))
         raise DataError("Failed to parse embedded value")
 
