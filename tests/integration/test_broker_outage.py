@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.worker import Worker, free_port, wait_for
+from support.ports import free_port
+from support.worker import Worker, wait_for
 
 pytestmark = pytest.mark.integration
 

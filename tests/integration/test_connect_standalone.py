@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from headrace.stores import java_hashmap
+from support.ports import free_port
 from support.topics import end_offset, read_topic, write_topic
-from support.worker import RestError, Worker, free_port, wait_for
+from support.worker import RestError, Worker, wait_for
 
 pytestmark = pytest.mark.integration
 

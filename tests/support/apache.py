@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+from support.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 POM = Path(__file__).with_name("apache-pom.xml")
 LIBS = ROOT / "build" / "apache-kafka"
@@ -163,15 +165,3 @@ def _await_listening(process: subprocess.Popen[bytes], address: str, log: Path) 
             continue
         return
     raise RuntimeError(f"{address} did not start to listen:\n{log.read_text()[-3000:]}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free at this moment, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -6,13 +6,14 @@ import glob
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+
+from support.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def running(**settings: str) -> Iterator[Postgres]:
     """A server with the given settings (``wal_level="logical"``), stopped and removed at the end."""
     directory = Path(mkdtemp(prefix="headrace-postgres-"))
     as_user = _unprivileged(directory)
-    port = _free_port()
+    port = free_port()
     try:
         _run([*as_user, _program("initdb"), "-D", str(directory / "data"), "-A", "trust", "-U", "postgres"])
         options = {
@@ -78,10 +79,3 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

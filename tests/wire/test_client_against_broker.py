@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from headrace_broker.client.writer import Writer
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.columns import RecordColumns
 from support.broker import BrokerProcess, running_broker
+from support.ports import free_port
 from support.proxy import TcpProxy
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
@@ -434,13 +434,6 @@ def test_a_thread_writes_and_reads_while_the_loop_moves_the_bytes(broker: Broker
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def write_through_losses(
