@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.api.task import SelfReadingSinkTask
-from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime.plugin_setup import split_list
 from headrace.runtime.sink_offsets import TopicPartition
@@ -44,7 +43,7 @@ class SelfReadingTaskUnit(TaskUnit):
         self.task.context = _Context(self)
         self.task.start(self.setup.parsed_task_config(self.task))
         self.report_running()
-        self.later(self._commit_forever_in_background())
+        self.later(self.commit_in_background(self._commit))
         self.task.run()
         if not self.stopping.is_set():
             raise RuntimeError("the task ended without being told to")
@@ -103,16 +102,6 @@ class SelfReadingTaskUnit(TaskUnit):
         assert self._admin is not None
         committed = await self._admin.list_group_offsets(self._group)
         return {partition: found.offset for partition, found in committed.items() if found is not None}
-
-    async def _commit_forever_in_background(self) -> None:
-        self.background(self._commit_forever())
-
-    async def _commit_forever(self) -> None:
-        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}|offsets"))
-        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
-        while True:
-            await asyncio.sleep(interval_s)
-            await self._commit()
 
     async def _commit(self) -> None:
         with self._lock:

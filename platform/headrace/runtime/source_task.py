@@ -18,7 +18,6 @@ from typing import Any, cast
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch, from_records
-from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
@@ -47,7 +46,7 @@ class SourceTaskUnit(TaskUnit):
         self.task.context = _Context(self)
         self.task.start(self.setup.parsed_task_config(self.task))
         self.report_running()
-        self.later(self._commit_forever_in_background())
+        self.later(self.commit_in_background(self._commit))
         resting = self.paused
         while not self.stopping.is_set():
             if self.paused is not resting:
@@ -195,16 +194,6 @@ class SourceTaskUnit(TaskUnit):
         submission.acknowledge()
         if self._hears_acknowledgements and submission.parts <= 0:
             self._acknowledged.append(batch)
-
-    async def _commit_forever_in_background(self) -> None:
-        self.background(self._commit_forever())
-
-    async def _commit_forever(self) -> None:
-        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}|offsets"))
-        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
-        while True:
-            await asyncio.sleep(interval_s)
-            await self._commit()
 
     async def _commit(self) -> None:
         """Hand the committable offsets to the worker; what fails is taken up by the next round."""

@@ -170,6 +170,17 @@ class TaskUnit:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
+    async def commit_in_background(self, commit: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call `commit` every `offset.flush.interval.ms` until the unit ends."""
+        self.background(self._commit_every_interval(commit))
+
+    async def _commit_every_interval(self, commit: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}|offsets"))
+        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            await commit()
+
     def use_topic(self, topic: str) -> None:
         """Note that the connector uses a topic (KIP-558); from any thread."""
         self._notify("topic_used", topic)
