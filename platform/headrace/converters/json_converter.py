@@ -21,6 +21,7 @@ from headrace.converters.json_decoding import Decoder, from_json, parse, unreada
 from headrace.converters.json_encoding import encode_list, encode_schema
 from headrace.converters.json_schema import schema_from_json
 from headrace.converters.json_values import Style
+from headrace.data.columns import Values, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import row_maker, struct_maker
 
@@ -270,11 +271,14 @@ def _leading(data: Sequence[bytes | None], position: int) -> list[bytes]:
     return items
 
 
-def _extend(runs: list[Run], schema: Schema | None, values: list[Any]) -> None:
-    if runs and (runs[-1].schema is schema or runs[-1].schema == schema):
-        runs[-1].values.extend(values)
-    else:
+def _extend(runs: list[Run], schema: Schema | None, values: Values) -> None:
+    last = runs[-1] if runs else None
+    if last is None or not (last.schema is schema or last.schema == schema):
         runs.append(Run(schema, values))
+    elif isinstance(last.values, list):
+        last.values.extend(listed(values))
+    else:
+        runs[-1] = Run(schema, [*listed(last.values), *listed(values)])
 
 
 def _remember(cache: dict[Any, _V], key: Any, value: _V, size: int) -> _V:

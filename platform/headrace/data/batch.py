@@ -3,7 +3,8 @@
 This is what travels between task, transforms and converters; per-record objects are made only around code that wants
 them. A batch and its lists are never changed after they were handed on: `replace` and `take` make the next one.
 Struct values are rows (see `headrace.data.struct`). `keys`, `timestamps` or `headers` of None mean that no record has
-one; an int in `timestamps` (ms) is shared by all.
+one; an int in `timestamps` (ms) is shared by all. The values may be held in a compact form
+(see `headrace.data.columns`): `values` is a list all the same, `compact` is for code that knows these forms.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
+from headrace.data.columns import Compact, Values, listed
 from headrace.data.headers import Headers
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
 from headrace.data.schema import Schema
@@ -23,23 +25,22 @@ _B = TypeVar("_B", bound="Batch")
 class Batch:
     """Records of one topic, partition and pair of schemas; `len` is their number."""
 
-    __slots__ = ("headers", "key_schema", "keys", "partition", "timestamps", "topic", "value_schema", "values")
+    __slots__ = ("_values", "headers", "key_schema", "keys", "partition", "timestamps", "topic", "value_schema")
     topic: str
     partition: int | None
     key_schema: Schema | None
     keys: list[Any] | None
     value_schema: Schema | None
-    values: list[Any]
     timestamps: list[int | None] | int | None
     headers: list[Headers] | None
 
     # The attributes that hold one item per record, beside those that all share.
-    _PER_RECORD: tuple[str, ...] = ("keys", "values", "timestamps", "headers")
+    _PER_RECORD: tuple[str, ...] = ("keys", "_values", "timestamps", "headers")
 
     def __init__(
         self,
         topic: str,
-        values: list[Any],
+        values: Values,
         *,
         value_schema: Schema | None = None,
         keys: list[Any] | None = None,
@@ -53,18 +54,30 @@ class Batch:
         self.key_schema = key_schema
         self.keys = keys
         self.value_schema = value_schema
-        self.values = values
+        self._values = values
         self.timestamps = timestamps
         self.headers = headers
 
+    @property
+    def values(self) -> list[Any]:
+        """One value per record."""
+        return listed(self._values)
+
+    @property
+    def compact(self) -> Compact | None:
+        """The values in their compact form, None when they are held as a list."""
+        return self._values if isinstance(self._values, Compact) else None
+
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self._values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic}-{self.partition}, {len(self)} records, {self.value_schema})"
 
     def replace(self: _B, **changes: Any) -> _B:
         """A copy with some attributes changed; per-record lists must keep their length."""
+        if "values" in changes:
+            changes["_values"] = changes.pop("values")
         copy = object.__new__(type(self))
         for class_ in type(self).__mro__:
             for name in getattr(class_, "__slots__", ()):
@@ -78,15 +91,17 @@ class Batch:
             items = getattr(self, name)
             if isinstance(items, (list, range)):
                 changes[name] = [items[index] for index in indexes]
+            elif isinstance(items, Compact):
+                changes[name] = items.take(indexes)
         return self.replace(**changes)
 
     def timestamp_list(self) -> list[int | None]:
         """One timestamp per record."""
         timestamps = self.timestamps
-        return timestamps if isinstance(timestamps, list) else [timestamps] * len(self.values)
+        return timestamps if isinstance(timestamps, list) else [timestamps] * len(self)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        count = len(self.values)
+        count = len(self)
         keys = from_rows(self.key_schema, self.keys) if self.keys is not None else [None] * count
         values = from_rows(self.value_schema, self.values)
         headers = self.headers if self.headers is not None else [None] * count
@@ -123,7 +138,7 @@ class SourceBatch(Batch):
     def __init__(
         self,
         topic: str,
-        values: list[Any],
+        values: Values,
         *,
         source_partition: Mapping[str, Any],
         source_offset: Mapping[str, Any],
@@ -158,7 +173,7 @@ class SinkBatch(Batch):
     def __init__(
         self,
         topic: str,
-        values: list[Any],
+        values: Values,
         *,
         partition: int,
         offsets: Sequence[int],

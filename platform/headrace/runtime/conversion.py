@@ -10,8 +10,10 @@ from typing import Any
 from headrace.api.converter import Converter, HeaderConverter, Run
 from headrace.api.errors import BatchError
 from headrace.data.batch import Batch, SinkBatch
+from headrace.data.columns import listed
 from headrace.data.headers import Headers
 from headrace.data.records import TimestampType
+from headrace.data.schema import Schema
 from headrace.runtime.tolerance import Stage, Stages
 from headrace_broker.records.columns import RecordColumns
 
@@ -56,7 +58,11 @@ class ToBytes:
         return batch.replace(keys=self._converters.key.from_connect_batch(batch.topic, batch.key_schema, batch.keys))
 
     def _values(self, batch: Batch) -> Batch:
-        values = self._converters.value.from_connect_batch(batch.topic, batch.value_schema, batch.values)
+        converter, compact = self._converters.value, batch.compact
+        if compact is not None:
+            values = converter.from_connect_compact(batch.topic, batch.value_schema, compact)
+        else:
+            values = converter.from_connect_batch(batch.topic, batch.value_schema, batch.values)
         return batch.replace(values=values)
 
     def _headers(self, batch: Batch) -> Batch:
@@ -210,21 +216,21 @@ def _cut(runs: Sequence[Run], start: int, stop: int) -> Run:
     for run in runs:
         end = begin + len(run.values)
         if start < end:
-            return Run(run.schema, run.values[start - begin : stop - begin])
+            return Run(run.schema, listed(run.values)[start - begin : stop - begin])
         begin = end
     raise IndexError(start)
 
 
 def _take_runs(runs: Sequence[Run], indexes: Sequence[int]) -> list[Run]:
-    flat = [(run.schema, value) for run in runs for value in run.values]
-    taken: list[Run] = []
+    flat = [(run.schema, value) for run in runs for value in listed(run.values)]
+    taken: list[tuple[Schema | None, list[Any]]] = []
     for index in indexes:
         schema, value = flat[index]
-        if taken and taken[-1].schema is schema:
-            taken[-1].values.append(value)
+        if taken and taken[-1][0] is schema:
+            taken[-1][1].append(value)
         else:
-            taken.append(Run(schema, [value]))
-    return taken
+            taken.append((schema, [value]))
+    return [Run(schema, values) for schema, values in taken]
 
 
 def take_columns(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:

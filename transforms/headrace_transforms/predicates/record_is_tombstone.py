@@ -19,4 +19,6 @@ class RecordIsTombstone(Predicate):
 
     def test_batch(self, batch: Batch) -> list[bool]:
         """`test` for every record."""
+        if batch.compact is not None:
+            return [False] * len(batch)
         return [value is None for value in batch.values]

@@ -1,0 +1,155 @@
+"""Compact forms of a batch's values: what many records share is kept once, and nothing is made for a record by itself.
+
+`Columns` are structs or maps by field, `Lines` are texts as one. A batch may hold its values so; `Batch.values` is a
+list of rows, maps or strings all the same, made when somebody asks for it and then kept. Code that knows the compact
+form finds it in `Batch.compact`. No item of a compact form is null. As all that a batch holds, they are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from typing import Any
+
+
+class Compact:
+    """The base: `len` is the number of records."""
+
+    __slots__ = ("_items", "count")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._items: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def items(self) -> list[Any]:
+        """The values one by one, as a batch has them; the same list at each call."""
+        if self._items is None:
+            self._items = self._make_items()
+        return self._items
+
+    def take(self, indexes: Sequence[int]) -> Values:
+        """The values at those positions."""
+        items = self.items()
+        return [items[index] for index in indexes]
+
+    def _make_items(self) -> list[Any]:
+        raise NotImplementedError
+
+
+class Lines(Compact):
+    """Strings without line feeds as one text, with a line feed between them."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str, count: int) -> None:
+        """Take a text of `count` lines, that is `count - 1` line feeds; at least one."""
+        super().__init__(count)
+        self.text = text
+
+    def _make_items(self) -> list[Any]:
+        return self.text.split("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One value that all records have in a field."""
+
+    value: Any
+
+
+Column = list[Any] | Lines | Shared
+
+
+class Columns(Compact):
+    """Structs (rows) or maps by field: one column for each name, in order.
+
+    Maps all have the same keys, though an item may be null. In a column the values are as in rows: nested structs are
+    rows.
+    """
+
+    __slots__ = ("columns", "is_maps", "names")
+
+    def __init__(self, names: Sequence[str], columns: Sequence[Column], count: int, *, is_maps: bool) -> None:
+        super().__init__(count)
+        self.names = tuple(names)
+        self.columns = tuple(columns)
+        self.is_maps = is_maps
+
+    def __repr__(self) -> str:
+        return f"Columns({self.count} {'maps' if self.is_maps else 'rows'} of {', '.join(self.names)})"
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name."""
+        return self.columns[self.names.index(name)] if name in self.names else None
+
+    def column_items(self, index: int) -> list[Any]:
+        """The values of a column, one for each record."""
+        return column_items(self.columns[index], self.count)
+
+    def put(self, name: str, column: Column) -> Columns:
+        """With one column more, or in a map, with that column in the place of the one of the same name."""
+        if self.is_maps and name in self.names:
+            at = self.names.index(name)
+            return self._with(self.names, (*self.columns[:at], column, *self.columns[at + 1 :]))
+        return self._with((*self.names, name), (*self.columns, column))
+
+    def select(self, indexes: Sequence[int], names: Sequence[str]) -> Columns:
+        """The columns at those positions, under new names."""
+        return self._with(names, [self.columns[index] for index in indexes])
+
+    def take(self, indexes: Sequence[int]) -> Columns:
+        """The records at those positions."""
+        columns: list[Column] = []
+        for column in self.columns:
+            if not isinstance(column, Shared):
+                items = column_items(column, self.count)
+                column = [items[index] for index in indexes]
+            columns.append(column)
+        return Columns(self.names, columns, len(indexes), is_maps=self.is_maps)
+
+    def _with(self, names: Sequence[str], columns: Sequence[Column]) -> Columns:
+        return Columns(names, columns, self.count, is_maps=self.is_maps)
+
+    def _make_items(self) -> list[Any]:
+        if not self.names:
+            return [{} if self.is_maps else () for _ in range(self.count)]
+        rows = zip(
+            *(
+                repeat(column.value, self.count) if isinstance(column, Shared) else column_items(column, self.count)
+                for column in self.columns
+            ),
+            strict=True,
+        )
+        return _map_maker(self.names)(rows) if self.is_maps else list(rows)
+
+
+Values = list[Any] | Compact
+"""The values of a batch: one by one, or in a compact form."""
+
+
+def listed(values: Values) -> list[Any]:
+    """The values one by one."""
+    return values.items() if isinstance(values, Compact) else values
+
+
+def column_items(column: Column, count: int) -> list[Any]:
+    """The values of a column, one for each of `count` records."""
+    if isinstance(column, Shared):
+        return [column.value] * count
+    return listed(column)
+
+
+@lru_cache(maxsize=1024)
+def _map_maker(names: tuple[str, ...]) -> Callable[[Any], list[dict[str, Any]]]:
+    """The function from rows to maps with those keys."""
+    arguments = [f"v{index}" for index in range(len(names))]
+    items = ", ".join(f"{name!r}: {argument}" for name, argument in zip(names, arguments, strict=True))
+    made: Callable[[Any], list[dict[str, Any]]] = eval(
+        f"lambda rows: [{{{items}}} for {', '.join(arguments)}, in rows]"
+    )
+    return made

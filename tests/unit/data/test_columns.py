@@ -1,0 +1,62 @@
+"""Compact values: the same items as the lists that they stand for."""
+
+from __future__ import annotations
+
+from headrace.data.batch import Batch
+from headrace.data.columns import Columns, Lines, Shared, listed
+from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA, struct
+
+MAPS = Columns(["line", "n", "source"], [Lines("a\nb\n", 3), [1, None, 3], Shared("x")], 3, is_maps=True)
+ITEMS = [
+    {"line": "a", "n": 1, "source": "x"},
+    {"line": "b", "n": None, "source": "x"},
+    {"line": "", "n": 3, "source": "x"},
+]
+
+
+def test_maps_and_rows_by_column() -> None:
+    assert (len(MAPS), MAPS.items()) == (3, ITEMS)
+    rows = Columns(MAPS.names, MAPS.columns, 3, is_maps=False)
+    assert rows.items() == [("a", 1, "x"), ("b", None, "x"), ("", 3, "x")]
+    assert rows.items() is rows.items()
+
+
+def test_no_columns_make_empty_items() -> None:
+    assert Columns([], [], 2, is_maps=True).items() == [{}, {}]
+    assert Columns([], [], 2, is_maps=False).items() == [(), ()]
+
+
+def test_take_keeps_what_is_shared() -> None:
+    taken = MAPS.take([2, 0])
+    assert taken.items() == [ITEMS[2], ITEMS[0]]
+    assert taken.column("source") == Shared("x")
+
+
+def test_a_map_has_one_column_of_a_name_and_it_keeps_its_place() -> None:
+    changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
+    assert changed.names == ("line", "n", "source", "new")
+    assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}
+    assert MAPS.items() == ITEMS
+
+
+def test_select_drops_and_renames() -> None:
+    assert MAPS.select([2, 0], ["s", "text"]).items()[1] == {"s": "x", "text": "b"}
+
+
+def test_field_names_of_any_spelling() -> None:
+    names = ["it's", 'a "b"', "{0}", "\n"]
+    item = dict(zip(names, range(4), strict=True))
+    assert Columns(names, [Shared(index) for index in range(4)], 1, is_maps=True).items() == [item]
+
+
+def test_a_batch_shows_its_values_one_by_one() -> None:
+    schema = struct([("line", STRING_SCHEMA), ("n", INT64_SCHEMA)])
+    rows = Columns(["line", "n"], [Lines("a\nb", 2), [1, 2]], 2, is_maps=False)
+    batch = Batch("t", rows, value_schema=schema)
+    assert (len(batch), batch.values, batch.compact) == (2, [("a", 1), ("b", 2)], rows)
+    assert [record.value["n"] for record in batch.to_records()] == [1, 2]
+    assert batch.take([1]).values == [("b", 2)]
+    changed = batch.replace(values=[("c", 3), ("d", 4)])
+    assert (changed.values, changed.compact, changed.value_schema) == ([("c", 3), ("d", 4)], None, schema)
+    assert listed(Lines("one", 1)) == ["one"]
+    assert Batch("t", Lines("a\nb\nc", 3)).take([0, 2]).values == ["a", "c"]
