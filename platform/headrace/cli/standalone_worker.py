@@ -202,7 +202,7 @@ class _Standalone:
 
 
 def _worker_config(path: Path, overrides: Mapping[str, str]) -> WorkerConfig:
-    from headrace.plugins.config_providers import resolve_worker
+    from headrace.plugins.variables import resolve_worker
 
     try:
         raw = {**read_properties(path), **overrides}

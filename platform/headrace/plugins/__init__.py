@@ -1,5 +1,6 @@
 """Finding plug-ins and checking their configuration.
 
-`registry` turns names (Java's, short ones, Python paths) into classes; `config_providers` resolves ``${file:…}`` and
-its like; `connector_config` has the framework's own keys and `validation` what Connect's validate endpoint answers.
+`registry` turns names (Java's, short ones, Python paths) into classes; `variables` resolves ``${file:…}`` and its like
+by `config_providers`; `connector_config` has the framework's own keys and `validation` what Connect's validate endpoint
+answers.
 """

@@ -18,8 +18,8 @@ from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.data.java_regex import JavaPattern
 from headrace.plugins import connector_config, registry
-from headrace.plugins.config_providers import VARIABLE_SPLIT
 from headrace.plugins.parts import Part, Props, aliases, configure_errors, converters, steps
+from headrace.plugins.variables import VARIABLE_SPLIT
 
 
 @dataclass(slots=True)

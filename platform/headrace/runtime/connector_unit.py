@@ -16,7 +16,7 @@ from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConnectError
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.plugins.config_providers import ConfigResolver, unresolved_variables
+from headrace.plugins.variables import ConfigResolver, unresolved_variables
 from headrace.runtime.channel import Channel
 from headrace.runtime.plugin_setup import SIMPLE_HEADER_CONVERTER, class_path, under, use_plugin_path
 from headrace.runtime.spec import ConnectorSpec

@@ -14,12 +14,24 @@ from typing import Any, Protocol
 
 import msgspec
 
+from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
 from headrace.metrics import logs
-from headrace.runtime import connector_unit, task_unit
+from headrace.runtime import connector_unit
 from headrace.runtime.channel import Channel
+from headrace.runtime.plugin_setup import Setup
+from headrace.runtime.self_reading_task import SelfReadingTaskUnit
+from headrace.runtime.sink_task import SinkTaskUnit
+from headrace.runtime.source_task import SourceTaskUnit
 from headrace.runtime.spec import ConnectorSpec, TaskSpec
+from headrace.runtime.task_unit import TaskUnit
 
 log = logging.getLogger(__name__)
+
+_TASK_UNITS: tuple[tuple[type[Task], type[TaskUnit]], ...] = (
+    (SourceTask, SourceTaskUnit),
+    (SinkTask, SinkTaskUnit),
+    (SelfReadingSinkTask, SelfReadingTaskUnit),
+)
 
 
 class Unit(Protocol):
@@ -88,7 +100,13 @@ class Host:
 
     async def _start_task(self, unit_id: str, spec: TaskSpec) -> None:
         logs.set_process_context(spec.connector, f"task-{spec.number}")
-        self._units[unit_id] = task_unit.start(self.channel, unit_id, spec)
+        setup = Setup(spec)
+        task = setup.make_task()
+        unit_class = next((unit for kind, unit in _TASK_UNITS if isinstance(task, kind)), None)
+        if unit_class is None:
+            raise TypeError(f"{type(task).__qualname__} is neither a source nor a sink task")
+        self._units[unit_id] = unit = unit_class(self.channel, unit_id, spec, setup, task)
+        unit.launch()
 
     async def _start_connector(self, unit_id: str, spec: ConnectorSpec) -> None:
         unit = connector_unit.ConnectorUnit(self.channel, unit_id, spec)

@@ -15,7 +15,7 @@ from headrace.api.config import Config
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.plugins.config_providers import ConfigResolver
+from headrace.plugins.variables import ConfigResolver
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
 from headrace.runtime.spec import TaskSpec

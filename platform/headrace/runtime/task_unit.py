@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
+from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.runtime.channel import Channel, PeerGone
 from headrace.runtime.plugin_setup import Setup
@@ -246,24 +246,3 @@ class TaskUnit:
                 if records != logged_records:
                     log.info("%s records so far, %s/s", f"{records:,}", f"{(records - logged_records) / elapsed:,.0f}")
                 last_logged, logged_records = time.monotonic(), records
-
-
-def start(channel: Channel, unit_id: str, spec: TaskSpec) -> TaskUnit:
-    """Make the unit for the task's kind and start it. Raises ConnectError when its class cannot be loaded."""
-    from headrace.runtime.self_reading_task import SelfReadingTaskUnit
-    from headrace.runtime.sink_task import SinkTaskUnit
-    from headrace.runtime.source_task import SourceTaskUnit
-
-    setup = Setup(spec)
-    task = setup.make_task()
-    kinds: list[tuple[type[Task], type[TaskUnit]]] = [
-        (SourceTask, SourceTaskUnit),
-        (SinkTask, SinkTaskUnit),
-        (SelfReadingSinkTask, SelfReadingTaskUnit),
-    ]
-    for base, unit_class in kinds:
-        if isinstance(task, base):
-            unit = unit_class(channel, unit_id, spec, setup, task)
-            unit.launch()
-            return unit
-    raise TypeError(f"{type(task).__qualname__} is neither a source nor a sink task")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.api.errors import ConfigError, ConnectError
-from headrace.plugins.config_providers import ConfigResolver, resolve_worker, unresolved_variables
+from headrace.plugins.variables import ConfigResolver, resolve_worker, unresolved_variables
 
 JAVA = "org.apache.kafka.common.config.provider."
 
