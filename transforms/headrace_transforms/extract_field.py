@@ -9,6 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
+from headrace.data.columns import Columns, Compact, Shared, column_items
 from headrace.data.schema import Schema
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
@@ -63,6 +64,17 @@ class ExtractField(KeyOrValue):
         require_maps([value for value in values if value is not None] or [{}], _PURPOSE)
         path = self._path
         return None, [None if value is None else map_value(value, path) for value in values]
+
+    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
+        """Take the column."""
+        if not isinstance(values, Columns) or len(self._path) > 1:
+            return None
+        column = values.column(self._path[0]) or Shared(None)
+        if schema is not None:
+            schema, _ = self._plans(schema)
+            if schema.default is not None and self._replace_null:
+                return None
+        return schema, column if not isinstance(column, Shared) else column_items(column, len(values))
 
 
 class ExtractFieldKey(ExtractField):

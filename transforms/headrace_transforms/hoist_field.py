@@ -7,6 +7,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
+from headrace.data.columns import Columns, Compact, Lines
 from headrace.data.schema import Schema, struct
 from headrace_transforms.key_or_value import Changed, KeyOrValue, SchemaCache
 
@@ -30,12 +31,22 @@ class HoistField(KeyOrValue):
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
         """Wrap each value."""
-        field = self._field
         if schema is None:
-            return None, [{field: value} for value in values]
+            return None, self._wrapped(values, is_maps=True)
         if not schema.optional and None in values:
-            raise DataError(f'Invalid value: null used for required field: "{field}", schema type: {schema.type.name}')
-        return self._schemas(schema), list(zip(values, strict=True))
+            field, name = self._field, schema.type.name
+            raise DataError(f'Invalid value: null used for required field: "{field}", schema type: {name}')
+        return self._schemas(schema), self._wrapped(values, is_maps=False)
+
+    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed:
+        """Wrap all values at once."""
+        column = values if isinstance(values, Lines) else values.items()
+        if schema is None:
+            return None, self._wrapped(column, is_maps=True)
+        return self._schemas(schema), self._wrapped(column, is_maps=False)
+
+    def _wrapped(self, column: list[Any] | Lines, is_maps: bool) -> Columns:
+        return Columns([self._field], [column], len(column), is_maps=is_maps)
 
 
 class HoistFieldKey(HoistField):

@@ -10,6 +10,7 @@ import pydantic
 from headrace.api.config import Config, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch, SinkBatch
+from headrace.data.columns import Column, Columns, Compact, Shared, column_items, listed
 from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, TIMESTAMP_SCHEMA, millis_to_timestamp
 from headrace.data.schema import (
     INT32_SCHEMA,
@@ -29,6 +30,7 @@ from headrace_transforms.key_or_value import (
     replace_null_key,
     require_maps,
     require_struct_schema,
+    row_defaults,
 )
 
 _PURPOSE = "field insertion"
@@ -59,24 +61,32 @@ class InsertFieldConfig(Config):
 
 
 class _Insertion(NamedTuple):
-    """One field to add. `column` gives one item per record; with `shared` it gives one item for all."""
+    """One field to add: a column that is shared or a list."""
 
     name: str
     schema: Schema
-    shared: bool
-    column: Callable[[Batch], Any]
-    plain: Callable[[Batch], Any]
+    column: Callable[[Batch], Column]
+    plain: Callable[[Batch], Column]
     """The same for schemaless data."""
 
 
-def _offsets(batch: Batch) -> list[int]:
+def _offsets(batch: Batch) -> Column:
     if not isinstance(batch, SinkBatch):
         raise DataError(f"Only SinkRecord supported for [{_PURPOSE}], found: {type(batch).__name__}")
     return list(batch.offsets)
 
 
-def _timestamps(batch: Batch) -> list[Any]:
-    return [None if ms is None else millis_to_timestamp(ms) for ms in batch.timestamp_list()]
+def _millis(batch: Batch) -> Column:
+    return batch.timestamps if isinstance(batch.timestamps, list) else Shared(batch.timestamps)
+
+
+def _timestamps(batch: Batch) -> Column:
+    millis = _millis(batch)
+    return Shared(_moment(millis.value)) if isinstance(millis, Shared) else list(map(_moment, listed(millis)))
+
+
+def _moment(millis: int | None) -> Any:
+    return None if millis is None else millis_to_timestamp(millis)
 
 
 class InsertField(KeyOrValue):
@@ -90,7 +100,6 @@ class InsertField(KeyOrValue):
         """Take the fields to add."""
         self._insertions = list(_insertions(config))
         self._replace_null = config.replace_null_with_default
-        self._all_shared = all(insertion.shared for insertion in self._insertions)
         self._plans = SchemaCache(self._plan)
 
     def _plan(self, schema: Schema) -> tuple[Schema, Callable[[list[Any]], list[Any]]]:
@@ -105,34 +114,41 @@ class InsertField(KeyOrValue):
             return None, self._with_maps(values, batch)
         updated, filled = self._plans(schema)
         rows = filled(values)
-        if self._all_shared:
-            suffix = tuple(insertion.column(batch) for insertion in self._insertions)
+        columns = [insertion.column(batch) for insertion in self._insertions]
+        if all(isinstance(column, Shared) for column in columns):
+            suffix = tuple(column.value for column in columns if isinstance(column, Shared))
             return updated, [row + suffix for row in rows]
-        columns = [_column(insertion.column(batch), insertion.shared, len(rows)) for insertion in self._insertions]
-        return updated, [row + suffix for row, suffix in zip(rows, zip(*columns, strict=True), strict=True)]
+        suffixes = zip(*(column_items(column, len(rows)) for column in columns), strict=True)
+        return updated, [row + suffix for row, suffix in zip(rows, suffixes, strict=True)]
 
     def _with_maps(self, values: list[Any], batch: Batch) -> list[Any]:
         require_maps(values, _PURPOSE)
-        count = len(values)
-        columns = [
-            (insertion.name, _column(insertion.plain(batch), insertion.shared, count)) for insertion in self._insertions
-        ]
         copies = [dict(value) for value in values]
-        for name, column in columns:
-            keep_null = name in self._always
-            for copy, item in zip(copies, column, strict=True):
-                if item is not None or keep_null:
+        for insertion in self._insertions:
+            name = insertion.name
+            for copy, item in zip(copies, column_items(insertion.plain(batch), len(values)), strict=True):
+                if item is not None:
                     copy[name] = item
         return copies
 
-    @property
-    def _always(self) -> set[str]:
-        """The fields that are put even when they are null: a topic or a text is never null."""
-        return {insertion.name for insertion in self._insertions if insertion.schema.type is STRING_SCHEMA.type}
-
-
-def _column(items: Any, shared: bool, count: int) -> list[Any]:
-    return [items] * count if shared else items
+    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
+        """Add the columns; in maps no field may be null in some records only, and no defaults may have to be filled."""
+        if not isinstance(values, Columns):
+            return None
+        if schema is not None:
+            if self._replace_null and row_defaults(schema):
+                return None
+            updated, _ = self._plans(schema)
+            for insertion in self._insertions:
+                values = values.put(insertion.name, insertion.column(batch))
+            return updated, values
+        for insertion in self._insertions:
+            column = insertion.plain(batch)
+            if isinstance(column, list) and None in column:
+                return None
+            if column != Shared(None):
+                values = values.put(insertion.name, column)
+        return None, values
 
 
 def _insertions(config: InsertFieldConfig) -> list[_Insertion]:
@@ -142,27 +158,19 @@ def _insertions(config: InsertFieldConfig) -> list[_Insertion]:
         text: str | None,
         required: Schema,
         optional: Schema,
-        column: Callable[[Batch], Any],
-        plain: Callable[[Batch], Any] | None = None,
-        shared: bool = True,
+        column: Callable[[Batch], Column],
+        plain: Callable[[Batch], Column] | None = None,
     ) -> None:
         if text is None:
             return
         name = text[:-1] if text.endswith(("?", "!")) else text
-        found.append(_Insertion(name, required if text.endswith("!") else optional, shared, column, plain or column))
+        found.append(_Insertion(name, required if text.endswith("!") else optional, column, plain or column))
 
-    add(config.topic_field, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, lambda batch: batch.topic)
-    add(config.partition_field, INT32_SCHEMA, OPTIONAL_INT32_SCHEMA, lambda batch: batch.partition)
-    add(config.offset_field, INT64_SCHEMA, OPTIONAL_INT64_SCHEMA, _offsets, shared=False)
-    add(
-        config.timestamp_field,
-        TIMESTAMP_SCHEMA,
-        OPTIONAL_TIMESTAMP_SCHEMA,
-        _timestamps,
-        lambda batch: batch.timestamp_list(),
-        shared=False,
-    )
-    static = config.static_value
+    add(config.topic_field, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, lambda batch: Shared(batch.topic))
+    add(config.partition_field, INT32_SCHEMA, OPTIONAL_INT32_SCHEMA, lambda batch: Shared(batch.partition))
+    add(config.offset_field, INT64_SCHEMA, OPTIONAL_INT64_SCHEMA, _offsets)
+    add(config.timestamp_field, TIMESTAMP_SCHEMA, OPTIONAL_TIMESTAMP_SCHEMA, _timestamps, _millis)
+    static = Shared(config.static_value)
     add(config.static_field, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, lambda batch: static)
     return found
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from headrace.api.config import Importance, key
 from headrace.api.errors import BatchError, DataError
 from headrace.api.transform import Transformation
 from headrace.data.batch import Batch, from_records
+from headrace.data.columns import Compact, Values, listed
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import row_maker
 
@@ -21,7 +22,7 @@ _T = TypeVar("_T")
 
 _FAULTS = (DataError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
-Changed = tuple[Schema | None, list[Any]]
+Changed = tuple[Schema | None, Values]
 """A new schema and the new values, as many as there were."""
 
 
@@ -75,8 +76,16 @@ class KeyOrValue(ListTransformation):
         """The new schema and values; `batch` is there for topic, timestamps and so on. Raises DataError."""
         raise NotImplementedError
 
+    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
+        """The same for values in a compact form (the values, not the keys); None: they are changed as a list."""
+        return None
+
     def change_batch(self, batch: Any) -> Batch | Sequence[Batch]:
         """Change one side of the batch."""
+        if self.side == "value" and batch.compact is not None:
+            changed = self.change_compact(batch.value_schema, batch.compact, batch)
+            if changed is not None:
+                return cast("Batch", batch.replace(value_schema=changed[0], values=changed[1]))
         values = self.operating(batch)
         if self.passes_null and None in values:
             return self._around_nulls(batch, values)
@@ -90,10 +99,10 @@ class KeyOrValue(ListTransformation):
 
     def _changed(self, batch: Batch, values: list[Any]) -> Batch:
         if self.side == "value":
-            schema, values = self.change(batch.value_schema, values, batch)
-            return batch.replace(value_schema=schema, values=values)
-        schema, values = self.change(batch.key_schema, values, batch)
-        return batch.replace(key_schema=schema, keys=values)
+            schema, changed = self.change(batch.value_schema, values, batch)
+            return batch.replace(value_schema=schema, values=changed)
+        schema, changed = self.change(batch.key_schema, values, batch)
+        return batch.replace(key_schema=schema, keys=listed(changed))
 
     def _around_nulls(self, batch: Batch, values: list[Any]) -> list[Batch]:
         batches = []

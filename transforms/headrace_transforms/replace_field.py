@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.api.config import Config, key
 from headrace.data.batch import Batch
+from headrace.data.columns import Columns, Compact
 from headrace.data.schema import Schema
 from headrace_transforms.key_or_value import (
     Changed,
@@ -18,6 +19,7 @@ from headrace_transforms.key_or_value import (
     replace_null_key,
     require_maps,
     require_struct_schema,
+    row_defaults,
 )
 from headrace_transforms.list_checks import distinct, pairs
 
@@ -74,6 +76,20 @@ class ReplaceField(KeyOrValue):
         return None, [
             {renames.get(name, name): item for name, item in value.items() if keeps(name)} for value in values
         ]
+
+    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
+        """Drop and rename columns, where no defaults are to be filled in."""
+        if not isinstance(values, Columns):
+            return None
+        if schema is not None:
+            if self._replace_null and row_defaults(schema):
+                return None
+            schema, _ = self._plans(schema)
+        kept = Columns((), (), len(values), is_maps=values.is_maps)
+        for name, column in zip(values.names, values.columns, strict=True):
+            if self._keeps(name):
+                kept = kept.put(self._renames.get(name, name), column)
+        return schema, kept
 
 
 class ReplaceFieldKey(ReplaceField):

@@ -9,8 +9,16 @@ import pydantic
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
+from headrace.data.columns import Compact
 from headrace.data.schema import Schema, Type
-from headrace_transforms.key_or_value import Changed, KeyOrValue, SchemaCache, defaults_filler, replace_null_key
+from headrace_transforms.key_or_value import (
+    Changed,
+    KeyOrValue,
+    SchemaCache,
+    defaults_filler,
+    replace_null_key,
+    row_defaults,
+)
 
 
 class SetSchemaMetadataConfig(Config):
@@ -53,6 +61,12 @@ class SetSchemaMetadata(KeyOrValue):
             return None, values
         if schema.type is Type.STRUCT:
             values = defaults_filler(schema, self._replace_null)(values)
+        return self._schemas(schema), values
+
+    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
+        """Change the schema alone, where no defaults are to be filled in."""
+        if schema is None or (schema.type is Type.STRUCT and self._replace_null and row_defaults(schema)):
+            return None
         return self._schemas(schema), values
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
+from headrace.data.columns import Columns, Shared
 from headrace.data.schema import Schema, struct
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
@@ -17,6 +18,7 @@ from headrace_transforms.key_or_value import (
     require_maps,
     require_no_nulls,
     require_struct_schema,
+    row_defaults,
 )
 from headrace_transforms.list_checks import distinct_and_some
 
@@ -62,18 +64,32 @@ class ValueToKey(ListTransformation):
 
     def change_batch(self, batch: Any) -> Batch:
         """Give each record its key."""
-        changed: Batch
+        keys = self._keys_by_column(batch) or self._keys(batch)
+        key_schema, items = keys
+        for field in key_schema.fields if key_schema is not None else ():
+            if not field.schema.optional and any(row[field.index] is None for row in items):
+                raise DataError(f'Invalid value: null used for required field: "{field.name}"')
+        changed: Batch = batch.replace(key_schema=key_schema, keys=items)
+        return changed
+
+    def _keys(self, batch: Batch) -> tuple[Schema | None, list[Any]]:
         if batch.value_schema is None:
             require_maps(batch.values, _PURPOSE)
             paths = self._paths
-            maps = [{name: map_value(value, path) for name, path in paths} for value in batch.values]
-            changed = batch.replace(key_schema=None, keys=maps)
-            return changed
+            return None, [{name: map_value(value, path) for name, path in paths} for value in batch.values]
         require_no_nulls(batch.values, _PURPOSE)
         key_schema, make = self._plans(batch.value_schema)
-        keys = [make(row) for row in batch.values]
-        for field in key_schema.fields:
-            if not field.schema.optional and any(row[field.index] is None for row in keys):
-                raise DataError(f'Invalid value: null used for required field: "{field.name}"')
-        changed = batch.replace(key_schema=key_schema, keys=keys)
-        return changed
+        return key_schema, [make(row) for row in batch.values]
+
+    def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
+        """The keys from columns of the values, None where that takes more than columns."""
+        values, key_schema = batch.compact, None
+        if not isinstance(values, Columns) or any(len(path) > 1 for _, path in self._paths):
+            return None
+        if batch.value_schema is not None:
+            key_schema, _ = self._plans(batch.value_schema)
+            if self._replace_null and row_defaults(key_schema):
+                return None
+        columns = [values.column(name) or Shared(None) for _, (name,) in self._paths]
+        names = [name for name, _ in self._paths]
+        return key_schema, Columns(names, columns, len(values), is_maps=key_schema is None).items()
