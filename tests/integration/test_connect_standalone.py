@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from headrace.stores import java_hashmap
@@ -387,6 +388,32 @@ def test_a_converter_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> 
     assert result.returncode == 2
     assert "value.converter=org.apache.kafka.connect.json.JsonConvertor" in result.stderr
     assert "Did you mean JsonConverter?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("configure", "message"),
+    [
+        ("os._exit(7)", "ended by itself (status 7)"),
+        ("print('hello'); raise ValueError('too old')", "value.converter=bad_converter:BadConverter: too old"),
+        ("time.sleep(1000)", "hangs: no answer within connector.validation.timeout.ms=1500"),
+    ],
+)
+def test_a_converter_that_misbehaves_is_refused_in_one_line(tmp_path: Path, configure: str, message: str) -> None:
+    (tmp_path / "bad_converter.py").write_text(
+        "import os, time\nfrom headrace.api.converter import Converter\n"
+        f"class BadConverter(Converter):\n    def configure(self, config, is_key):\n        {configure}\n"
+    )
+    settings = {"value.converter": "bad_converter:BadConverter", "plugin.path": str(tmp_path)}
+    worker = Worker(tmp_path, {**settings, "connector.validation.timeout.ms": "1500"})
+    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_worker_without_connectors_has_no_processes_but_its_broker(worker: Worker) -> None:
+    children = psutil.Process(worker.pid).children(recursive=True)
+    assert ["headrace.cli.broker_child" in child.cmdline() for child in children] == [True]
 
 
 def test_bad_connector_files_are_all_named(tmp_path: Path) -> None:

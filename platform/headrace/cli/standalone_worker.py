@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,11 +18,13 @@ from headrace.cli.embedded_broker import BrokerFailed, EmbeddedBroker
 from headrace.cli.exit_codes import INTERRUPTED, PREPARING, STARTING
 from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
 from headrace.metrics import logs
+from headrace.runtime.converter_check import ConverterCheck
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
 
 if TYPE_CHECKING:
     from headrace.herder.standalone import StandaloneHerder
+    from headrace.runtime.processes import Processes
 
 log = logging.getLogger("headrace.worker")
 _T = TypeVar("_T")
@@ -44,13 +45,15 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
     logs.set_up()
     log.info("Kafka Connect worker initializing ...")
     broker: EmbeddedBroker | None = None
+    check: ConverterCheck | None = None
     try:
         config = _worker_config(worker_file, overrides or {})
         connectors = _connector_files(connector_files)
         if config.embedded_broker:
             broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
             broker.launch()  # it starts while the worker imports the rest
-        return _run_loop(_Standalone(config, connectors, broker, started))
+        check = ConverterCheck(config.properties)  # so does this
+        return _run_loop(_Standalone(config, connectors, broker, check, started))
     except CannotStart as error:
         for line in error.lines:
             log.error("%s", line)
@@ -58,6 +61,8 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
+        if check is not None:
+            check.kill()
         if broker is not None:
             broker.stop()
 
@@ -77,8 +82,10 @@ class _Standalone:
         config: WorkerConfig,
         connectors: Sequence[ConnectorFile],
         broker: EmbeddedBroker | None,
+        check: ConverterCheck,
         started: float,
     ) -> None:
+        self._check = check
         self._config = config
         self._connectors = connectors
         self._broker = broker
@@ -87,6 +94,7 @@ class _Standalone:
 
     async def run(self) -> int:
         """Start, serve until a signal comes, stop."""
+        processes = self._processes()
         from headrace.herder.standalone import StandaloneHerder
         from headrace.rest.server import ListenerError, RestServer
 
@@ -99,10 +107,8 @@ class _Standalone:
         config = await self._unless_signalled(self._with_broker())
         if config is None:
             return 0
-        spared = set() if self._broker is None else {self._broker.pid}
-        herder = StandaloneHerder(config, _offset_store(config), _worker_id(config, host, port), spared)
-        herder.start()
-        await rest.start(herder, distribution_version("headrace"))
+        herder = StandaloneHerder(config, _offset_store(config), _worker_id(config, host, port), processes)
+        await rest.start(herder)
         log.info("REST server listening at http://%s:%d/, %.0f ms after the start", host, port, self._elapsed_ms())
         try:
             await self._unless_signalled(self._create_connectors(herder))
@@ -116,6 +122,15 @@ class _Standalone:
             await rest.stop()
         log.info("Kafka Connect stopped")
         return 0
+
+    def _processes(self) -> Processes:
+        """For connectors: the fork server starts at once where there are some, beside what the worker imports."""
+        from headrace.runtime.processes import Processes
+
+        processes = Processes({self._check.pid} if self._broker is None else {self._check.pid, self._broker.pid})
+        if self._connectors and self._config["task.isolation"] != "thread":
+            processes.start()
+        return processes
 
     async def _with_broker(self) -> WorkerConfig:
         """The configuration with the embedded broker's address in it, once it serves."""
@@ -140,11 +155,7 @@ class _Standalone:
     async def _create_connectors(self, herder: StandaloneHerder) -> None:
         from headrace.herder.errors import HerderError
 
-        try:
-            errors = await herder.check_worker()
-        except (HerderError, ChildProcessError) as error:
-            errors = [f"Tasks cannot be run: {error}"]
-        if errors:
+        if errors := await self._check.errors(self._config["connector.validation.timeout.ms"] / 1000):
             raise CannotStart(PREPARING, errors)
         complaints: list[str] = []
 
@@ -202,12 +213,8 @@ class _Standalone:
 
 
 def _worker_config(path: Path, overrides: Mapping[str, str]) -> WorkerConfig:
-    from headrace.plugins.variables import resolve_worker
-
     try:
-        raw = {**read_properties(path), **overrides}
-        properties = resolve_worker(raw) if raw.get("config.providers", "").strip() else raw
-        config = WorkerConfig.standalone(properties)
+        config = WorkerConfig.standalone(_resolved({**read_properties(path), **overrides}))
     except FileError as error:
         raise CannotStart(PREPARING, [str(error)]) from None
     except ConfigErrors as error:
@@ -218,6 +225,15 @@ def _worker_config(path: Path, overrides: Mapping[str, str]) -> WorkerConfig:
     for warning in config.warnings:
         log.warning("%s: %s", path, warning)
     return config
+
+
+def _resolved(properties: dict[str, str]) -> dict[str, str]:
+    """The properties without variables. Raises ConfigError, ConfigErrors."""
+    if not properties.get("config.providers", "").strip():
+        return properties
+    from headrace.plugins.variables import resolve_worker  # a third of a worker's start: for those who need it
+
+    return resolve_worker(properties)
 
 
 def _connector_files(paths: Sequence[Path]) -> list[ConnectorFile]:

@@ -12,18 +12,22 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from headrace.herder.errors import AlreadyExistsError, BadRequestError, HerderError, NotFoundError
-from headrace.herder.group_offsets import GroupOffsets
 from headrace.herder.states import Board, State, TargetState
 from headrace.metrics import logs
 from headrace.runtime.channel import PeerGone, RemoteError
 from headrace.runtime.override_policy import known_policy, refusals
+from headrace.runtime.processes import Processes
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.worker import Hung, Instance, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.file_offsets import FileOffsetStore
+
+if TYPE_CHECKING:
+    from headrace.herder.group_offsets import GroupOffsets
 
 log = logging.getLogger(__name__)
 
@@ -50,20 +54,15 @@ class Connector:
 class StandaloneHerder:
     """All connectors of a standalone worker."""
 
-    def __init__(self, config: WorkerConfig, store: FileOffsetStore, worker_id: str, spared: set[int]) -> None:
+    def __init__(self, config: WorkerConfig, store: FileOffsetStore, worker_id: str, processes: Processes) -> None:
         self.config = config
         self.board = Board(worker_id)
-        self.worker = Worker(config, self, spared=spared)
+        self.worker = Worker(config, self, processes)
         self.ready = False
         self._store = store
         self._store_lock = asyncio.Lock()
-        self._groups = GroupOffsets(config.properties)
         self._connectors: dict[str, Connector] = {}
         self._background: set[asyncio.Task[Any]] = set()
-
-    def start(self) -> None:
-        """Be able to run connectors."""
-        self.worker.start()
 
     async def stop(self) -> None:
         """Stop every task (offsets committed) and connector, then end all processes."""
@@ -234,6 +233,12 @@ class StandaloneHerder:
                 return bool(took_part)
         offsets = [(partition, None) for partition, _ in self._store.of_connector(name)]
         return await self.alter_offsets(name, list(offsets))
+
+    @cached_property
+    def _groups(self) -> GroupOffsets:
+        from headrace.herder.group_offsets import GroupOffsets  # with a client: a worker starts sooner without it
+
+        return GroupOffsets(self.config.properties)
 
     async def cluster_id(self) -> str | None:
         """The Kafka cluster's id, None while it cannot be reached."""
@@ -420,11 +425,6 @@ class StandaloneHerder:
         """`GET /connector-plugins`."""
         return await self._translated(self.worker.describe_plugins("list_plugins", connectors_only))
 
-    async def check_worker(self) -> list[str]:
-        """What is wrong with the converters that the worker's configuration names, one line each."""
-        errors: list[str] = await self._translated(self.worker.describe_plugins("check_worker"))
-        return errors
-
     async def plugin_config(self, plugin: str) -> Any:
         """`GET /connector-plugins/P/config`. Raises NotFoundError."""
         try:
@@ -453,7 +453,7 @@ class StandaloneHerder:
             raise HerderError(error.message) from error
         except OverflowError as error:
             raise BadRequestError(f"A number in the request is too large: {error}") from None
-        except (Hung, PeerGone) as error:
+        except (Hung, OSError) as error:  # PeerGone among the latter, and processes that cannot be had
             raise HerderError(str(error)) from error
 
     @contextlib.asynccontextmanager

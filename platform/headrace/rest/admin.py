@@ -20,9 +20,8 @@ KAFKA_VERSION = "4.3.0"
 class AdminEndpoints:
     """The endpoints over one herder."""
 
-    def __init__(self, herder: StandaloneHerder, version: str) -> None:
+    def __init__(self, herder: StandaloneHerder) -> None:
         self._herder = herder
-        self._version = version
 
     def routes(self) -> list[Route]:
         """All routes."""
@@ -43,10 +42,11 @@ class AdminEndpoints:
 
     async def root(self, request: Request) -> Response:
         """Who this is. The version is Kafka's whose API this is: tools compare it."""
+        from importlib.metadata import version
+
         cluster_id = await self._herder.cluster_id()
-        return JSONResponse(
-            {"version": KAFKA_VERSION, "commit": f"headrace-{self._version}", "kafka_cluster_id": cluster_id}
-        )
+        commit = f"headrace-{version('headrace')}"
+        return JSONResponse({"version": KAFKA_VERSION, "commit": commit, "kafka_cluster_id": cluster_id})
 
     async def health(self, request: Request) -> Response:
         """KIP-1017."""

@@ -35,9 +35,9 @@ class RestServer:
         host, port = self._sockets[0].getsockname()[:2]
         return str(host), int(port)
 
-    async def start(self, herder: StandaloneHerder, version: str) -> None:
+    async def start(self, herder: StandaloneHerder) -> None:
         """Serve."""
-        routes: list[Any] = [*AdminEndpoints(herder, version).routes(), *ConnectorEndpoints(herder).routes()]
+        routes: list[Any] = [*AdminEndpoints(herder).routes(), *ConnectorEndpoints(herder).routes()]
         application = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
         application.add_middleware(PathsAsSent)
         if origins := herder.config["access.control.allow.origin"]:

@@ -18,7 +18,7 @@ from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.plugins.variables import ConfigResolver, unresolved_variables
 from headrace.runtime.channel import Channel
-from headrace.runtime.plugin_setup import SIMPLE_HEADER_CONVERTER, class_path, under, use_plugin_path
+from headrace.runtime.plugin_setup import class_path, use_plugin_path
 from headrace.runtime.spec import ConnectorSpec
 
 log = logging.getLogger(__name__)
@@ -182,26 +182,6 @@ def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin
     result = validate_connector(values, worker, originals=config, plugin=plugin)
     warnings = [*result.warnings, *unresolved_variables(values)]
     return {**result.as_json(), "type": result.type, "warnings": warnings}
-
-
-async def check_worker(worker: dict[str, str]) -> list[str]:
-    """What is wrong with the plug-ins that the worker's own configuration names, one line each."""
-    return await asyncio.to_thread(_check_worker, worker)
-
-
-def _check_worker(worker: dict[str, str]) -> list[str]:
-    use_plugin_path(worker)
-    errors: list[str] = []
-    for key in ("key.converter", "value.converter", "header.converter"):
-        settings = under(worker, key + ".")
-        try:
-            if key == "header.converter":
-                registry.find("header_converter", worker.get(key) or SIMPLE_HEADER_CONVERTER)().configure(settings)
-            else:
-                registry.find("converter", worker[key])().configure(settings, key == "key.converter")
-        except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
-            errors.append(f"{key}={worker.get(key)}: {error}")
-    return errors
 
 
 async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, Any]]:

@@ -86,8 +86,6 @@ class Host:
                 return await connector_unit.alter_offsets(msgspec.convert(spec, ConnectorSpec), offsets)
             case "list_plugins", [worker, connectors_only]:
                 return await connector_unit.list_plugins(worker, connectors_only)
-            case "check_worker", [worker]:
-                return await connector_unit.check_worker(worker)
             case "plugin_config", [worker, plugin]:
                 return await connector_unit.plugin_config(worker, plugin)
             case "log_level", [logger, level, now_ms]:

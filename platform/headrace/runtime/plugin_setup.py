@@ -18,9 +18,8 @@ from headrace.plugins import registry
 from headrace.plugins.variables import ConfigResolver
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
+from headrace.runtime.converter_check import SIMPLE_HEADER_CONVERTER
 from headrace.runtime.spec import TaskSpec
-
-SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 
 class Setup:

@@ -48,7 +48,7 @@ class HostProcess:
 
 
 class Processes:
-    """Starts the fork server with `start()`, children with `spawn()`, ends all with `close()`."""
+    """Children: `spawn()` starts one, `close()` ends all. The fork server starts with the first, or by `start()`."""
 
     def __init__(self, spared: set[int] | None = None) -> None:
         self.spared = set() if spared is None else spared  # direct children of the worker that are not ours
@@ -66,12 +66,16 @@ class Processes:
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:
-        """Start the fork server; spawning waits until it is ready."""
+        """Start the fork server, so that the first child comes sooner; spawning waits until it is ready."""
         process_tree.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", "headrace.runtime.fork_server", str(theirs.fileno()), str(os.getpid())]
-            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=None)
+            try:
+                self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=None)
+            except BaseException:
+                ours.close()
+                raise
         ours.setblocking(False)
         self._control = ours
         loop = asyncio.get_running_loop()
@@ -83,7 +87,8 @@ class Processes:
 
         Raises OSError when no process can be had.
         """
-        assert self._control is not None
+        if self._ready is None:
+            self.start()
         assert self._ready is not None
         await asyncio.shield(self._ready)
         host = HostProcess(name)
@@ -181,7 +186,9 @@ class Processes:
         if was_ready:
             self.start()
         elif self._ready is not None:
-            self._ready.set_exception(ChildProcessError(f"the fork server did not start (status {status})"))
+            ready, self._ready = self._ready, None  # whoever comes next tries again
+            ready.set_exception(ChildProcessError(f"the fork server did not start (status {status})"))
+            ready.exception()  # nobody may have waited
 
 
 class ThreadHosts:

@@ -63,13 +63,13 @@ class Instance:
 
 
 class Worker:
-    """Owned by the herder. `start()` first, `close()` last."""
+    """Owned by the herder. `close()` last."""
 
-    def __init__(self, config: WorkerConfig, events: Events, *, spared: set[int] | None = None) -> None:
+    def __init__(self, config: WorkerConfig, events: Events, processes: Processes) -> None:
         self.config = config
         self._events = events
         self._isolation: str = config["task.isolation"]
-        self._processes = Processes(spared)
+        self._processes = processes
         self._threads = ThreadHosts()
         self._instances: dict[str, Instance] = {}
         self._shared: dict[str, HostProcess] = {}  # hosts of `connector` and `thread` isolation
@@ -85,15 +85,9 @@ class Worker:
         """How long a call into a connector may take."""
         return float(self.config["connector.validation.timeout.ms"]) / 1000
 
-    def start(self) -> None:
-        """Start the fork server."""
-        if self._isolation != "thread":
-            self._processes.start()
-
     async def close(self) -> None:
         """End whatever still runs."""
-        if self._isolation != "thread":
-            await self._processes.close()
+        await self._processes.close()
         for watcher in self._watchers:
             watcher.cancel()
 

@@ -11,6 +11,7 @@ import pytest
 from headrace.herder.errors import NotFoundError
 from headrace.herder.standalone import StandaloneHerder
 from headrace.herder.states import TargetState
+from headrace.runtime.processes import Processes
 from headrace.runtime.worker import Instance
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.file_offsets import FileOffsetStore
@@ -66,7 +67,7 @@ def make(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
                                  "offset.storage.file.filename": "unused"}),
         FileOffsetStore(tmp_path / "offsets"),
         "worker:1",
-        set(),
+        Processes(),
     )  # fmt: skip
     worker = SlowWorker()
     herder.worker = worker  # type: ignore[assignment]

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,3 +106,19 @@ async def test_many_children_wait_for_their_turn(control: Any) -> None:
         processes._receive()
     outcomes = await asyncio.gather(*spawning, return_exceptions=True)
     assert {str(outcome) for outcome in outcomes} == {"none"}
+
+
+async def test_a_fork_server_that_did_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(ChildProcessError, match=r"the fork server did not start \(status 1\)"):
+            await processes.spawn("task-0", _handler)
+    host = await processes.spawn("task-0", _handler)
+    assert processes.fork_server_pid is not None
+    host.kill()
+    await processes.close()
+
+
+async def test_nothing_was_started_and_is_ended() -> None:
+    await Processes().close()
