@@ -1,0 +1,234 @@
+"""The quorum's requests and answers: each is about one partition, and wrapped in topics and partitions on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import begin_quorum_epoch as begin
+from headrace_broker.protocol.messages import end_quorum_epoch as end
+from headrace_broker.protocol.messages import fetch, fetch_snapshot, vote
+from headrace_broker.raft.config import RaftConfig
+from headrace_broker.raft.log_port import OffsetAndEpoch
+
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+"""The fixed topic id of `__cluster_metadata`."""
+
+
+def topics_of(response: Any) -> Sequence[Any]:
+    """The topics of any of the quorum's answers."""
+    if isinstance(response, fetch.FetchResponse):
+        return response.responses
+    topics: Sequence[Any] = response.topics
+    return topics
+
+
+def leader_of(partition: Any) -> tuple[int, int]:
+    """(leader, epoch) as the partition of an answer tells them."""
+    where = getattr(partition, "current_leader", partition)
+    return where.leader_id, where.leader_epoch
+
+
+def successors_of(partition: end.EndQuorumEpochRequestPartitionData) -> list[int]:
+    """Who should try first to lead after a farewell."""
+    return [item.candidate_id for item in partition.preferred_candidates] or list(partition.preferred_successors)
+
+
+def only_partition(topics: Sequence[Any]) -> Any | None:
+    """The partition that the message is about, None when it is not exactly `__cluster_metadata-0`."""
+    if len(topics) != 1 or len(topics[0].partitions) != 1 or not _is_metadata(topics[0]):
+        return None
+    partition = topics[0].partitions[0]
+    return partition if _index(partition) == 0 else None
+
+
+def _is_metadata(topic: Any) -> bool:
+    if isinstance(topic, fetch.FetchTopic | fetch.FetchableTopicResponse):
+        return topic.topic_id == METADATA_TOPIC_ID or topic.topic == CLUSTER_METADATA_TOPIC
+    if isinstance(
+        topic, fetch_snapshot.FetchSnapshotRequestTopicSnapshot | fetch_snapshot.FetchSnapshotResponseTopicSnapshot
+    ):
+        return topic.name == CLUSTER_METADATA_TOPIC
+    return bool(topic.topic_name == CLUSTER_METADATA_TOPIC)
+
+
+def _index(partition: Any) -> int:
+    if isinstance(partition, fetch.FetchPartition | fetch_snapshot.FetchSnapshotRequestPartitionSnapshot):
+        return partition.partition
+    if isinstance(partition, fetch_snapshot.FetchSnapshotResponsePartitionSnapshot):
+        return partition.index
+    return int(partition.partition_index)
+
+
+# -- votes ---------------------------------------------------------------------------------------------------------
+
+
+def vote_request(
+    config: RaftConfig, voter: int, epoch: int, last: OffsetAndEpoch, *, pre_vote: bool
+) -> vote.VoteRequest:
+    """Ask `voter` for its vote in `epoch`; `last` is where the candidate's log ends."""
+    partition = vote.VoteRequestPartitionData(
+        partition_index=0,
+        replica_epoch=epoch,
+        replica_id=config.node_id,
+        last_offset=last[0],
+        last_offset_epoch=last[1],
+        pre_vote=pre_vote,
+    )
+    topic = vote.VoteRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return vote.VoteRequest(cluster_id=config.cluster_id, voter_id=voter, topics=[topic])
+
+
+def vote_answer(error: ErrorCode, leader_id: int, epoch: int, *, granted: bool = False) -> vote.VoteResponse:
+    """The answer to a vote request."""
+    partition = vote.VoteResponsePartitionData(
+        partition_index=0, error_code=error, leader_id=leader_id, leader_epoch=epoch, vote_granted=granted
+    )
+    topic = vote.VoteResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return vote.VoteResponse(error_code=ErrorCode.NONE, topics=[topic])
+
+
+# -- beginning and end of an epoch ---------------------------------------------------------------------------------
+
+
+def begin_request(config: RaftConfig, voter: int, epoch: int) -> begin.BeginQuorumEpochRequest:
+    """Tell `voter` that this node leads `epoch`."""
+    partition = begin.BeginQuorumEpochRequestPartitionData(
+        partition_index=0, leader_id=config.node_id, leader_epoch=epoch
+    )
+    topic = begin.BeginQuorumEpochRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return begin.BeginQuorumEpochRequest(cluster_id=config.cluster_id, voter_id=voter, topics=[topic])
+
+
+def begin_answer(error: ErrorCode, leader_id: int, epoch: int) -> begin.BeginQuorumEpochResponse:
+    """The answer to the news of a leader."""
+    partition = begin.BeginQuorumEpochResponsePartitionData(
+        partition_index=0, error_code=error, leader_id=leader_id, leader_epoch=epoch
+    )
+    topic = begin.BeginQuorumEpochResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return begin.BeginQuorumEpochResponse(error_code=ErrorCode.NONE, topics=[topic])
+
+
+def end_request(config: RaftConfig, epoch: int, successors: Iterable[int]) -> end.EndQuorumEpochRequest:
+    """Tell a voter that this node leads no more, and who should try first."""
+    wanted = list(successors)
+    partition = end.EndQuorumEpochRequestPartitionData(
+        partition_index=0,
+        leader_id=config.node_id,
+        leader_epoch=epoch,
+        preferred_successors=wanted,
+        preferred_candidates=[end.ReplicaInfo(candidate_id=node) for node in wanted],
+    )
+    topic = end.EndQuorumEpochRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return end.EndQuorumEpochRequest(cluster_id=config.cluster_id, topics=[topic])
+
+
+def end_answer(error: ErrorCode, leader_id: int, epoch: int) -> end.EndQuorumEpochResponse:
+    """The answer to a leader's farewell."""
+    partition = end.EndQuorumEpochResponsePartitionData(
+        partition_index=0, error_code=error, leader_id=leader_id, leader_epoch=epoch
+    )
+    topic = end.EndQuorumEpochResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return end.EndQuorumEpochResponse(error_code=ErrorCode.NONE, topics=[topic])
+
+
+# -- fetches -------------------------------------------------------------------------------------------------------
+
+
+def fetch_request(config: RaftConfig, epoch: int, last: OffsetAndEpoch, high_watermark: int) -> fetch.FetchRequest:
+    """Ask the leader of `epoch` for what comes after `last`, the end of the own log."""
+    partition = fetch.FetchPartition(
+        partition=0,
+        current_leader_epoch=epoch,
+        fetch_offset=last[0],
+        last_fetched_epoch=last[1],
+        log_start_offset=-1,
+        partition_max_bytes=0,
+        high_watermark=high_watermark,
+    )
+    return fetch.FetchRequest(
+        cluster_id=config.cluster_id,
+        replica_state=fetch.ReplicaState(replica_id=config.node_id),
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=0,
+        max_bytes=config.fetch_max_bytes,
+        topics=[fetch.FetchTopic(topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+    )
+
+
+def fetch_answer(
+    error: ErrorCode,
+    leader_id: int,
+    epoch: int,
+    *,
+    high_watermark: int = -1,
+    log_start_offset: int = -1,
+    records: bytes = b"",
+    diverging: OffsetAndEpoch | None = None,
+    snapshot: OffsetAndEpoch | None = None,
+) -> fetch.FetchResponse:
+    """The answer to a replica of the metadata log."""
+    partition = fetch.PartitionData(
+        partition_index=0,
+        error_code=error,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        current_leader=fetch.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch),
+        aborted_transactions=None,
+        records=records,
+    )
+    if diverging is not None:
+        partition.diverging_epoch = fetch.EpochEndOffset(end_offset=diverging[0], epoch=diverging[1])
+    if snapshot is not None:
+        partition.snapshot_id = fetch.SnapshotId(end_offset=snapshot[0], epoch=snapshot[1])
+    topic = fetch.FetchableTopicResponse(
+        topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
+    return fetch.FetchResponse(error_code=ErrorCode.NONE, responses=[topic])
+
+
+def snapshot_request(
+    config: RaftConfig, epoch: int, snapshot: OffsetAndEpoch, position: int
+) -> fetch_snapshot.FetchSnapshotRequest:
+    """Ask the leader of `epoch` for the bytes of a snapshot from `position` on."""
+    partition = fetch_snapshot.FetchSnapshotRequestPartitionSnapshot(
+        partition=0,
+        current_leader_epoch=epoch,
+        snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot[0], epoch=snapshot[1]),
+        position=position,
+    )
+    topic = fetch_snapshot.FetchSnapshotRequestTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return fetch_snapshot.FetchSnapshotRequest(
+        cluster_id=config.cluster_id, replica_id=config.node_id, max_bytes=config.fetch_max_bytes, topics=[topic]
+    )
+
+
+def snapshot_answer(
+    error: ErrorCode,
+    leader_id: int,
+    epoch: int,
+    *,
+    snapshot: OffsetAndEpoch = (-1, -1),
+    size: int = 0,
+    position: int = 0,
+    data: bytes = b"",
+) -> fetch_snapshot.FetchSnapshotResponse:
+    """A part of a snapshot."""
+    partition = fetch_snapshot.FetchSnapshotResponsePartitionSnapshot(
+        index=0,
+        error_code=error,
+        snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot[0], epoch=snapshot[1]),
+        current_leader=fetch_snapshot.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch),
+        size=size,
+        position=position,
+        unaligned_records=data,
+    )
+    topic = fetch_snapshot.FetchSnapshotResponseTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    return fetch_snapshot.FetchSnapshotResponse(error_code=ErrorCode.NONE, topics=[topic])
+
+
+def joined(records: Any) -> bytes:
+    """The bytes of a `records` field, which may be one buffer or several."""
+    return b"".join(records) if isinstance(records, list | tuple) else bytes(records)

@@ -1,0 +1,308 @@
+"""A quorum in one process: real cores over logs in memory, a network that loses, delays and repeats, seeded crashes.
+
+After every event the laws are checked: one leader per epoch, a high watermark that never goes back, and no two nodes
+that ever disagree about what is committed, whatever a node forgets of what it had not flushed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from headrace_broker.protocol.notation import Request
+from headrace_broker.raft.config import RaftConfig
+from headrace_broker.raft.core import Raft
+from headrace_broker.raft.effects import Flush, HighWatermark, LeaderChanged, Persist, Reply, Send, SnapshotLoaded
+from headrace_broker.raft.leader import Leader
+from headrace_broker.raft.log_port import OffsetAndEpoch
+from headrace_broker.raft.quorum_state import QuorumState
+
+Entry = tuple[int, Any]
+
+
+class MemoryRaftLog:
+    """(epoch, value) entries from `log_start_offset` on; what lies before it is in `snapshots`."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.log_start_offset = 0
+        self.flushed_offset = 0
+        self.snapshots: dict[OffsetAndEpoch, bytes] = {}
+        self._loading = b""
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log_start_offset + len(self.entries)
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        if self.entries:
+            return self.entries[-1][0]
+        snapshot = self.latest_snapshot()
+        return 0 if snapshot is None else snapshot[1]
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        known = [(offset, entry[0]) for offset, entry in enumerate(self.entries, self.log_start_offset)]
+        below = [(offset, of) for offset, of in known if of <= epoch]
+        if below:
+            return below[-1][0] + 1, below[-1][1]
+        first = self.earliest_snapshot()
+        return first if first is not None else (self.log_start_offset, epoch if not known else 0)
+
+    def read(self, offset: int, size_bytes_max: int) -> bytes:
+        return pickle.dumps(self.entries[offset - self.log_start_offset :][:3])
+
+    def append_as_follower(self, records: bytes) -> None:
+        self.entries += pickle.loads(records)
+
+    def append_leader_change(self, epoch: int, leader_id: int, voters: Sequence[int], granting: Sequence[int]) -> None:
+        self.entries.append((epoch, f"leader {leader_id}"))
+
+    def truncate_to(self, offset: int) -> None:
+        del self.entries[offset - self.log_start_offset :]
+        self.flushed_offset = min(self.flushed_offset, offset)
+
+    def earliest_snapshot(self) -> OffsetAndEpoch | None:
+        return next((known for known in sorted(self.snapshots) if known[0] == self.log_start_offset), None)
+
+    def latest_snapshot(self) -> OffsetAndEpoch | None:
+        return max(self.snapshots, default=None)
+
+    def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
+        data = self.snapshots.get(snapshot)
+        return None if data is None else (len(data), data[position : position + 40])
+
+    def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
+        self._loading = self._loading[:position] + data
+
+    def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+        self.snapshots = {snapshot: self._loading}
+        self.entries.clear()
+        self.log_start_offset = self.flushed_offset = snapshot[0]
+
+    def take_snapshot(self, committed: Sequence[Entry], end_offset: int) -> None:
+        """Replace everything before `end_offset` by a snapshot of it."""
+        epoch = committed[end_offset - 1][0]
+        self.snapshots[end_offset, epoch] = pickle.dumps(list(committed[:end_offset]))
+        del self.entries[: end_offset - self.log_start_offset]
+        self.log_start_offset = end_offset
+        self.snapshots = {known: data for known, data in self.snapshots.items() if known[0] >= end_offset}
+
+
+class Node:
+    """One member: a core, its disk, and the inputs that wait while it persists."""
+
+    def __init__(self, cluster: RaftCluster, node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.log = MemoryRaftLog()
+        self.persisted = QuorumState()
+        self.is_up = False
+        self.incarnation = 0
+        self.raft: Raft
+        self._inbox: list[Callable[[], list[Any]]] = []
+        self._todo: list[Any] = []
+        self._is_persisting = False
+        self._is_flushing = False
+        self._ticks_at = -1
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self.is_up = True
+        self._inbox, self._todo = [], []
+        self._is_persisting = self._is_flushing = False
+        self._ticks_at = -1
+        config = self.cluster.config_of(self.node_id)
+        self.raft = Raft(config, self.log, self.persisted, Random(self.cluster.rng.random()))
+        self.high_watermark = self.log.log_start_offset
+        self.give(lambda: self.raft.start(self.cluster.now_ms))
+
+    def crash(self, *, loses_unflushed: bool) -> None:
+        self.is_up = False
+        if loses_unflushed:
+            kept = self.cluster.rng.randint(self.log.flushed_offset, self.log.log_end_offset)
+            self.log.truncate_to(kept)
+        self.log.flushed_offset = self.log.log_end_offset  # recovery reads and flushes what is there
+
+    def give(self, step: Callable[[], list[Any]]) -> None:
+        """Let the core take an input, now or when it has persisted what it wants persisted."""
+        self._inbox.append(step)
+        self._work()
+
+    def _work(self) -> None:
+        while self.is_up and not self._is_persisting:
+            if self._todo:
+                self._execute(self._todo.pop(0))
+            elif self._inbox:
+                self._todo += self._inbox.pop(0)()
+                self.cluster.check(self)
+            else:
+                break
+        if self.is_up and not self._is_persisting:
+            self._schedule_tick()
+
+    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        incarnation = self.incarnation
+        self.cluster.after(delay_ms, lambda: action() if self.is_up and self.incarnation == incarnation else None)
+
+    def _schedule_tick(self) -> None:
+        deadline_ms = self.raft.next_deadline_ms()
+        if deadline_ms is None or 0 <= self._ticks_at <= deadline_ms:
+            return
+        self._ticks_at = deadline_ms
+
+        def tick() -> None:
+            if self._ticks_at == deadline_ms:
+                self._ticks_at = -1
+                self.give(lambda: self.raft.tick(self.cluster.now_ms))
+
+        self._later(max(1, deadline_ms - self.cluster.now_ms), tick)
+
+    def _execute(self, effect: Any) -> None:
+        cluster = self.cluster
+        if isinstance(effect, Persist):
+            self._is_persisting = True
+
+            def persisted() -> None:
+                self.persisted = effect.state
+                self._is_persisting = False
+                self._work()
+
+            self._later(cluster.rng.randint(0, 20), persisted)
+        elif isinstance(effect, Send):
+            cluster.carry(self.node_id, effect.node_id, effect.request)
+        elif isinstance(effect, Reply):
+            effect.token(effect.response)
+        elif isinstance(effect, Flush):
+            self._flush()
+        elif isinstance(effect, LeaderChanged):
+            cluster.leader_changed(self.node_id, effect)
+        else:
+            assert isinstance(effect, HighWatermark | SnapshotLoaded)
+
+    def _flush(self) -> None:
+        if self._is_flushing:
+            return
+        self._is_flushing = True
+        end_offset = self.log.log_end_offset
+
+        def flushed() -> None:
+            self._is_flushing = False
+            self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.log_end_offset))
+            if self.log.flushed_offset < self.log.log_end_offset:
+                self._flush()
+            self.give(lambda: self.raft.flushed(self.cluster.now_ms))
+
+        self._later(self.cluster.rng.randint(0, 20), flushed)
+
+    @property
+    def is_established(self) -> bool:
+        """Whether this node leads and has committed a record of its epoch."""
+        return isinstance(self.raft.role, Leader) and self.raft.role.is_established
+
+    def propose(self, value: Any) -> None:
+        """Append as leader, if this node is one."""
+        if self.is_up and not self._is_persisting and isinstance(self.raft.role, Leader):
+            self.log.entries.append((self.raft.epoch, value))
+            self.give(lambda: self.raft.appended(self.cluster.now_ms))
+
+
+class RaftCluster:
+    """The nodes, the network between them, and the laws."""
+
+    def __init__(self, seed: int, voters: int = 3, observers: int = 0) -> None:
+        self.rng = Random(seed)
+        self.now_ms = 0
+        self.voters = frozenset(range(1, voters + 1))
+        self.nodes = {node_id: Node(self, node_id) for node_id in range(1, voters + observers + 1)}
+        self.committed: list[Entry] = []
+        self.leaders: dict[int, int] = {}
+        self.cut: set[tuple[int, int]] = set()
+        self.loss = 0.0
+        self.delay_max_ms = 10
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._sequence = 0
+
+    def config_of(self, node_id: int) -> RaftConfig:
+        return RaftConfig(node_id=node_id, voters=self.voters, cluster_id="c")
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now_ms + delay_ms, self._sequence, action))
+
+    def run(self, duration_ms: int, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let time pass; True as soon as `until` holds."""
+        end_ms = self.now_ms + duration_ms
+        while self._events and self._events[0][0] <= end_ms:
+            self.now_ms, _, action = heapq.heappop(self._events)
+            action()
+            if until():
+                return True
+        self.now_ms = end_ms
+        return until()
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    def _arrives(self, source: int, target: int) -> bool:
+        return (source, target) not in self.cut and self.rng.random() >= self.loss
+
+    def _delay(self) -> int:
+        return self.rng.randint(0, self.delay_max_ms)
+
+    def carry(self, source: int, target: int, request: Request[Any]) -> None:
+        """Take a request there and its answer back; without one the sender hears of it after a time-out."""
+        sender, receiver = self.nodes[source], self.nodes[target]
+        incarnation = sender.incarnation
+        done: list[bool] = []
+
+        def finish(response: Any) -> None:
+            if not done and sender.is_up and sender.incarnation == incarnation:
+                done.append(True)
+                sender.give(lambda: sender.raft.response(target, request, response, self.now_ms))
+
+        def answer(response: Any) -> None:
+            if self._arrives(target, source):
+                self.after(self._delay(), lambda: finish(response))
+
+        def deliver() -> None:
+            if receiver.is_up:
+                receiver.give(lambda: receiver.raft.handle(request, answer, self.now_ms))
+            elif (target, source) not in self.cut and sender.is_up and sender.incarnation == incarnation and not done:
+                sender.give(lambda: sender.raft.refused(target, self.now_ms))
+                finish(None)
+
+        for _ in range(2 if self.rng.random() < self.loss / 4 else 1):
+            if self._arrives(source, target):
+                self.after(self._delay(), deliver)
+        self.after(1000, lambda: finish(None))
+
+    # -- the laws ----------------------------------------------------------------------------------------------------
+
+    def leader_changed(self, node_id: int, effect: LeaderChanged) -> None:
+        if effect.leader_id >= 0:
+            known = self.leaders.setdefault(effect.epoch, effect.leader_id)
+            assert known == effect.leader_id, f"epoch {effect.epoch} has leaders {known} and {effect.leader_id}"
+
+    def check(self, node: Node) -> None:
+        high_watermark, log = node.raft.high_watermark, node.log
+        assert high_watermark >= node.high_watermark, f"node {node.node_id}: high watermark went back"
+        assert log.log_end_offset >= high_watermark, f"node {node.node_id}: log ends before its high watermark"
+        for offset in range(max(node.high_watermark, log.log_start_offset), high_watermark):
+            entry = log.entries[offset - log.log_start_offset]
+            if offset == len(self.committed):
+                self.committed.append(entry)
+            assert self.committed[offset] == entry, (
+                f"node {node.node_id} has {entry} committed at {offset}, others {self.committed[offset]}"
+            )
+        if log.log_start_offset:
+            data = pickle.loads(log.snapshots[log.earliest_snapshot() or (-1, -1)])
+            assert data == self.committed[: log.log_start_offset], f"node {node.node_id}: another snapshot"
+        node.high_watermark = high_watermark
+
+    def leader(self) -> Node | None:
+        """The established leader of the newest epoch, if it is up."""
+        leading = [node for node in self.nodes.values() if node.is_up and isinstance(node.raft.role, Leader)]
+        return max(leading, key=lambda node: node.raft.epoch, default=None)
