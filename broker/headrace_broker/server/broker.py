@@ -51,7 +51,9 @@ _LOGS_AT_ONCE = 50
 class Broker:
     """One running node.  `await Broker.start(config)` serves; `await broker.stop()` ends it cleanly."""
 
-    def __init__(self, config: BrokerConfig, storage: Storage) -> None:
+    def __init__(
+        self, config: BrokerConfig, storage: Storage, listening: Listening | None = None, now_ms: Callable[[], int] | None = None
+    ) -> None:
         self.config = config
         self.node_id = config.node_id
         self.cluster_id = ""
@@ -78,7 +80,8 @@ class Broker:
         self.groups = GroupCoordinator(OffsetsTopic(self), _group_config(config), self.now_ms)
         self.router = RequestRouter(self, load_routes(), connections_max=budget.connections_max)
         self._limits = ConnectionLimits(request_bytes_max=config.socket_request_max_bytes)
-        self._listening = Listening(
+        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._listening = listening or Listening(
             config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
         )
         self._advertised: tuple[Listener, ...] = ()
@@ -92,11 +95,11 @@ class Broker:
 
     @classmethod
     async def start(
-        cls, config: BrokerConfig, *, storage: Storage | None = None, cluster_id: str | None = None
+        cls, config: BrokerConfig, *, storage: Storage | None = None, cluster_id: str | None = None, listening: Listening | None = None, now_ms: Callable[[], int] | None = None
     ) -> Broker:
         """Start a node on its data directories and serve; raises StartError with one line to show."""
         storage = storage or DiskStorage()
-        broker = cls(config, storage)
+        broker = cls(config, storage, listening, now_ms)
         broker.cluster_id = open_directories(storage, broker._directories, config.node_id, cluster_id)
         try:
             await broker._serve()
@@ -114,7 +117,7 @@ class Broker:
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds."""
-        return time.time_ns() // 1_000_000
+        return self._now_ms()
 
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
@@ -122,7 +125,7 @@ class Broker:
         """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
         log = partition.log
         info = log.append_as_leader(
-            records, leader_epoch=partition.leader_epoch, now_ms=time.time_ns() // 1_000_000, origin=origin
+            records, leader_epoch=partition.leader_epoch, now_ms=self._now_ms(), origin=origin
         )
         # The only replica is in sync by definition: what is written is committed.
         log.high_watermark = info.last_offset + 1

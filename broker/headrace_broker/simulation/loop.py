@@ -1,0 +1,271 @@
+"""An asyncio event loop in which a seed decides what happens next, for many nodes that each think they are alone.
+
+Every callback belongs to the node in whose context it was scheduled.  Within a node callbacks run in asyncio's order;
+between nodes the seed chooses.  A crashed node's callbacks never run, a paused node's wait (as under SIGSTOP), and each
+node has a clock of its own that may run fast or slow.  Nothing here waits: time passes when nobody has anything to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio.events import _set_running_loop
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from headrace_broker.simulation.network import SimulatedNetwork
+
+T = TypeVar("T")
+
+_STEP_US = 2
+"""What a callback takes: time passes even for a node that never waits."""
+_FILE_WORK_US = (50, 20_000)
+"""How long work in a thread takes: from a call that does nothing to an fsync on a busy disk."""
+
+
+class Clock:
+    """A node's clocks: monotonic from its start, and wall-clock time off by `wall_ahead_us`."""
+
+    __slots__ = ("rate", "wall_ahead_us")
+
+    def __init__(self, rate: float = 1.0, wall_ahead_us: int = 0) -> None:
+        self.rate = rate
+        self.wall_ahead_us = wall_ahead_us
+
+
+class SimulatedNode:
+    """One incarnation of a process; a restarted node is a new one with the old name."""
+
+    __slots__ = ("clock", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
+
+    def __init__(self, name: str, clock: Clock | None = None) -> None:
+        self.name = name
+        self.clock = clock or Clock()
+        self.is_dead = False
+        self.is_paused = False
+        self.ready: deque[asyncio.Handle] = deque()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.on_crash: list[Callable[[], None]] = []
+
+
+_current: ContextVar[SimulatedNode] = ContextVar("simulated node")
+
+
+class SpinError(Exception):
+    """A node did not stop to run callbacks although no time was to pass: a loop without a wait."""
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """The world's event loop."""
+
+    def __init__(self, seed: int, epoch_ms: int = 1_700_000_000_000) -> None:
+        self.rng = Random(seed)
+        self.now_us = 0
+        self.world = SimulatedNode("world")
+        self.network: SimulatedNetwork | None = None
+        self.failures: list[dict[str, Any]] = []
+        self._epoch_us = epoch_ms * 1000
+        self._ready: list[SimulatedNode] = []
+        self._timers: list[tuple[int, int, SimulatedNode, asyncio.Handle]] = []
+        self._sequence = 0
+        self._is_closed = False
+        self._graveyard: list[SimulatedNode] = []
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the world until `work` is done and return its result."""
+        _set_running_loop(self)
+        try:
+            task = self.create_task(work)
+            while not task.done():
+                if not self._step():
+                    raise RuntimeError("the simulated world waits for something that will never happen")
+            return task.result()
+        finally:
+            _set_running_loop(None)
+
+    def _step(self) -> bool:
+        """Run one callback; let time pass to the next timer when there is none.  False when nothing is left."""
+        timers = self._timers
+        while timers and timers[0][0] <= self.now_us:
+            _, _, node, handle = heapq.heappop(timers)
+            self._put(node, handle)
+        ready = self._ready
+        while ready:
+            index = int(self.rng.random() * len(ready)) if len(ready) > 1 else 0
+            node = ready[index]
+            if node.is_dead or node.is_paused or not node.ready:
+                ready[index] = ready[-1]
+                ready.pop()
+                continue
+            handle = node.ready.popleft()
+            if not node.ready:
+                ready[index] = ready[-1]
+                ready.pop()
+            if not handle.cancelled():
+                self.now_us += _STEP_US
+                handle._run()
+            return True
+        if not timers:
+            return False
+        self.now_us = max(self.now_us, timers[0][0])
+        return True
+
+    def _put(self, node: SimulatedNode, handle: asyncio.Handle) -> None:
+        if node.is_dead or self._is_closed:
+            return
+        node.ready.append(handle)
+        if len(node.ready) == 1 and not node.is_paused:
+            self._ready.append(node)
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def within(self, node: SimulatedNode, callback: Callable[..., Any], *arguments: Any) -> Any:
+        """Call as if from that node."""
+        context = copy_context()
+        context.run(_current.set, node)
+        return context.run(callback, *arguments)
+
+    def node(self) -> SimulatedNode:
+        """The node whose callback runs."""
+        return _current.get(self.world)
+
+    def crash(self, node: SimulatedNode) -> None:
+        """End a node between two callbacks, with nothing cleaned up."""
+        node.is_dead = True
+        node.ready.clear()
+        for task in node.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        # Its coroutines are kept: collecting them would run their `finally` blocks, which a killed process does not.
+        self._graveyard.append(node)
+        for listener in node.on_crash:
+            listener()
+
+    def pause(self, node: SimulatedNode) -> None:
+        """Stop a node as SIGSTOP does."""
+        node.is_paused = True
+
+    def resume(self, node: SimulatedNode) -> None:
+        """Let a paused node go on."""
+        if node.is_paused:
+            node.is_paused = False
+            if node.ready and not node.is_dead:
+                self._ready.append(node)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.now_us * self.node().clock.rate / 1e6
+
+    def wall_ms(self) -> int:
+        """Wall-clock time as the current node sees it."""
+        clock = self.node().clock
+        return int(self._epoch_us + self.now_us * clock.rate + clock.wall_ahead_us) // 1000
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        context = context if context is not None else copy_context()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._put(context.get(_current, self.world), handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        context = context if context is not None else copy_context()
+        node = context.get(_current, self.world)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._schedule(max(self.now_us, int(when * 1e6 / node.clock.rate) + 1), node, handle)
+        return handle
+
+    def after_us(self, delay_us: int, node: SimulatedNode, callback: Any, *args: Any) -> None:
+        """Call in a node after a time that no clock's skew changes; dropped when the node is dead by then."""
+        context = copy_context()
+        context.run(_current.set, node)
+        self._schedule(self.now_us + delay_us, node, asyncio.Handle(callback, args, self, context))
+
+    def _schedule(self, at_us: int, node: SimulatedNode, handle: asyncio.Handle) -> None:
+        self._sequence += 1
+        heapq.heappush(self._timers, (at_us, self._sequence, node, handle))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """The heap forgets it when its time comes."""
+
+    # -- futures, tasks, threads -------------------------------------------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        node = (context or copy_context()).get(_current, self.world)
+        node.tasks.add(task)
+        task.add_done_callback(node.tasks.discard)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        """Do the work after a while, in one go: files are touched at a moment of their own."""
+        future = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except BaseException as error:  # noqa: BLE001 - handed to who waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.after_us(self.rng.randint(*_FILE_WORK_US), self.node(), work)
+        return future
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        assert self.network is not None
+        return await self.network.connect(protocol_factory, host, port)
+
+    # -- what asyncio asks of a loop ---------------------------------------------------------------------------------
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """There is nothing to see."""
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        """End the world: whatever its remains still want scheduled is not."""
+        self._is_closed = True
+        for node in [self.world, *self._graveyard]:
+            for task in node.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._graveyard.clear()
+        self._timers.clear()
+        self._ready.clear()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised: no code of ours may."""
+        self.failures.append({**context, "node": self.node().name})
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """Nothing to do."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Nothing to do."""

@@ -1,0 +1,298 @@
+"""The network between simulated nodes: TCP as processes see it, over links that are slow, cut or dead.
+
+A connection delivers its bytes in order and in pieces.  A link that is cut holds them back until it is healed, and
+connecting over it hangs; a killed process's connections are reset, a vanished machine's fall silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace_broker.simulation.loop import SimulatedLoop, SimulatedNode
+
+if TYPE_CHECKING:
+    from headrace_broker.server.endpoints import Listener
+
+_RETRY_US = 200_000
+_WRITE_HIGH_BYTES = 64 * 1024
+
+
+class SimulatedNetwork:
+    """Who listens where, who can reach whom, and every connection there is."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.latency_us = (50, 500)
+        self.cut: set[tuple[str, str]] = set()
+        self._listeners: dict[tuple[str, int], tuple[SimulatedNode, Callable[[], Any]]] = {}
+        self._connections: set[_End] = set()
+        self._next_port = 20_000
+        loop.network = self
+
+    def delay_us(self) -> int:
+        """One way between two nodes."""
+        return self.loop.rng.randint(*self.latency_us)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self.cut
+
+    def isolate(self, names: set[str], others: set[str], *, one_way: bool = False) -> None:
+        """Nothing gets from `names` to `others`, nor back unless it is one way."""
+        for name in names:
+            for other in others - names:
+                self.cut.add((name, other))
+                if not one_way:
+                    self.cut.add((other, name))
+
+    def heal(self) -> None:
+        """Every link works again; what was held back arrives."""
+        self.cut.clear()
+        for end in list(self._connections):
+            end.pump()
+
+    # -- listening ---------------------------------------------------------------------------------------------------
+
+    def listen(self, host: str, port: int, factory: Callable[[], Any]) -> int:
+        """Accept connections for the current node."""
+        if port == 0:
+            self._next_port += 1
+            port = self._next_port
+        node = self.loop.node()
+        self._listeners[host, port] = (node, factory)
+        return port
+
+    def stop_listening(self, host: str, port: int) -> None:
+        self._listeners.pop((host, port), None)
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
+        """TCP's connect, from the current node."""
+        loop, client = self.loop, self.loop.node()
+        while True:
+            await asyncio.sleep(self.delay_us() / 1e6)
+            found = self._listeners.get((host, port))
+            name = host if found is None else found[0].name
+            if self.is_cut(client.name, name) or self.is_cut(name, client.name):
+                await asyncio.sleep(_RETRY_US / 1e6)
+                continue
+            if found is None or found[0].is_dead:
+                raise ConnectionRefusedError(f"connect to {host}:{port} refused")
+            break
+        node, server_factory = found
+        ours, theirs = _End(self, client, (client.name, 1)), _End(self, node, (host, port))
+        ours.peer, theirs.peer = theirs, ours
+        self._connections |= {ours, theirs}
+        protocol = factory()
+        ours.protocol = protocol
+
+        def accept() -> None:
+            if not theirs.is_gone:
+                theirs.protocol = server_factory()
+                theirs.protocol.connection_made(theirs)
+                theirs.pump_in()
+
+        loop.after_us(self.delay_us(), node, accept)
+        protocol.connection_made(ours)
+        return ours, protocol
+
+    def killed(self, node: SimulatedNode, *, silently: bool = False) -> None:
+        """The node's process is gone: the kernel closes its connections, unless its machine is gone as well."""
+        for key in [key for key, found in self._listeners.items() if found[0] is node]:
+            del self._listeners[key]
+        for end in [end for end in self._connections if end.node is node]:
+            end.die(silently=silently)
+
+    def forget(self, end: _End) -> None:
+        self._connections.discard(end)
+
+
+class _End(asyncio.Transport):
+    """One end of a connection: the transport of the protocol on that node."""
+
+    def __init__(self, network: SimulatedNetwork, node: SimulatedNode, name: tuple[str, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.node = node
+        self.name = name
+        self.protocol: Any = None
+        self.peer: _End
+        self.is_gone = False
+        self._outgoing: deque[bytes | None] = deque()  # None is the end of the stream
+        self._outgoing_bytes = 0
+        self._arrived: deque[bytes | None] = deque()
+        self._busy_until_us = 0
+        self._is_closing = False
+        self._is_reading = True
+        self._is_write_paused = False
+
+    # -- what protocols call -----------------------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        if self.is_gone or self._is_closing or not len(data):
+            return
+        self._outgoing.append(bytes(data))
+        self._outgoing_bytes += len(data)
+        if self._outgoing_bytes > _WRITE_HIGH_BYTES and not self._is_write_paused:
+            self._is_write_paused = True
+            self.protocol.pause_writing()
+        self.pump()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return self._outgoing_bytes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The limits are the simulation's."""
+
+    def close(self) -> None:
+        if not self._is_closing and not self.is_gone:
+            self._is_closing = True
+            self._outgoing.append(None)
+            self.pump()
+            self.network.loop.after_us(0, self.node, self._lost, None)
+
+    def abort(self) -> None:
+        if self.is_gone:
+            return
+        self._is_closing = True
+        self._reset_peer()
+        self.network.loop.after_us(0, self.node, self._lost, None)
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self.is_gone
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self.network.loop.after_us(0, self.node, self.pump_in)
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": self.peer.name, "sockname": self.name}.get(name, default)
+
+    # -- the wire ----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what waits, unless the link is cut."""
+        network = self.network
+        while self._outgoing and not network.is_cut(self.node.name, self.peer.node.name):
+            piece = self._outgoing.popleft()
+            loop = network.loop
+            self._busy_until_us = max(self._busy_until_us + 1, loop.now_us + network.delay_us())
+            loop.after_us(self._busy_until_us - loop.now_us, self.peer.node, self.peer.arrive, piece)
+
+    def arrive(self, piece: bytes | None) -> None:
+        """A piece got here."""
+        sender = self.peer
+        if piece is not None:
+            sender.delivered(len(piece))
+        if self.is_gone:
+            return
+        self._arrived.append(piece)
+        self.pump_in()
+
+    def delivered(self, size: int) -> None:
+        """So much less is under way."""
+        self._outgoing_bytes -= size
+        if self._is_write_paused and self._outgoing_bytes <= _WRITE_HIGH_BYTES // 4 and not self.node.is_dead:
+            self._is_write_paused = False
+            self.network.loop.after_us(0, self.node, self._resume_writing)
+
+    def _resume_writing(self) -> None:
+        if not self.is_gone:
+            self.protocol.resume_writing()
+
+    def pump_in(self) -> None:
+        """Hand what arrived to the protocol."""
+        while self._arrived and self._is_reading and not self.is_gone and self.protocol is not None:
+            piece = self._arrived.popleft()
+            if piece is None:
+                self.protocol.eof_received()
+                self.close()
+                return
+            self._feed(piece)
+
+    def _feed(self, piece: bytes) -> None:
+        protocol = self.protocol
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            protocol.data_received(piece)
+            return
+        view = memoryview(piece)
+        while len(view) and not self.is_gone:
+            buffer = memoryview(cast(Any, protocol.get_buffer(len(view))))
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            protocol.buffer_updated(size)
+            view = view[size:]
+            if not self._is_reading and len(view):
+                self._arrived.appendleft(bytes(view))
+                return
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def die(self, *, silently: bool) -> None:
+        """The process at this end is gone."""
+        if not silently and not self.is_gone:
+            self._reset_peer()
+        self.is_gone = True
+        self.network.forget(self)
+
+    def _reset_peer(self) -> None:
+        network, peer = self.network, self.peer
+        if not peer.is_gone and not network.is_cut(self.node.name, peer.node.name):
+            network.loop.after_us(network.delay_us(), peer.node, peer._lost, ConnectionResetError("reset by peer"))
+
+    def _lost(self, error: Exception | None) -> None:
+        if self.is_gone:
+            return
+        self.is_gone = True
+        self.network.forget(self)
+        if self.protocol is not None:
+            self.protocol.connection_lost(error)
+
+
+class SimulatedListening:
+    """`server.listening.Listening` for a simulated node."""
+
+    def __init__(self, network: SimulatedNetwork) -> None:
+        self._network = network
+        self.listeners: list[Listener] = []
+
+    def bind(self, listener: Listener) -> Listener:
+        """Take the listener's port; nobody is served yet."""
+        from dataclasses import replace
+
+        port = listener.port
+        if port == 0:
+            self._network._next_port += 1
+            port = self._network._next_port
+        bound = replace(listener, port=port)
+        self.listeners.append(bound)
+        return bound
+
+    async def serve(self, new_connection: Callable[[str], Any]) -> None:
+        """Accept connections from now on."""
+        for item in self.listeners:
+            self._network.listen(item.host, item.port, lambda name=item.name: new_connection(name))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        for item in self.listeners:
+            self._network.stop_listening(item.host, item.port)
