@@ -52,7 +52,11 @@ class Broker:
     """One running node.  `await Broker.start(config)` serves; `await broker.stop()` ends it cleanly."""
 
     def __init__(
-        self, config: BrokerConfig, storage: Storage, listening: Listening | None = None, now_ms: Callable[[], int] | None = None
+        self,
+        config: BrokerConfig,
+        storage: Storage,
+        listening: Listening | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.config = config
         self.node_id = config.node_id
@@ -95,7 +99,13 @@ class Broker:
 
     @classmethod
     async def start(
-        cls, config: BrokerConfig, *, storage: Storage | None = None, cluster_id: str | None = None, listening: Listening | None = None, now_ms: Callable[[], int] | None = None
+        cls,
+        config: BrokerConfig,
+        *,
+        storage: Storage | None = None,
+        cluster_id: str | None = None,
+        listening: Listening | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> Broker:
         """Start a node on its data directories and serve; raises StartError with one line to show."""
         storage = storage or DiskStorage()
@@ -124,9 +134,7 @@ class Broker:
     ) -> AppendInfo:
         """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
         log = partition.log
-        info = log.append_as_leader(
-            records, leader_epoch=partition.leader_epoch, now_ms=self._now_ms(), origin=origin
-        )
+        info = log.append_as_leader(records, leader_epoch=partition.leader_epoch, now_ms=self._now_ms(), origin=origin)
         # The only replica is in sync by definition: what is written is committed.
         log.high_watermark = info.last_offset + 1
         if self.waiting.waiting_for(partition):

@@ -1,14 +1,12 @@
-"""The metadata log of a quorum of one: `__cluster_metadata-0` on disk, in KRaft's own format.
+"""The metadata log on disk, in KRaft's own format: `__cluster_metadata-0`, its snapshots and `quorum-state`.
 
-Appends are batches of metadata records; a batch is committed when it is on the disk, and committed batches are handed
-to `on_commit` in order.  Several appends may share one fdatasync, which runs in a thread because it may take tens of
-milliseconds.  `raft.quorum_of_one` says what opens an epoch; a larger quorum changes who decides what is committed,
-not this interface.
+This is the port `raft.log_port.RaftLog` over files, and the place where metadata records become batches and batches
+become records.  Nothing here decides what is committed.  fsync is split: `files_to_sync` names the files, a thread
+syncs them, `synced` takes note; what was truncated meanwhile does not count.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +16,12 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.segment import LOG_SUFFIX
-from headrace_broker.log.storage import Storage, is_passing
+from headrace_broker.log.storage import Storage
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
+from headrace_broker.protocol.control_records import LeaderChangeMessage, Voter, encode_control_value
+from headrace_broker.protocol.errors import ApiError, ProtocolError
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
-from headrace_broker.raft.quorum_of_one import elect_self, leader_change_value
+from headrace_broker.raft.log_port import OffsetAndEpoch
 from headrace_broker.raft.quorum_state import FILE_NAME, QuorumState, QuorumStateError
 from headrace_broker.records.batch import CorruptBatchError, iter_batches
 from headrace_broker.records.builder import build_batch
@@ -35,25 +34,20 @@ from headrace_broker.server.metadata_damage import damage_inside
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024
-_RETRY_S = 0.05
 _CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=8 * 1024 * 1024)
 
-Committed = Callable[[Sequence[MetadataRecord], int, int], None]
+MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
 """(records of one batch, offset of the last, epoch)."""
 
 
 class MetadataLog:
-    """Owner of the metadata partition's files and of `quorum-state`."""
+    """Owner of the metadata partition's files; lives on the event loop."""
 
-    def __init__(self, storage: Storage, directory: LogDirectory, node_id: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, storage: Storage, directory: LogDirectory, now_ms: Callable[[], int]) -> None:
         self._storage = storage
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
-        self._node_id = node_id
         self._now_ms = now_ms
-        self._pending: deque[tuple[int, Sequence[MetadataRecord], asyncio.Future[None]]] = deque()
-        self._syncing: asyncio.Task[None] | None = None
-        self.on_commit: Committed = _nobody
-        self.epoch = 0
+        self._appended: deque[MetadataBatch] = deque()  # our own, which need not be read again
         self._refuse_damage()
         self.log = PartitionLog.open(
             storage,
@@ -64,6 +58,8 @@ class MetadataLog:
             now_ms(),
             was_closed_cleanly=directory.was_closed_cleanly,
         )
+        self._flushed_offset = self.log.recovery_point if directory.was_closed_cleanly else self.log.log_start_offset
+        self._syncing_up_to = -1
 
     def _refuse_damage(self) -> None:
         """Raises StartError before recovery would cut away records that were committed."""
@@ -78,138 +74,174 @@ class MetadataLog:
                     "put back a copy of it"
                 )
 
+    # -- quorum-state ------------------------------------------------------------------------------------------------
+
+    def read_state(self) -> QuorumState:
+        """What this node has voted; raises StartError."""
+        path = f"{self._directory}/{FILE_NAME}"
+        try:
+            return QuorumState.from_json(self._storage.read(path))
+        except FileNotFoundError:
+            return QuorumState()
+        except QuorumStateError as error:
+            raise StartError(f"{path}: {error}") from None
+
+    def write_state(self, state: QuorumState) -> None:
+        """Have the state on disk; for a thread.  Raises OSError."""
+        self._storage.write_atomic(f"{self._directory}/{FILE_NAME}", state.to_json())
+        self._storage.sync_directory(self._directory)
+
+    # -- the port of the quorum's core -------------------------------------------------------------------------------
+
     @property
-    def next_offset(self) -> int:
-        """The offset the next record will get."""
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
         return self.log.log_end_offset
 
-    # -- start ---------------------------------------------------------------------------------------------------
+    @property
+    def flushed_offset(self) -> int:
+        return self._flushed_offset
 
-    def replay(self) -> Iterator[tuple[list[MetadataRecord], int, int]]:
-        """Every batch on disk, oldest first: (records, offset of the last, epoch).  Raises StartError."""
+    @property
+    def last_fetched_epoch(self) -> int:
+        """The epoch of the last record, 0 when there is none."""
+        if self.log.log_end_offset > self.log.log_start_offset:
+            return max(self.log.latest_epoch, 0)
+        snapshot = self.latest_snapshot()
+        return 0 if snapshot is None else snapshot[1]
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """(end offset, epoch) of the largest epoch that is not above `epoch`."""
+        known, end_offset = self.log.end_offset_for_epoch(epoch)
+        first = self.earliest_snapshot()
+        if first is not None and (known < 0 or (end_offset == self.log_start_offset and known == epoch)):
+            return first
+        return (end_offset, known) if known >= 0 else (self.log_end_offset, self.last_fetched_epoch)
+
+    def read(self, offset: int, size_bytes_max: int) -> bytes:
+        """Whole batches from `offset` on, at least one if there is any."""
+        found = self.log.read(offset, size_bytes_max, upper_bound_offset=self.log_end_offset, min_one_batch=True)
+        return b"".join(found.buffers)
+
+    def append_as_follower(self, records: bytes) -> None:
+        """Append the leader's batches as they are.  Raises ApiError."""
+        self.log.append_as_follower(records, now_ms=self._now_ms())
+
+    def append_leader_change(self, epoch: int, leader_id: int, voters: Sequence[int], granting: Sequence[int]) -> None:
+        """Append the control record that opens an epoch.  Raises ApiError."""
+        message = LeaderChangeMessage(
+            version=0,
+            leader_id=leader_id,
+            voters=[Voter(voter_id=voter) for voter in voters],
+            granting_voters=[Voter(voter_id=voter) for voter in granting],
+        )
+        value = encode_control_value(message)
+        self._append(build_control_batch(ControlType.LEADER_CHANGE, value, timestamp=self._now_ms()), epoch)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every record from `offset` on.  Raises ApiError."""
+        self.log.truncate_to(offset, self._now_ms())
+        end_offset = self.log_end_offset
+        self._flushed_offset = min(self._flushed_offset, end_offset)
+        self._syncing_up_to = min(self._syncing_up_to, end_offset)
+        self._appended.clear()
+
+    def earliest_snapshot(self) -> OffsetAndEpoch | None:
+        """The snapshot that the log begins after."""
+        return None
+
+    def latest_snapshot(self) -> OffsetAndEpoch | None:
+        """The newest whole snapshot."""
+        return None
+
+    def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
+        """(size, bytes from `position` on) of a snapshot."""
+        return None
+
+    def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
+        """Write a part of a snapshot that is being fetched."""
+        raise NotImplementedError
+
+    def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+        """The fetched snapshot is whole."""
+        raise NotImplementedError
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[MetadataRecord], epoch: int) -> int:
+        """Append one batch as leader of `epoch` and return its last offset.  Raises ApiError."""
+        values: list[bytes | None] = [encode_metadata_record(record) for record in records]
+        last_offset = self._append(build_batch(RecordColumns(values=values, timestamps=self._now_ms())), epoch)
+        self._appended.append((records, last_offset, epoch))
+        return last_offset
+
+    def _append(self, batch: bytearray, epoch: int) -> int:
+        info = self.log.append_as_leader(
+            memoryview(batch), leader_epoch=epoch, now_ms=self._now_ms(), origin=AppendOrigin.CONTROLLER
+        )
+        return info.last_offset
+
+    def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
+        """Every batch of metadata records from `offset` to `end_offset`, oldest first.  Raises StartError."""
+        appended = self._appended
+        while appended and appended[0][1] < offset:
+            appended.popleft()
+        if appended and appended[0][1] - len(appended[0][0]) + 1 == offset:
+            while appended and appended[0][1] < end_offset:
+                batch = appended.popleft()
+                offset = batch[1] + 1
+                yield batch
         try:
-            yield from self._replay()
+            yield from self._read_batches(offset, end_offset)
         except (ApiError, CorruptBatchError, ProtocolError) as error:
             raise StartError(f"{self._directory} is damaged, put back a copy of it: {error}") from None
 
-    def _replay(self) -> Iterator[tuple[list[MetadataRecord], int, int]]:
-        offset = self.log.log_start_offset
-        while offset < self.log.log_end_offset:
-            found = self.log.read(offset, _READ_BYTES, upper_bound_offset=self.log.log_end_offset, min_one_batch=True)
-            buffer = b"".join(found.buffers)
+    def _read_batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
+        while offset < end_offset:
+            buffer = self.read(offset, _READ_BYTES)
             before = offset
             for position, header in iter_batches(buffer):
+                if header.last_offset >= end_offset:
+                    return
                 offset = header.last_offset + 1
-                if header.is_control:
+                if header.is_control or header.last_offset < before:
                     continue
-                end = position + 12 + header.batch_length
-                columns = read_columns(memoryview(buffer)[position:end])
+                columns = read_columns(memoryview(buffer)[position : position + header.size_bytes])
                 records = [decode_metadata_record(value) for value in columns.values if value is not None]
                 yield records, header.last_offset, header.partition_leader_epoch
             if offset == before:
                 raise StartError(f"{self._directory} cannot be read at offset {offset}")
 
-    def lead(self, last_epoch: int) -> None:
-        """Take leadership: a new epoch on disk first, then its LeaderChange record; synchronous, at start only."""
-        path = f"{self._directory}/{FILE_NAME}"
-        try:
-            previous = QuorumState.from_json(self._storage.read(path))
-        except FileNotFoundError:
-            previous = None
-        except QuorumStateError as error:
-            raise StartError(f"{path}: {error}") from None
-        try:
-            state = elect_self(previous, self._node_id, max(last_epoch, self.log.latest_epoch))
-        except ValueError as error:
-            raise StartError(f"{path}: {error}") from None
-        self._storage.write_atomic(path, state.to_json())
-        self._storage.sync_directory(self._directory)
-        self.epoch = state.leader_epoch
-        batch = build_control_batch(ControlType.LEADER_CHANGE, leader_change_value(state), timestamp=self._now_ms())
-        self._append(batch)
+    # -- to disk -----------------------------------------------------------------------------------------------------
 
-    # -- appends -------------------------------------------------------------------------------------------------
+    def files_to_sync(self) -> list[str]:
+        """Begin a sync of everything appended so far: the files that a thread is to fdatasync."""
+        self._syncing_up_to = self.log_end_offset
+        paths = [segment.path(LOG_SUFFIX) for segment in self.log.segments if segment.is_active]
+        return paths + self.log.unflushed_files()[0]
 
-    def append(self, records: Sequence[MetadataRecord]) -> asyncio.Future[None]:
-        """Append one batch; the future is done when it is committed and `on_commit` has seen it."""
-        last_offset = self._append_records(records)
-        committed = asyncio.get_running_loop().create_future()
-        self._pending.append((last_offset, records, committed))
-        if self._syncing is None:
-            self._syncing = asyncio.ensure_future(self._sync())
-        return committed
-
-    def append_now(self, records: Sequence[MetadataRecord]) -> None:
-        """Append, sync and commit one batch before returning; for the start, when nobody is served yet."""
-        last_offset = self._append_records(records)
-        self.log.flush(self._now_ms())
-        self._advance(last_offset, records)
-
-    def _append_records(self, records: Sequence[MetadataRecord]) -> int:
-        values: list[bytes | None] = [encode_metadata_record(record) for record in records]
-        return self._append(build_batch(RecordColumns(values=values, timestamps=self._now_ms())))
-
-    def _append(self, batch: bytearray) -> int:
-        info = self.log.append_as_leader(
-            memoryview(batch), leader_epoch=self.epoch, now_ms=self._now_ms(), origin=AppendOrigin.CONTROLLER
-        )
-        return info.last_offset
-
-    async def _sync(self) -> None:
-        """fdatasync until nothing is pending; what was appended meanwhile shares the next one."""
-        loop = asyncio.get_running_loop()
-        try:
-            while self._pending:
-                covered = len(self._pending)
-                paths = [segment.path(".log") for segment in self.log.segments if segment.is_active]
-                paths += self.log.unflushed_files()[0]
-                try:
-                    await loop.run_in_executor(None, self._sync_files, paths)
-                except OSError as error:
-                    if not is_passing(error):
-                        raise
-                    await asyncio.sleep(_RETRY_S)
-                    continue
-                for _ in range(covered):
-                    self._commit_next()
-        except OSError as error:
-            self._fail(error)
-        finally:
-            self._syncing = None
-
-    def _sync_files(self, paths: list[str]) -> None:
+    def sync(self, paths: Sequence[str]) -> None:
+        """fdatasync them; for a thread.  Raises OSError."""
         for path in paths:
             self._storage.sync(path)
 
-    def _commit_next(self) -> None:
-        last_offset, records, committed = self._pending.popleft()
-        self._advance(last_offset, records)
-        if not committed.done():
-            committed.set_result(None)
+    def synced(self) -> None:
+        """The sync that was begun is done."""
+        self._flushed_offset = max(self._flushed_offset, self._syncing_up_to)
+        self._syncing_up_to = -1
 
-    def _fail(self, error: OSError) -> None:
-        """A failed fsync may have lost pages: nothing pending is committed, and nothing more is appended."""
+    def sync_failed(self, error: OSError) -> str:
+        """A failed fsync may have lost pages: nothing more is appended.  Returns the reason."""
         reason = f"{self._directory} cannot be synced: {error.strerror or error}"
-        logger.error("the metadata log stops: %s", reason)
         self.log.offline_reason = reason
-        while self._pending:
-            committed = self._pending.popleft()[2]
-            if not committed.done():
-                committed.set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+        return reason
 
-    def _advance(self, last_offset: int, records: Sequence[MetadataRecord]) -> None:
-        self.log.high_watermark = last_offset + 1
-        self.on_commit(records, last_offset, self.epoch)
-
-    async def close(self) -> None:
-        """Wait for what is pending, then close the files."""
-        if self._syncing is not None:
-            await self._syncing
+    def close(self) -> None:
+        """Close the files."""
         try:
             self.log.close(clean=True, now_ms=self._now_ms())
         except ApiError as error:
             logger.error("the metadata log could not be closed cleanly: %s", error.message)
-
-
-def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
-    """Placeholder until someone listens."""

@@ -1,0 +1,257 @@
+"""Runs the quorum's core: its clock, its disk, its peers, and what is committed for those who listen.
+
+Inputs reach the core one at a time, and none while it waits for its vote to be on disk.  Committed batches are handed
+to `on_commit` in order; `append` is for the leader and answers when its batch is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace_broker.log.storage import is_passing
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.metadata_records import MetadataRecord
+from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.raft.core import Raft
+from headrace_broker.raft.effects import (
+    Effect,
+    Flush,
+    HighWatermark,
+    LeaderChanged,
+    Persist,
+    Reply,
+    Send,
+    SnapshotLoaded,
+)
+from headrace_broker.raft.leader import Leader
+from headrace_broker.server.metadata_log import MetadataLog
+from headrace_broker.server.peers import Peers
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.05
+
+Committed = Callable[[Sequence[MetadataRecord], int, int], None]
+"""(records of one batch, offset of the last, epoch)."""
+
+
+class Quorum:
+    """This node's part in the quorum; lives on the event loop."""
+
+    def __init__(self, raft: Raft, log: MetadataLog) -> None:
+        self.raft = raft
+        self.log = log
+        self.on_commit: Committed = _nobody
+        self.on_leader_changed: Callable[[], None] = _nothing
+        self.peers: Peers
+        self._loop = asyncio.get_running_loop()
+        self._inputs: deque[Callable[[int], list[Effect]]] = deque()
+        self._effects: deque[Effect] = deque()
+        self._is_busy = False
+        self._is_persisting = False
+        self._flushing: asyncio.Task[None] | None = None
+        self._flush_again = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._committed_offset = log.log_start_offset
+        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._is_closed = False
+
+    # -- who leads ---------------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads and knows everything that was committed before."""
+        role = self.raft.role
+        return isinstance(role, Leader) and role.is_established
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record that is appended."""
+        return self.log.log_end_offset
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def start(self, peers: Peers) -> None:
+        """Take part."""
+        self.peers = peers
+        self._give(self.raft.start)
+
+    def handle(self, request: Request[Any]) -> asyncio.Future[Response]:
+        """Answer another node's request."""
+        future: asyncio.Future[Response] = self._loop.create_future()
+        self._give(lambda now_ms: self.raft.handle(request, future, now_ms))
+        return future
+
+    def refused(self, node_id: int) -> None:
+        """A node's process is dead."""
+        self._give(lambda now_ms: self.raft.refused(node_id, now_ms))
+
+    def append(self, records: Sequence[MetadataRecord]) -> asyncio.Future[None]:
+        """Append one batch as leader; the future is done when it is committed.  Raises ApiError NOT_CONTROLLER."""
+        if not self.leads or self._is_persisting:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        last_offset = self.log.append(records, self.raft.epoch)
+        committed: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((last_offset, self.raft.epoch, committed))
+        self._give(self.raft.appended)
+        return committed
+
+    def resign(self) -> None:
+        """Hand leadership over, if this node has it."""
+        self._give(self.raft.resign)
+
+    # -- the core's turns --------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _give(self, step: Callable[[int], list[Effect]]) -> None:
+        self._inputs.append(step)
+        if not self._is_busy:
+            self._work()
+
+    def _work(self) -> None:
+        """Do the core's effects and give it its inputs, until there are none or its state has to be persisted."""
+        if self._is_closed:
+            return
+        self._is_busy = True
+        while True:
+            if self._effects:
+                effect = self._effects.popleft()
+                if isinstance(effect, Persist):
+                    self._is_persisting = True
+                    self._loop.create_task(self._persist(effect))
+                    return
+                self._do(effect)
+            elif self._inputs:
+                self._effects.extend(self._inputs.popleft()(self._now_ms()))
+            else:
+                break
+        self._is_busy = False
+        self._arm()
+
+    async def _persist(self, effect: Persist) -> None:
+        while True:
+            try:
+                await self._loop.run_in_executor(None, self.log.write_state, effect.state)
+                break
+            except OSError as error:
+                logger.error("quorum-state cannot be written, trying again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+        self._is_persisting = False
+        self._work()
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._send(effect.node_id, effect.request)
+        elif isinstance(effect, Reply):
+            if not effect.token.done():
+                effect.token.set_result(effect.response)
+        elif isinstance(effect, Flush):
+            self._flush()
+        elif isinstance(effect, HighWatermark):
+            self._commit(effect.offset)
+        elif isinstance(effect, LeaderChanged):
+            self._leader_changed(effect)
+        else:
+            assert isinstance(effect, SnapshotLoaded)
+
+    def _send(self, node_id: int, request: Request[Any]) -> None:
+        def answered(response: Response | None) -> None:
+            self._give(lambda now_ms: self.raft.response(node_id, request, response, now_ms))
+
+        self.peers.send(node_id, request, answered)
+
+    def _arm(self) -> None:
+        deadline_ms = self.raft.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(max(1, deadline_ms - self._now_ms()) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._give(self.raft.tick)
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._flushing is not None:
+            self._flush_again = True
+        else:
+            self._flushing = self._loop.create_task(self._sync())
+
+    async def _sync(self) -> None:
+        """fdatasync until nothing is new; what is appended meanwhile shares the next one."""
+        try:
+            self._flush_again = True
+            while self._flush_again:
+                self._flush_again = False
+                paths = self.log.files_to_sync()
+                try:
+                    await self._loop.run_in_executor(None, self.log.sync, paths)
+                except OSError as error:
+                    if not is_passing(error):
+                        raise
+                    await asyncio.sleep(_RETRY_S)
+                    self._flush_again = True
+                    continue
+                self.log.synced()
+                self._give(self.raft.flushed)
+        except OSError as error:
+            self._fail(self.log.sync_failed(error))
+        finally:
+            self._flushing = None
+
+    def _fail(self, reason: str) -> None:
+        logger.error("the metadata log stops: %s", reason)
+        while self._waiting:
+            self._waiting.popleft()[2].set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+
+    def _commit(self, offset: int) -> None:
+        for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
+            self.on_commit(records, last_offset, epoch)
+        self._committed_offset = offset
+        self.log.log.high_watermark = offset
+        while self._waiting and self._waiting[0][0] < offset:
+            _, epoch, committed = self._waiting.popleft()
+            if not committed.done():
+                committed.set_result(None)
+
+    def _leader_changed(self, effect: LeaderChanged) -> None:
+        """What was appended in an earlier epoch and is not committed may or may not survive: who waits is told."""
+        kept = deque(
+            entry
+            for entry in self._waiting
+            if entry[1] == effect.epoch and effect.leader_id == self.raft.config.node_id
+        )
+        for _, _, committed in (entry for entry in self._waiting if entry not in kept):
+            if not committed.done():
+                committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
+        self._waiting = kept
+        self.on_leader_changed()
+
+    async def close(self) -> None:
+        """Stop taking part; what is being written is finished."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.peers.close()
+        if self._flushing is not None:
+            await asyncio.wait({self._flushing})
+        self.log.close()
+
+
+def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
+    """Placeholder until someone listens."""
+
+
+def _nothing() -> None:
+    """Placeholder until someone listens."""
