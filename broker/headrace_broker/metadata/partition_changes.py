@@ -1,0 +1,176 @@
+"""What becomes of a partition: leader, in-sync replicas, eligible leaders, reassignment, as one PartitionChangeRecord.
+
+A change says what is wanted (new in-sync replicas, new assignment, an election); `PartitionChange.record` works out what
+follows.  A leader is taken from the in-sync replicas; when there are none, from the eligible leader replicas, which left
+the set while it was too small and so have everything that was acknowledged (KIP-966); else the last known leader; and
+only an unclean election takes anybody alive.  Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace_broker.metadata.image import PartitionImage
+from headrace_broker.protocol.metadata_records import PartitionChangeRecord
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+RECOVERED = 0
+RECOVERING = 1
+
+
+class Election(Enum):
+    """Which replicas may be taken, and whether a leader that could stay does."""
+
+    ONLINE = "online"
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+@dataclass(slots=True)
+class PartitionChange:
+    """A wanted change; whatever is not said stays as `partition` has it."""
+
+    topic_id: bytes
+    index: int
+    partition: PartitionImage
+    may_lead: Callable[[int], bool]
+    """Whether a replica is alive enough to lead."""
+    min_insync_replicas: int
+    directory_of: Callable[[int], bytes]
+    """The directory a new replica goes to."""
+    election: Election = Election.ONLINE
+    isr: Sequence[int] | None = None
+    replicas: Sequence[int] | None = None
+    removing: Sequence[int] | None = None
+    adding: Sequence[int] | None = None
+    unclean_shutdowns: Collection[int] = ()
+    """Replicas that may have lost what they had not flushed."""
+    recovery_state: int | None = None
+    _isr: list[int] = field(init=False, default_factory=list)
+    _replicas: list[int] = field(init=False, default_factory=list)
+    _removing: list[int] = field(init=False, default_factory=list)
+    _adding: list[int] = field(init=False, default_factory=list)
+    _elr: list[int] = field(init=False, default_factory=list)
+
+    def record(self) -> PartitionChangeRecord | None:
+        """The record that makes the change, None when nothing would change."""
+        old = self.partition
+        self._isr = list(old.isr if self.isr is None else self.isr)
+        self._replicas = list(old.replicas if self.replicas is None else self.replicas)
+        self._removing = list(old.removing_replicas if self.removing is None else self.removing)
+        self._adding = list(old.adding_replicas if self.adding is None else self.adding)
+        self._complete_reassignment()
+        self._elr = self._eligible_leaders()
+        record = PartitionChangeRecord(topic_id=self.topic_id, partition_id=self.index)
+        self._elect(record)
+        if record.leader == NO_LEADER_CHANGE and not set(old.replicas) <= set(self._replicas):
+            record.leader = old.leader  # a replica went: a new epoch keeps it from acting on what it knew
+        self._note_replicas(record)
+        self._note_last_known_leader(record)
+        self._note_assignment(record)
+        if self.recovery_state is not None and self.recovery_state != old.leader_recovery_state:
+            record.leader_recovery_state = self.recovery_state
+        return None if _is_nothing(record) else record
+
+    def _complete_reassignment(self) -> None:
+        """When every replica that is to stay is in sync, what was adding is there and what was removing goes."""
+        if not (self._removing or self._adding):
+            return
+        staying = [replica for replica in self._replicas if replica not in self._removing]
+        kept = [replica for replica in self._isr if replica not in self._removing]
+        if not kept or not set(self._adding) <= set(kept):
+            return
+        self._replicas, self._isr, self._removing, self._adding = staying, kept, [], []
+
+    def _eligible_leaders(self) -> list[int]:
+        old = self.partition
+        if len(self._isr) >= min(self.min_insync_replicas, len(self._replicas)):
+            return []
+        candidates = dict.fromkeys((*old.eligible_leader_replicas, *old.isr))
+        return [
+            replica
+            for replica in candidates
+            if replica not in self._isr and replica not in self.unclean_shutdowns and replica in self._replicas
+        ]
+
+    # -- elections ---------------------------------------------------------------------------------------------------
+
+    def _elect(self, record: PartitionChangeRecord) -> None:
+        old = self.partition
+        leader, is_unclean = self._choose()
+        if leader == old.leader:
+            return
+        record.leader = leader
+        if leader in self._elr:
+            self._isr = [leader]
+            self._elr.remove(leader)
+        elif is_unclean:
+            record.isr = [leader]
+            if old.leader_recovery_state != RECOVERING:
+                record.leader_recovery_state = RECOVERING
+
+    def _choose(self) -> tuple[int, bool]:
+        """(leader, whether it may lack what was acknowledged)."""
+        old = self.partition
+        first = (self._replicas[0], old.leader) if self.election is Election.PREFERRED else (old.leader,)
+        for replica in (*first, *self._replicas):
+            if self._is_clean(replica):
+                return replica, False
+        if not self._isr and not self._elr and len(old.last_known_elr) == 1 and self.may_lead(old.last_known_elr[0]):
+            return old.last_known_elr[0], True
+        if self.election is Election.UNCLEAN:
+            for replica in self._replicas:
+                if self.may_lead(replica):
+                    return replica, True
+        return NO_LEADER, False
+
+    def _is_clean(self, replica: int) -> bool:
+        is_member = replica in self._isr or (not self._isr and replica in self._elr)
+        return is_member and self.may_lead(replica)
+
+    # -- the record --------------------------------------------------------------------------------------------------
+
+    def _note_replicas(self, record: PartitionChangeRecord) -> None:
+        old = self.partition
+        if record.isr is not None:  # an unclean election forgets who was eligible
+            self._elr = []
+        if self._elr != list(old.eligible_leader_replicas):
+            record.eligible_leader_replicas = self._elr
+        if record.isr is None and self._isr != list(old.isr):
+            record.isr = self._isr
+
+    def _note_last_known_leader(self, record: PartitionChangeRecord) -> None:
+        old = self.partition
+        if record.leader == NO_LEADER and not old.last_known_elr:
+            record.last_known_elr = [old.leader]
+        elif record.leader >= 0 and old.last_known_elr:
+            record.last_known_elr = []
+
+    def _note_assignment(self, record: PartitionChangeRecord) -> None:
+        old = self.partition
+        if self._replicas != list(old.replicas):
+            known = dict(zip(old.replicas, old.directories, strict=False))
+            record.replicas = self._replicas
+            record.directories = [known.get(replica) or self.directory_of(replica) for replica in self._replicas]
+        if self._removing != list(old.removing_replicas):
+            record.removing_replicas = self._removing
+        if self._adding != list(old.adding_replicas):
+            record.adding_replicas = self._adding
+
+
+def _is_nothing(record: PartitionChangeRecord) -> bool:
+    lists = (
+        record.isr,
+        record.eligible_leader_replicas,
+        record.last_known_elr,
+        record.replicas,
+        record.removing_replicas,
+        record.adding_replicas,
+        record.directories,
+    )
+    return (
+        record.leader == NO_LEADER_CHANGE and record.leader_recovery_state == -1 and all(item is None for item in lists)
+    )
