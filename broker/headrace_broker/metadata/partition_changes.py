@@ -1,7 +1,7 @@
 """What becomes of a partition: leader, in-sync replicas, eligible leaders, reassignment, as one PartitionChangeRecord.
 
-A change says what is wanted (new in-sync replicas, new assignment, an election); `PartitionChange.record` works out what
-follows.  A leader is taken from the in-sync replicas; when there are none, from the eligible leader replicas, which left
+A change says what is wanted (new in-sync replicas, new assignment, an election); `PartitionChange.record` works out
+what follows.  A leader is taken from the in-sync replicas; when there are none, from the eligible leaders, which left
 the set while it was too small and so have everything that was acknowledged (KIP-966); else the last known leader; and
 only an unclean election takes anybody alive.  Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
 """

@@ -47,6 +47,7 @@ class Quorum:
         self.log = log
         self.on_commit: Committed = _nobody
         self.on_leader_changed: Callable[[], None] = _nothing
+        self.on_leadership: Callable[[bool], None] = _ignore
         self.peers: Peers
         self._loop = asyncio.get_running_loop()
         self._inputs: deque[Callable[[int], list[Effect]]] = deque()
@@ -60,6 +61,7 @@ class Quorum:
         self._committed_offset = log.log_start_offset
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
         self._is_closed = False
+        self._led = False
 
     # -- who leads ---------------------------------------------------------------------------------------------------
 
@@ -224,6 +226,12 @@ class Quorum:
             _, epoch, committed = self._waiting.popleft()
             if not committed.done():
                 committed.set_result(None)
+        self._note_leadership()
+
+    def _note_leadership(self) -> None:
+        if self.leads is not self._led:
+            self._led = self.leads
+            self.on_leadership(self._led)
 
     def _leader_changed(self, effect: LeaderChanged) -> None:
         """What was appended in an earlier epoch and is not committed may or may not survive: who waits is told."""
@@ -236,6 +244,7 @@ class Quorum:
             if not committed.done():
                 committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
         self._waiting = kept
+        self._note_leadership()
         self.on_leader_changed()
 
     async def close(self) -> None:
@@ -254,4 +263,8 @@ def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> 
 
 
 def _nothing() -> None:
+    """Placeholder until someone listens."""
+
+
+def _ignore(leads: bool) -> None:
     """Placeholder until someone listens."""

@@ -1,0 +1,240 @@
+"""The controller's side of a node: active while this node leads the quorum, and silent otherwise.
+
+Decisions are made on the newest state, appended, and answered when they are committed.  When leadership is lost, what
+was not committed is forgotten with the `Controller` that held it; the next one begins with the committed image.
+
+Brokers are watched in two ways: a broker that is silent for its session is fenced, and one whose process is gone is
+fenced as soon as its connection ends and another is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from headrace_broker.metadata.brokers import fence_broker, heartbeat, register_broker
+from headrace_broker.metadata.controller import Controller
+from headrace_broker.metadata.image import Endpoint, MetadataImage
+from headrace_broker.metadata.leadership import TopicRules, elect_preferred, imbalanced
+from headrace_broker.metadata.liveness import BrokerLiveness
+from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace_broker.protocol.metadata_records import MetadataRecord
+from headrace_broker.server.metadata_image import CommittedImage
+from headrace_broker.server.quorum import Quorum
+
+logger = logging.getLogger(__name__)
+
+Response = TypeVar("Response")
+Decision = Callable[[MetadataImage], Outcome[Response]]
+
+_PROBES = 2
+_PROBE_PAUSE_S = 0.02
+_PROBE_TIMEOUT_S = 1.0
+_REBALANCE_RECORDS_MAX = 1000
+
+
+class ControllerService:
+    """Owner of the newest state while active; lives on the event loop."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        committed: CommittedImage,
+        *,
+        cluster_id: str,
+        rules: TopicRules,
+        session_timeout_ms: int,
+        connects: Callable[[Endpoint], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._quorum = quorum
+        self._committed = committed
+        self._cluster_id = cluster_id
+        self._rules = rules
+        self._session_timeout_ms = session_timeout_ms
+        self._connects = connects or connects_to
+        self._loop = asyncio.get_running_loop()
+        self._controller: Controller | None = None
+        self._liveness = BrokerLiveness(session_timeout_ms)
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        quorum.on_leadership = self._leadership
+
+    # -- decisions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether decisions can be submitted here."""
+        return self._controller is not None
+
+    async def submit(self, decision: Decision[Response]) -> Response:
+        """Decide on the newest state, append, and answer when committed.  Raises ApiError NOT_CONTROLLER."""
+        controller = self._controller
+        if controller is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        before = controller.image
+        outcome = controller.decide(decision, self._quorum.next_offset)
+        if outcome.records:
+            try:
+                committed = self._quorum.append(outcome.records)
+            except Exception:
+                controller.revert(before)
+                raise
+            await asyncio.shield(committed)
+        return outcome.response
+
+    async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        """Register a broker that started.  Raises ApiError."""
+        broker_id = request.broker_id
+        response = await self.submit(
+            lambda image: register_broker(
+                image,
+                request,
+                cluster_id=self._cluster_id,
+                next_offset=self._quorum.next_offset,
+                is_alive=self._liveness.has_session(broker_id, self._now_ms()),
+                rules=self._rules,
+            )
+        )
+        self._liveness.registered(broker_id, self._now_ms())
+        self._arm()
+        return response
+
+    async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        """Take a broker's heartbeat.  Raises ApiError."""
+        self._liveness.heard(request.broker_id, request.current_metadata_offset, self._now_ms())
+        response = await self.submit(
+            lambda image: heartbeat(image, request, self._liveness, self._rules, self._quorum.next_offset)
+        )
+        self._arm()
+        return response
+
+    # -- leadership --------------------------------------------------------------------------------------------------
+
+    def _leadership(self, leads: bool) -> None:
+        if leads:
+            self._controller = Controller(self._committed.image, self._quorum.raft.epoch)
+            self._liveness = BrokerLiveness(self._session_timeout_ms)
+            for broker_id in self._committed.image.brokers:
+                self._liveness.registered(broker_id, self._now_ms())
+                self.suspect(broker_id)
+            logger.info(
+                "controller %d is active in epoch %d", self._quorum.raft.config.node_id, self._quorum.raft.epoch
+            )
+        else:
+            self._controller = None
+            for task in self._tasks:
+                task.cancel()
+        self._arm()
+
+    # -- watching brokers --------------------------------------------------------------------------------------------
+
+    def suspect(self, broker_id: int) -> None:
+        """The broker's connection ended, or its state is unknown: see whether its process is there."""
+        broker = None if self._controller is None else self._controller.image.brokers.get(broker_id)
+        if broker is not None and not broker.fenced and broker.endpoints:
+            self._start(self._probe(broker_id, broker.epoch, broker.endpoints[0]))
+
+    async def _probe(self, broker_id: int, epoch: int, endpoint: Endpoint) -> None:
+        """A false alarm does no harm: a broker that is alive answers, and one fenced by mistake heartbeats on."""
+        for attempt in range(_PROBES):
+            if await self._connects(endpoint):
+                return
+            if attempt + 1 < _PROBES:
+                await asyncio.sleep(_PROBE_PAUSE_S)
+        logger.warning("broker %d refuses connections at %s:%d: fencing it", broker_id, endpoint.host, endpoint.port)
+        self._liveness.dead(broker_id)
+        await self._fence(broker_id, epoch)
+
+    async def _fence(self, broker_id: int, epoch: int) -> None:
+        def decide(image: MetadataImage) -> Outcome[None]:
+            broker = image.brokers.get(broker_id)
+            if broker is None or broker.epoch != epoch or broker.fenced:
+                return Outcome(None)
+            return Outcome(None, fence_broker(image, broker, self._rules))
+
+        try:
+            await self.submit(decide)
+        except ApiError as error:
+            logger.info("broker %d is not fenced here: %s", broker_id, error)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        controller = self._controller
+        if controller is None:
+            return
+        unfenced = [item.broker_id for item in controller.image.brokers.values() if not item.fenced]
+        deadline_ms = self._liveness.next_deadline_ms(unfenced)
+        if deadline_ms is not None:
+            self._timer = self._loop.call_later(max(1, deadline_ms - self._now_ms()) / 1000, self._fence_stale)
+
+    def _fence_stale(self) -> None:
+        self._timer = None
+        controller = self._controller
+        if controller is None:
+            return
+        unfenced = [item.broker_id for item in controller.image.brokers.values() if not item.fenced]
+        for broker_id in self._liveness.stale(unfenced, self._now_ms()):
+            logger.warning("broker %d was not heard of for %d ms: fencing it", broker_id, self._session_timeout_ms)
+            self._start(self._fence(broker_id, controller.image.brokers[broker_id].epoch))
+        self._arm_later()
+
+    def _arm_later(self) -> None:
+        """Look again when the fencing under way has had its time."""
+        self._timer = self._loop.call_later(0.1, self._arm)
+
+    async def balance_leaders(self) -> None:
+        """Give partitions back to their preferred replicas (auto.leader.rebalance.enable)."""
+
+        def decide(image: MetadataImage) -> Outcome[None]:
+            records: list[MetadataRecord] = []
+            for topic, index in imbalanced(image)[:_REBALANCE_RECORDS_MAX]:
+                record = elect_preferred(image, topic, index, self._rules)
+                if record is not None:
+                    records.append(record)
+            return Outcome(None, records)
+
+        if self._controller is not None:
+            await self.submit(decide)
+
+    # -- housekeeping ------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("watching a broker failed", exc_info=task.exception())
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+
+async def connects_to(endpoint: Endpoint) -> bool:
+    """False when the endpoint refuses a connection; silence proves nothing and counts as True."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+    except ConnectionRefusedError:
+        return False
+    except (OSError, TimeoutError):
+        return True
+    transport.close()
+    return True

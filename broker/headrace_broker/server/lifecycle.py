@@ -1,0 +1,167 @@
+"""A broker's life as the controller sees it: registered, caught up and unfenced, heartbeating, shut down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from headrace_broker.metadata.cluster import METADATA_VERSION, METADATA_VERSION_FEATURE, METADATA_VERSION_MIN
+from headrace_broker.metadata.image import Endpoint
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
+from headrace_broker.protocol.messages.broker_registration import Listener as RegisteredListener
+from headrace_broker.server.controller_channel import ControllerChannel, NoControllerError
+from headrace_broker.server.data_dirs import StartError
+
+logger = logging.getLogger(__name__)
+
+_CATCH_UP_PAUSE_S = 0.01
+
+
+class BrokerLifecycle:
+    """Keeps the broker registered; lives on the event loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        channel: ControllerChannel,
+        metadata_offset: Callable[[], int],
+        *,
+        cluster_id: str,
+        incarnation_id: bytes,
+        heartbeat_interval_ms: int,
+        registration_timeout_ms: int,
+    ) -> None:
+        self.node_id = node_id
+        self.epoch = -1
+        self.is_fenced = True
+        self._channel = channel
+        self._metadata_offset = metadata_offset
+        self._cluster_id = cluster_id
+        self._incarnation_id = incarnation_id
+        self._interval_ms = heartbeat_interval_ms
+        self._registration_timeout_ms = registration_timeout_ms
+        self._wants_to_stop = False
+        self._may_stop = asyncio.Event()
+        self._beat_now = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self._request = BrokerRegistrationRequest()
+
+    async def register(
+        self,
+        endpoints: Sequence[Endpoint],
+        rack: str | None,
+        log_dirs: Sequence[bytes],
+        previous_epoch: int,
+    ) -> None:
+        """Register, then heartbeat until the broker is unfenced.  Raises StartError."""
+        self._request = BrokerRegistrationRequest(
+            broker_id=self.node_id,
+            cluster_id=self._cluster_id,
+            incarnation_id=self._incarnation_id,
+            listeners=[
+                RegisteredListener(
+                    name=item.name, host=item.host, port=item.port, security_protocol=item.security_protocol
+                )
+                for item in endpoints
+            ],
+            features=[
+                Feature(
+                    name=METADATA_VERSION_FEATURE,
+                    min_supported_version=METADATA_VERSION_MIN,
+                    max_supported_version=METADATA_VERSION,
+                )
+            ],
+            rack=rack,
+            log_dirs=list(log_dirs),
+            previous_broker_epoch=previous_epoch,
+        )
+        await self._register()
+        self._beating = asyncio.ensure_future(self._beat_forever())
+
+    async def _register(self) -> None:
+        try:
+            response = await self._channel.request(self._request, self._registration_timeout_ms)
+        except NoControllerError:
+            raise StartError(
+                f"no controller of controller.quorum.voters could be reached within {self._registration_timeout_ms} ms "
+                "(initial.broker.registration.timeout.ms): is a majority of them running?"
+            ) from None
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            raise StartError(f"the controller refuses to register broker {self.node_id}: {code.name}, {code.message}")
+        self.epoch = response.broker_epoch
+
+    async def _beat_forever(self) -> None:
+        while True:
+            try:
+                response = await self._channel.request(self._heartbeat(), self._interval_ms)
+            except NoControllerError as error:
+                logger.warning("broker %d: %s", self.node_id, error)
+                continue
+            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                logger.warning("the controller does not know broker %d any more: registering again", self.node_id)
+                await self._register_again()
+                continue
+            self._heard(response)
+            if self._may_stop.is_set():
+                return
+            await self._pause(self._interval_ms / 1000 if self._is_settled else _CATCH_UP_PAUSE_S)
+
+    async def _register_again(self) -> None:
+        try:
+            await self._register()
+        except StartError as error:
+            logger.error("%s", error)
+            await self._pause(self._interval_ms / 1000)
+
+    @property
+    def _is_settled(self) -> bool:
+        return not self.is_fenced and not self._wants_to_stop
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=self.node_id,
+            broker_epoch=self.epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=False,
+            want_shut_down=self._wants_to_stop,
+        )
+
+    def _heard(self, response: BrokerHeartbeatResponse) -> None:
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("heartbeat of broker %d: %s", self.node_id, ErrorCode.of(response.error_code).name)
+            return
+        self.is_fenced = response.is_fenced
+        if response.should_shut_down:
+            self._may_stop.set()
+
+    async def _pause(self, seconds: float) -> None:
+        self._beat_now.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._beat_now.wait()
+        except TimeoutError:
+            pass  # time for the next one
+
+    async def shut_down(self, timeout_ms: int) -> bool:
+        """Have the controller move the leaders away; False when it did not agree in time."""
+        if self._beating is None:
+            return False
+        self._wants_to_stop = True
+        self._beat_now.set()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._may_stop.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.close()
+        return True
+
+    def close(self) -> None:
+        """No further heartbeats."""
+        if self._beating is not None:
+            self._beating.cancel()
