@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -20,8 +20,9 @@ from headrace.api.errors import BatchError, DataError
 from headrace.converters.json_decoding import Decoder, from_json, parse, unreadable
 from headrace.converters.json_encoding import encode_list, encode_schema
 from headrace.converters.json_schema import schema_from_json
+from headrace.converters.json_template import encode_compact
 from headrace.converters.json_values import Style
-from headrace.data.columns import Values, listed
+from headrace.data.columns import Compact, Values, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import row_maker, struct_maker
 
@@ -150,6 +151,16 @@ class JsonConverter(Converter, HeaderConverter):
         if schema is None and None in values:
             return [None if value is None else text for value, text in zip(values, texts, strict=True)]
         return texts
+
+    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
+        """The JSON of each value, without an object for each where that can be."""
+        before, after = b"", b""
+        if self._schemas_enabled:
+            before, after = self._prefixes.get(schema) or self._envelope_prefix(schema), b"}"
+        texts = encode_compact(schema, values, self._style, before, after)
+        if texts is None:
+            return self.from_connect_batch(topic, schema, values.items())
+        return cast("list[bytes | None]", texts)
 
     def _envelope_prefix(self, schema: Schema | None) -> bytes:
         text = b"null" if schema is None else encode_schema(schema, self._style)

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, Width, key
 from headrace.api.converter import Converter, HeaderConverter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, ConfigError, ConfigErrors, DataError
+from headrace.data.columns import Compact, Lines
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, Schema
 from headrace.data.text import formatter
 
@@ -74,6 +75,12 @@ class StringConverter(Converter, HeaderConverter):
         if errors:
             raise BatchError(errors)
         return encoded
+
+    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
+        """The text of each value as bytes."""
+        if isinstance(values, Lines) and self._encoding == "utf-8":
+            return values.text.encode("utf-8", "replace").split(b"\n")  # type: ignore[return-value]  # no nulls
+        return self.from_connect_batch(topic, schema, values.items())
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         """The text in the bytes."""
