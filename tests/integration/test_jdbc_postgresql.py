@@ -45,12 +45,12 @@ def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) ->
     database.execute(
         "CREATE TABLE kinds (id bigserial PRIMARY KEY, s smallint, i int, r real, d double precision, n numeric(10,2), "
         "free numeric, flag boolean, day date, clock time, at timestamp, zoned timestamptz, note text, "
-        "code varchar(5), doc jsonb, uid uuid, raw bytea, feeling mood, one bit, span interval, many int[])"
+        "code varchar(5), doc jsonb, uid uuid, raw bytea, feeling mood, one bit, page xml, span interval, many int[])"
     )
     database.execute(
         "INSERT INTO kinds VALUES (1, 2, 3, 0.5, 0.1, 12.34, 1.5, true, '2026-02-03', '04:05:06', "
         "'2026-02-03 04:05:06.123456', '2026-02-03 04:05:06+02', 'hé', 'abc', '{\"a\": 1}', "
-        "'00000000-0000-0000-0000-000000000001', '\\x00ff', 'glad', B'1', '1 day', '{1,2}')"
+        "'00000000-0000-0000-0000-000000000001', '\\x00ff', 'glad', B'1', '<a/>', '1 day', '{1,2}')"
     )
     database.execute("INSERT INTO kinds (id) VALUES (2)")
     (batch,) = read_all({**props, "mode": "incrementing", "topic.prefix": "pg-"})
@@ -86,8 +86,9 @@ def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) ->
         b"\x00\xff",
         "glad",
         True,
+        "<a/>",
     )
-    assert empty == (2, *[None] * 18)
+    assert empty == (2, *[None] * 19)
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
@@ -113,6 +114,44 @@ def test_db_timezone(database: psycopg.Connection[Any], props: dict[str, str]) -
     (batch,) = read_all(props)
     assert batch.values == [(dt.datetime(2026, 1, 1, 17, tzinfo=dt.UTC),)]
     assert batch.source_offset["timestamp"] == 1767286800000
+
+
+def test_instants_are_compared_whatever_the_time_zone_of_the_session(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute("ALTER ROLE postgres SET timezone TO 'America/New_York'")
+    try:
+        database.execute("CREATE TABLE visits (id serial PRIMARY KEY, at timestamptz NOT NULL)")
+        database.execute("INSERT INTO visits (at) VALUES (now() - interval '2 hours'), (now() + interval '2 hours')")
+        props = {**props, "mode": "timestamp", "timestamp.column.name": "at"}
+        offsets = Offsets()
+        assert [row[0] for row in rows(read_all(props, offsets))] == [1]
+        database.execute("INSERT INTO visits (at) VALUES (now() - interval '1 hour')")
+        assert [row[0] for row in rows(read_all(props, offsets))] == [3]
+    finally:
+        database.execute("ALTER ROLE postgres RESET timezone")
+
+
+def test_the_binary_form_gives_the_values_of_the_text(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    kinds = (
+        "s smallint, i int, b bigint, d double precision, n numeric(10,2), free numeric, flag boolean, "
+        "day date, clock time, at timestamp, zoned timestamptz, note text, code varchar(5), fixed char(3), raw bytea"
+    )
+    database.execute(f"CREATE TABLE as_text ({kinds}, uid uuid); CREATE TABLE as_binary ({kinds})")
+    for day in ("0001-01-01", "1969-12-31", "2026-02-03", "9999-12-31"):
+        database.execute(
+            f"INSERT INTO as_binary VALUES (-1, -2147483648, 9223372036854775807, 1e300, -12.34, 0.00001, false, "
+            f"'{day}', '23:59:59.999999', '{day} 04:05:06.123456', '2026-{day[5:]} 04:05:06+02', 'hé 100%', 'abc', "
+            "'d', '\\x00ff')"
+        )
+    database.execute("INSERT INTO as_text SELECT *, gen_random_uuid() FROM as_binary")
+    binary = read_all({**props, "mode": "bulk", "table.whitelist": "as_binary"})
+    assert [row[:-1] for row in rows(read_all({**props, "mode": "bulk", "table.whitelist": "as_text"}))] == rows(binary)
+    database.execute("CREATE TABLE measures (r real)")
+    database.execute("INSERT INTO measures VALUES (0.1)")
+    assert rows(read_all({**props, "mode": "bulk", "table.whitelist": "measures"})) == [(0.1,)]
+    query = {"mode": "bulk", "query": "SELECT * FROM as_binary", "topic.prefix": "t"}
+    assert rows(read_all({**props, **query})) == rows(binary)
 
 
 def test_a_query_with_percent_signs_and_json(database: psycopg.Connection[Any], props: dict[str, str]) -> None:

@@ -24,6 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from headrace.api.errors import ConfigError, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema, chained, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
 
@@ -75,8 +76,8 @@ class Dialect(ABC):
         """The columns of a custom query."""
 
     @abstractmethod
-    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
-        """A cursor that streams the rows of a statement."""
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
+        """A cursor that streams the rows of a statement, which have those columns."""
 
     def is_transient(self, error: Exception) -> bool:
         """Whether a new connection may do better after that error."""
@@ -154,6 +155,7 @@ class Dialect(ABC):
             schema.replace(optional=nullable),
             convert,
             is_timestamp=is_timestamp,
+            is_zoned=is_timestamp and bool(described["type"].timezone),
             is_autoincrement=self._is_autoincrement(described, primary_key),
             nullable=nullable,
             declared=str(described["type"]),
@@ -183,7 +185,7 @@ class Dialect(ABC):
 
     def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
         """How rows of `source` (a table or query as SQL text) are ordered by a timestamp column."""
-        if "WITH TIME ZONE" in column.declared:
+        if column.is_zoned:
             return Ordering(self.quote(column.name), lambda instant: instant)
         return Ordering(self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None))
 

@@ -14,11 +14,26 @@ from typing import Any
 import psycopg
 import sqlalchemy
 from psycopg.types.string import TextLoader
-from sqlalchemy.dialects.postgresql import BIT
+from sqlalchemy.dialects.postgresql import (
+    BIGINT,
+    BIT,
+    BOOLEAN,
+    BYTEA,
+    CHAR,
+    DATE,
+    DOUBLE_PRECISION,
+    INTEGER,
+    NUMERIC,
+    REAL,
+    SMALLINT,
+    TEXT,
+    TIME,
+    TIMESTAMP,
+    VARCHAR,
+)
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import (
-    REAL,
     BigInteger,
     Boolean,
     Date,
@@ -31,17 +46,22 @@ from sqlalchemy.types import (
     String,
     Time,
     TypeEngine,
+    UnicodeText,
 )
 
 from headrace.api.config import config_def
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.dialects import Connection, Dialect, engine_for, on_connect, pattern
-from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
+from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
 
 _SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
 _AS_TEXT = ("json", "jsonb", "uuid")
 _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
+    "text": TEXT,
+    "varchar": VARCHAR,
+    "bpchar": CHAR,
     "bool": Boolean,
     "int2": SmallInteger,
     "int4": Integer,
@@ -53,6 +73,14 @@ _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "time": Time,
     "timestamp": DateTime,
 }
+# Types that psycopg reads in binary form, the faster one, as the same values as their text. Of any other type (an
+# enumeration, say) it would make bytes, and of a real 0.1 the nearest number of 64 bits, 0.10000000149011612.
+_BINARY: frozenset[type[TypeEngine[Any]]] = frozenset(
+    {
+        *(BOOLEAN, SMALLINT, INTEGER, BIGINT, DOUBLE_PRECISION, NUMERIC, TEXT, VARCHAR, CHAR, BYTEA),
+        *(DATE, TIME, TIMESTAMP, Numeric, *(kind for kind in _BY_NAME.values() if kind is not REAL)),
+    }
+)
 
 
 class PostgresqlDialect(Dialect):
@@ -75,6 +103,8 @@ class PostgresqlDialect(Dialect):
             query=properties,
         )
         engine = engine_for(address)
+        dialect: Any = engine.dialect
+        dialect.ischema_names = {**dialect.ischema_names, "xml": UnicodeText}  # SQLAlchemy has no XML
         on_connect(engine, self._prepare)
         return engine
 
@@ -96,10 +126,9 @@ class PostgresqlDialect(Dialect):
         instant: dt.datetime = now.astimezone(dt.UTC)
         return instant
 
-    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
-        cursor = connection.cursor(name="headrace")
-        cursor.itersize = fetch_size
-        cursor.execute(sql, parameters)
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
+        cursor = connection.cursor(name="headrace", binary=all(column.binary for column in columns))
+        cursor.execute(statement.sql, statement.parameters)
         return cursor
 
     def query_columns(self, sql: str) -> list[Column]:
@@ -128,7 +157,8 @@ class PostgresqlDialect(Dialect):
         if isinstance(type_, BIT) and type_.length in (None, 1):
             column = super()._column({**described, "type": Boolean()}, primary_key)
             return None if column is None else replace(column, convert=lambda bit: bit == "1")
-        return super()._column(described, primary_key)
+        column = super()._column(described, primary_key)
+        return column and replace(column, binary=type(type_) in _BINARY)
 
     def _is_autoincrement(self, described: Any, primary_key: Sequence[str]) -> bool:
         default = described.get("default") or ""
@@ -142,7 +172,7 @@ class PostgresqlDialect(Dialect):
             return to_decimal(scale_of(schema))
         if isinstance(type_, (Double, REAL)):
             return None
-        return float if schema.type is Type.FLOAT64 else int
+        return float if schema.type is Type.FLOAT64 else to_whole_number
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any] | None:

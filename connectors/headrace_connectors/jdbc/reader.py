@@ -115,7 +115,7 @@ class TableReader:
         return _Statement(
             self.source,
             dialect,
-            dialect.rows(connection, statement.sql, statement.parameters, config.batch_max_rows),
+            dialect.rows(connection, statement, columns),
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],

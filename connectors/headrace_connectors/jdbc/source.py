@@ -154,6 +154,15 @@ class JdbcSourceConnector(SourceConnector):
         self._monitor = threading.Thread(target=self._watch, name="jdbc-table-monitor", daemon=True)
         self._monitor.start()
 
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        try:
+            kind = url.parse(props.get("connection.url", "")).kind
+        except ConfigError:
+            return ()
+        package = __package__ or ""
+        return (__name__, f"{package}.reader", f"{package}.{kind}", f"sqlalchemy.dialects.{kind}")
+
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         if self._config.sql:
             return [dict(self._config.originals)]

@@ -21,7 +21,8 @@ from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
 from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for
-from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
+from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
 
 _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -67,10 +68,8 @@ class SqliteDialect(Dialect):
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()
         return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
-    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
-        cursor = connection.cursor()
-        cursor.arraysize = fetch_size
-        return cursor.execute(sql, parameters)
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
+        return connection.execute(statement.sql, statement.parameters)
 
     def query_columns(self, sql: str) -> list[Column]:
         # A temporary view knows the declared types of the columns that a query passes through.
@@ -120,7 +119,7 @@ class SqliteDialect(Dialect):
         if isinstance(type_, Numeric) and schema is not None:
             if schema.type is Type.BYTES:
                 return to_decimal(scale_of(schema))
-            return float if schema.type is Type.FLOAT64 else int
+            return float if schema.type is Type.FLOAT64 else to_whole_number
         if schema is not None and schema.type is Type.BYTES:
             return lambda value: value if isinstance(value, bytes) else str(value).encode()
         return None
