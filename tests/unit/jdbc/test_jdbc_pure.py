@@ -12,7 +12,15 @@ from sqlalchemy.types import TypeEngine
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
-from headrace.data.schema import FLOAT64_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema
+from headrace.data.schema import (
+    BYTES_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+)
 from headrace_connectors.jdbc import types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.offsets import Position
@@ -156,6 +164,27 @@ def test_a_value_of_another_type_is_refused_with_its_place() -> None:
         ConnectError, match=r"shoes, column size, row \(3, 'big'\): the column is INTEGER and the row holds 'big'"
     ):
         convert([(1, 2), (3, "big")])
+
+
+def test_values_of_the_right_type_are_not_converted() -> None:
+    columns = [Column("id", INT64_SCHEMA), Column("ratio", FLOAT64_SCHEMA.replace(optional=True), convert=float)]
+    convert = row_converter("shoes", columns, checked=True)
+    rows = [(1, 0.5), (2, None)]
+    assert convert(rows) is rows
+    assert [type(ratio) for _, ratio in convert([(1, 2), (2, 0.5)])] == [float, float]
+
+
+@pytest.mark.parametrize(("schema", "value"), [(INT64_SCHEMA, 1.0), (STRING_SCHEMA, b"x"), (BYTES_SCHEMA, "eHg=")])
+def test_types_that_look_alike_are_told_apart(schema: Schema, value: Any) -> None:
+    convert = row_converter("shoes", [Column("size", schema)], checked=True)
+    with pytest.raises(ConnectError, match="shoes, column size, row"):
+        convert([(value,)])
+
+
+def test_whole_numbers_never_lose_digits() -> None:
+    assert types.to_whole_number(Decimal("12")) == 12
+    with pytest.raises(ValueError, match=r"1\.5 is no whole number"):
+        types.to_whole_number(1.5)
 
 
 def test_groups_are_contiguous_and_even() -> None:
