@@ -17,8 +17,9 @@ import msgspec
 from headrace.api.config import Config, ConfigType, Importance, Width, key
 from headrace.api.converter import NO_VALUE, Converter, HeaderConverter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, DataError
-from headrace.converters.json_decoding import Decoder, from_json, parse, unreadable
+from headrace.converters.json_decoding import from_json, parse, unreadable
 from headrace.converters.json_encoding import encode_list, encode_schema
+from headrace.converters.json_lists import Decoder
 from headrace.converters.json_schema import schema_from_json
 from headrace.converters.json_template import encode_compact
 from headrace.converters.json_values import Style

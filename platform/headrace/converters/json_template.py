@@ -47,7 +47,7 @@ def _template(schema: Schema | None, values: Columns, style: Style) -> tuple[byt
         separator = b","
         if isinstance(column, Shared):
             texts[-1] += write(to_json(field_schema, column.value, style))
-        elif found is None and _is_text(field_schema):
+        elif found is None and not isinstance(column, range) and _is_text(field_schema):
             found = column
             texts.append(b"")
         else:

@@ -185,7 +185,7 @@ def _sink_batch(
         part.raw.topic,
         values.values,
         value_schema=values.schema,
-        keys=None if keys is None else keys.values,
+        keys=None if keys is None else listed(keys.values),
         key_schema=None if keys is None else keys.schema,
         partition=part.raw.partition,
         offsets=offsets,
