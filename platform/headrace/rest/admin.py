@@ -59,16 +59,16 @@ class AdminEndpoints:
     async def plugins(self, request: Request) -> Response:
         """The plug-ins there are."""
         connectors_only = request.query_params.get("connectorsOnly", "true").lower() == "true"
-        return JSONResponse(await self._herder.list_plugins(connectors_only))
+        return JSONResponse(await self._herder.plugins.all(connectors_only))
 
     async def plugin_config(self, request: Request) -> Response:
         """The keys of one plug-in."""
-        return JSONResponse(await self._herder.plugin_config(path_text(request, "plugin")))
+        return JSONResponse(await self._herder.plugins.config_of(path_text(request, "plugin")))
 
     async def validate(self, request: Request) -> Response:
         """Check a configuration; errors are part of the answer."""
         plugin = path_text(request, "plugin")
-        return JSONResponse(await self._herder.validate_for(plugin, await config_of(request)))
+        return JSONResponse(await self._herder.plugins.validate_for(plugin, await config_of(request)))
 
     async def loggers(self, request: Request) -> Response:
         """Loggers whose level was set."""
