@@ -191,6 +191,7 @@ class SinkTaskUnit(TaskUnit):
                 self.apply_pauses()
                 return
             ready.popleft()
+        self.errors.send_letters()
         self.offsets.deliver((fetched.topic, fetched.partition), fetched.next_offset)
         self.counters.records += len(fetched.columns)
         self.counters.batches += 1
