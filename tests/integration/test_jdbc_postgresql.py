@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.api.errors import ConnectError
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError, RetriableError
 from headrace.data.schema import Type
+from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import postgres
-from support.jdbc import Offsets, read_all, rows
+from support.jdbc import Context, Offsets, read_all, rows
 
 pytestmark = [
     pytest.mark.postgres,
@@ -181,6 +185,67 @@ def test_tables_of_two_schemas_with_one_name_are_refused(
 def test_wrong_sql_fails_at_once(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
     with pytest.raises(ConnectError, match='the database refuses the query: relation "nowhere" does not exist'):
         read_all({**props, "mode": "bulk", "query": "SELECT * FROM nowhere", "topic.prefix": "t"})
+
+
+def test_cursor_columns_are_checked_at_validation(
+    database: psycopg.Connection[Any], props: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE orders (order_id bigserial PRIMARY KEY, placed_at timestamptz NOT NULL, price real)")
+
+    def errors(**more: str) -> dict[str, list[str]]:
+        config = {**props, "mode": "timestamp+incrementing", "table.whitelist": "orders"}
+        config |= {f"{name}.column.name": value for name, value in more.items()}
+        values = config_def(JdbcSourceConfig).validate(config)
+        JdbcSourceConnector().validate(config, values)
+        return {name: value.errors for name, value in values.items() if value.errors}
+
+    assert errors(incrementing="order_id", timestamp="placed_at") == {}
+    assert errors(timestamp="placed_at") == {}
+    [(key, [message])] = errors(incrementing="orderid", timestamp="placed_at").items()
+    assert (key, message.partition(": ")[2]) == (
+        "incrementing.column.name",
+        "table public.orders has no column orderid; did you mean order_id?",
+    )
+    [message] = errors(incrementing="order_id", timestamp="price")["timestamp.column.name"]
+    assert message.endswith("table public.orders: the column is REAL, no timestamp")
+    [message] = errors(incrementing="price", timestamp="placed_at")["incrementing.column.name"]
+    assert message.endswith("table public.orders: the column is REAL, and must hold whole numbers")
+    props["connection.url"] = "jdbc:postgresql://127.0.0.1:1/shop"
+    assert errors(incrementing="orderid", timestamp="placed_at") == {}
+    assert "the database does not answer" in caplog.text
+
+
+def test_ids_may_be_decimals(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE orders (id numeric(30,0) PRIMARY KEY)")
+    database.execute("INSERT INTO orders VALUES (1), (123456789012345678901234567890)")
+    props = {**props, "mode": "incrementing", "incrementing.column.name": "id"}
+    offsets = Offsets()
+    [batch] = read_all(props, offsets)
+    assert json.dumps(batch.source_offset) == '{"incrementing": 123456789012345678901234567890}'
+    assert read_all(props, offsets) == []
+
+
+def test_a_connection_that_is_lost_amid_a_query_loses_no_row(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE orders (id serial PRIMARY KEY, at timestamp NOT NULL)")
+    database.execute("INSERT INTO orders (at) SELECT '2026-01-01' FROM generate_series(1, 20)")
+    props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "batch.max.rows": "6"}
+    task = JdbcSourceTask()
+    task.poll_block_s = 0.0
+    task.context = Context(Offsets())  # type: ignore[assignment]
+    task.start(JdbcSourceTaskConfig.parse({**props, "tables": "public.orders"}))
+    try:
+        assert task.poll() is not None
+        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        with pytest.raises(RetriableError, match="the database failed, trying again"):
+            task.poll()
+        found: list[int] = []
+        while (batch := task.poll()) is not None:
+            found += [row[0] for row in batch.values]
+        assert found == list(range(1, 21))  # the group of equal timestamps once more, whole
+    finally:
+        task.stop()
 
 
 def test_a_wrong_password_or_server_is_named(props: dict[str, str]) -> None:

@@ -11,7 +11,8 @@ import datetime as dt
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -73,7 +74,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def query_columns(self, sql: str) -> list[Column]:
-        """The columns of a custom query."""
+        """The columns of a custom query. Raises the driver's error."""
 
     @abstractmethod
     def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
@@ -85,7 +86,8 @@ class Dialect(ABC):
 
     def connect(self) -> Connection:
         """A new connection of the driver. Raises the driver's error."""
-        pooled = self.engine.raw_connection()
+        with driver_errors():
+            pooled = self.engine.raw_connection()
         connection = pooled.driver_connection
         pooled.detach()  # otherwise it closes with SQLAlchemy's wrapper
         return connection
@@ -109,27 +111,35 @@ class Dialect(ABC):
         return ".".join(self.quote(part) for part in qualified_name.split("."))
 
     def table_names(self) -> list[str]:
-        """Qualified names of all tables (and views, where `table.types` says so), sorted."""
-        inspector = sqlalchemy.inspect(self.engine)
+        """Qualified names of all tables (and views, where `table.types` says so), sorted. Raises the driver's error."""
         types = {kind.strip().upper() for kind in self.config.table_types}
         names: list[str] = []
-        for schema in self._schemas(inspector):
-            found = inspector.get_table_names(schema=schema) if "TABLE" in types else []
-            if "VIEW" in types:
-                found += inspector.get_view_names(schema=schema)
-            names += [f"{schema}.{name}" if schema else name for name in found]
+        with self._inspector() as inspector:
+            for schema in self._schemas(inspector):
+                found = inspector.get_table_names(schema=schema) if "TABLE" in types else []
+                if "VIEW" in types:
+                    found += inspector.get_view_names(schema=schema)
+                names += [f"{schema}.{name}" if schema else name for name in found]
         return sorted(names)
+
+    @contextmanager
+    def _inspector(self) -> Iterator[Inspector]:
+        """SQLAlchemy's inspector on a connection of its own. Raises the driver's error."""
+        with driver_errors(), self.engine.connect() as connection:
+            yield sqlalchemy.inspect(connection)
 
     def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
         return [None]
 
     def table_columns(self, qualified_name: str) -> list[Column]:
-        """The columns of a table that have a Connect type. Raises ConnectError when the table is not there."""
+        """The columns of a table that have a Connect type. Raises ConnectError when the table is not there, and the
+        driver's error.
+        """
         schema, _, table = qualified_name.rpartition(".")
         try:
-            inspector = sqlalchemy.inspect(self.engine)
-            described = inspector.get_columns(table, schema=schema or None)
-            keys = inspector.get_pk_constraint(table, schema=schema or None)["constrained_columns"]
+            with self._inspector() as inspector:
+                described = inspector.get_columns(table, schema=schema or None)
+                keys = inspector.get_pk_constraint(table, schema=schema or None)["constrained_columns"]
         except sqlalchemy.exc.NoSuchTableError:
             raise ConnectError(
                 f"table {qualified_name} does not exist in {self.engine.url.render_as_string()}"
@@ -183,11 +193,24 @@ class Dialect(ABC):
         instant: dt.datetime = value.astimezone(dt.UTC)
         return instant
 
+    def holds_timestamps(self, column: Column) -> bool:
+        """Whether rows can be followed by that column as a timestamp."""
+        return column.is_timestamp
+
     def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
         """How rows of `source` (a table or query as SQL text) are ordered by a timestamp column."""
         if column.is_zoned:
             return Ordering(self.quote(column.name), lambda instant: instant)
         return Ordering(self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None))
+
+
+@contextmanager
+def driver_errors() -> Iterator[None]:
+    """Errors of the driver without SQLAlchemy's wrapping."""
+    try:
+        yield
+    except sqlalchemy.exc.DBAPIError as error:
+        raise (error.orig or error) from None
 
 
 def _zone(name: str) -> dt.tzinfo:

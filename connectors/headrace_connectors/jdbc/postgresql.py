@@ -7,6 +7,7 @@ json, jsonb, uuid, xml and enumerations are read as their text; bit(1) is a bool
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,8 @@ from headrace_connectors.jdbc.dialects import Connection, Dialect, engine_for, o
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
 
+logger = logging.getLogger(__name__)
+
 _SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
 _AS_TEXT = ("json", "jsonb", "uuid")
 _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
@@ -83,6 +86,34 @@ _BINARY: frozenset[type[TypeEngine[Any]]] = frozenset(
 )
 
 
+# What PostgreSQL's JDBC driver and its C library call by different names.
+_LIBPQ_NAMES = {
+    "ApplicationName": "application_name",
+    "connectTimeout": "connect_timeout",
+    "loginTimeout": "connect_timeout",
+}
+
+
+def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties of PostgreSQL's JDBC driver as options of its C library; what that does not know is left out."""
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    options: dict[str, str] = {}
+    for name, value in properties.items():
+        if name in known:
+            options[name] = value
+        elif name == "tcpKeepAlive":
+            options["keepalives"] = "1" if value.lower() == "true" else "0"
+        elif name in _LIBPQ_NAMES:
+            options[_LIBPQ_NAMES[name]] = value
+        elif name == "currentSchema":
+            options["options"] = f"-csearch_path={value}"
+        elif name == "ssl":
+            options.setdefault("sslmode", "verify-full" if value.lower() in ("", "true") else "prefer")
+        else:
+            logger.warning("connection property %s: PostgreSQL's C library has none like it, it is ignored", name)
+    return options
+
+
 class PostgresqlDialect(Dialect):
     """One PostgreSQL database."""
 
@@ -92,7 +123,7 @@ class PostgresqlDialect(Dialect):
 
     def _engine(self) -> Engine:
         password = self.config.connection_password
-        properties = {**self.url.properties, **self._driver_properties()}
+        properties = {"connect_timeout": "10", **libpq_options({**self.url.properties, **self._driver_properties()})}
         address = sqlalchemy.URL.create(
             "postgresql+psycopg",
             username=self.config.connection_user or properties.pop("user", None),

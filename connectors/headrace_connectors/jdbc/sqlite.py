@@ -20,7 +20,7 @@ from sqlalchemy.types import Boolean, Date, Float, Integer, LargeBinary, NullTyp
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, driver_errors, engine_for
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
 
@@ -73,7 +73,7 @@ class SqliteDialect(Dialect):
 
     def query_columns(self, sql: str) -> list[Column]:
         # A temporary view knows the declared types of the columns that a query passes through.
-        with self.engine.connect() as connection:
+        with driver_errors(), self.engine.connect() as connection:
             connection.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
             described = sqlalchemy.inspect(connection).get_columns("headrace_query")
             typed = [
@@ -126,6 +126,9 @@ class SqliteDialect(Dialect):
 
     def to_instant(self, value: Any) -> dt.datetime:
         return _to_instant(value, self.zone)
+
+    def holds_timestamps(self, column: Column) -> bool:
+        return True  # SQLite has no type for them, and stores any value in any column
 
     def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
         name = self.quote(column.name)

@@ -24,9 +24,10 @@ from headrace.data.schema import (
 from headrace_connectors.jdbc import types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.offsets import Position
+from headrace_connectors.jdbc.postgresql import libpq_options
 from headrace_connectors.jdbc.rows import row_converter
-from headrace_connectors.jdbc.source import _groups
 from headrace_connectors.jdbc.statements import Cursor, select
+from headrace_connectors.jdbc.tables import groups
 from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema
 from headrace_connectors.jdbc.url import JdbcUrl, parse
 
@@ -188,9 +189,9 @@ def test_whole_numbers_never_lose_digits() -> None:
 
 
 def test_groups_are_contiguous_and_even() -> None:
-    assert _groups(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
-    assert _groups(["a"], 4) == [["a"]]
-    assert _groups([], 4) == []
+    assert groups(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
+    assert groups(["a"], 4) == [["a"]]
+    assert groups([], 4) == []
 
 
 def test_every_error_at_once() -> None:
@@ -211,3 +212,23 @@ def test_keys_that_do_not_fit_together(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:sqlite:/a", **props})
     assert [item.key for item in error.value.errors] == [key]
+
+
+def test_passwords_of_urls_are_not_shown() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse("jdbc:db2://host/shop?user=u&password=secret&ssl=true")
+    assert "secret" not in str(error.value)
+    assert "user=u&password=****&ssl=true" in str(error.value)
+
+
+def test_properties_of_the_jdbc_driver_become_options_of_the_c_library(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"ApplicationName": "a", "currentSchema": "s", "ssl": "true", "loginTimeout": "3", "tcpKeepAlive": "true"}
+    assert libpq_options({**given, "sslrootcert": "/ca", "prepareThreshold": "0"}) == {
+        "application_name": "a",
+        "options": "-csearch_path=s",
+        "sslmode": "verify-full",
+        "connect_timeout": "3",
+        "keepalives": "1",
+        "sslrootcert": "/ca",
+    }
+    assert "connection property prepareThreshold" in caplog.text
