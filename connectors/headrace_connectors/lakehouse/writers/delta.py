@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from headrace_connectors.lakehouse.faults import reason_of, unsupported_features
 from headrace_connectors.lakehouse.ranges import Position, TopicPartition
 from headrace_connectors.lakehouse.writers.base import (
     OFFSETS_KEY,
@@ -22,6 +23,7 @@ from headrace_connectors.lakehouse.writers.base import (
     TableWriter,
     offsets_json,
     offsets_position,
+    unusable,
 )
 
 _CONNECTOR_KEY = "headrace.connector"
@@ -39,6 +41,8 @@ class DeltaWriter(TableWriter):
             self._table = DeltaTable(self.directory)
         except TableNotFoundError:
             self._table = None
+            if (self.directory / "_headrace" / "commits").is_dir():
+                raise unusable(self.directory, "is a table of lakehouse.format=parquet") from None
             return Position()
         position = self._from_history(_RECENT_COMMITS) or self._from_history(None) or Position()
         identity = BatchIdentity(self.connector, 0, 0)
@@ -78,9 +82,11 @@ class DeltaWriter(TableWriter):
                 write_deltalake(self._table, rows, mode="append", commit_properties=properties)
         except DeltaError as error:
             created_meanwhile = self._table is None and DeltaTable.is_deltatable(str(self.directory))
-            if not created_meanwhile and not isinstance(error, CommitFailedError):
+            conflict = isinstance(error, CommitFailedError) and unsupported_features(str(error)) is None
+            if not created_meanwhile and not conflict:
                 raise
             raise TableConflictError(
-                f"table {self.directory}: another process has loaded the same offsets meanwhile ({error});"
+                f"table {self.directory}: another process has loaded the same offsets meanwhile"
+                f" ({reason_of(error)});"
                 " is the connector running twice?"
             ) from error
