@@ -273,8 +273,10 @@ def _all_begin_with(prefix: bytes, data: Sequence[Any]) -> bool:
     return smallest.startswith(prefix) and largest.startswith(prefix) and set(map(_last, data)) == {_BRACE}
 
 
-def _leading(data: Sequence[bytes | None], position: int) -> list[bytes]:
+def _leading(data: Sequence[bytes | None], position: int) -> Sequence[bytes]:
     """The items from `position` on, before the next one that is null or empty."""
+    if position == 0 and all(data):
+        return cast("Sequence[bytes]", data)
     items: list[bytes] = []
     for item in islice(data, position, None):
         if not item:

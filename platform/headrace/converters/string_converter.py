@@ -89,6 +89,9 @@ class StringConverter(Converter, HeaderConverter):
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
         """The text in each value's bytes."""
         encoding = self._encoding
+        lines = _lines(data) if encoding == "utf-8" else None
+        if lines is not None:
+            return [Run(OPTIONAL_STRING_SCHEMA, lines)]
         values = [None if item is None else item.decode(encoding, "replace") for item in data]
         return [Run(OPTIONAL_STRING_SCHEMA, values)] if values else []
 
@@ -99,3 +102,15 @@ class StringConverter(Converter, HeaderConverter):
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
         """The text in a header's bytes."""
         return self.to_connect(topic, data)
+
+
+def _lines(data: Sequence[bytes | None]) -> Lines | None:
+    """The texts as one; None when one of them is null or has a line feed, or there is none.
+
+    A line feed ends what cannot be decoded as the end of the data does.
+    """
+    try:
+        joined = b"\n".join(data)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return Lines(joined.decode("utf-8", "replace"), len(data)) if joined.count(b"\n") == len(data) - 1 else None

@@ -6,6 +6,7 @@ column by column, what all records share is spelt once, and all pieces are joine
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -21,9 +22,9 @@ def java_lines(schema: Schema | None, values: Values) -> str:
     if isinstance(values, Lines):
         return values.text + "\n"
     columns = values if isinstance(values, Columns) else _columns(schema, listed(values))
-    layout = None if columns is None else _layout(schema, columns)
-    if layout is not None:
-        return layout.lines()
+    text = None if columns is None else _columns_text(schema, columns)
+    if text is not None:
+        return text
     texts = listed(values)
     if schema is None or schema.type is not Type.STRING or None in texts:
         texts = list(map(formatter(schema), texts))
@@ -54,21 +55,32 @@ def _map_columns(values: list[Any]) -> Columns | None:
     return Columns(names, columns, len(values), is_maps=True)
 
 
-def _layout(schema: Schema | None, columns: Columns) -> _Layout | None:
-    """How the lines are made up; None for what has to be looked at value by value."""
+def _columns_text(schema: Schema | None, columns: Columns) -> str | None:
+    """The lines of columns; None for what has to be looked at value by value."""
+    layout = _layout(schema, columns, _trusted_texts)
+    if layout is None:
+        return None
+    try:
+        return layout.lines()
+    except TypeError:  # a column began with a string and went on with something else
+        layout = _layout(schema, columns, _texts)
+        return None if layout is None else layout.lines()
+
+
+def _layout(schema: Schema | None, columns: Columns, texts: _Texts) -> _Layout | None:
     if not columns.names or set(map(type, columns.names)) != {str}:
         return None
     if columns.is_maps:
-        return _map_layout(None if schema is None else schema.value_schema, columns)
+        return _map_layout(None if schema is None else schema.value_schema, columns, _Layout(columns.count, texts))
     if schema is None or schema.type is not Type.STRUCT:
         return None
-    return _struct_layout(schema, columns)
+    return _struct_layout(schema, columns, _Layout(columns.count, texts))
 
 
-def _map_layout(schema: Schema | None, columns: Columns) -> _Layout:
+def _map_layout(schema: Schema | None, columns: Columns, layout: _Layout) -> _Layout:
     """``{a=1, b=null}`` in the order of Java's HashMap."""
     places = {name: place for place, name in enumerate(columns.names)}
-    layout, opening = _Layout(columns.count), "{"
+    opening = "{"
     for name in hash_map_order(columns.names):
         layout.say(f"{opening}{name}=")
         layout.fill(schema, columns.columns[places[name]])
@@ -77,9 +89,9 @@ def _map_layout(schema: Schema | None, columns: Columns) -> _Layout:
     return layout
 
 
-def _struct_layout(schema: Schema, columns: Columns) -> _Layout | None:
+def _struct_layout(schema: Schema, columns: Columns, layout: _Layout) -> _Layout | None:
     """``Struct{a=1,b=x}``, null fields left out."""
-    layout, comma = _Layout(columns.count), ""
+    comma = ""
     layout.say("Struct{")
     for field, column in zip(schema.fields, columns.columns, strict=True):
         label = f"{comma}{field.name}="
@@ -101,8 +113,9 @@ def _struct_layout(schema: Schema, columns: Columns) -> _Layout | None:
 class _Layout:
     """Lines as constant texts with items in between; `say` and `fill` in the order of the line."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, texts: _Texts) -> None:
         self._count = count
+        self._texts = texts
         self._constant = ""
         # By turns: what stands before an item (one text for all lines, or one for each), and the items.
         self._pieces: list[str | list[str]] = []
@@ -118,7 +131,7 @@ class _Layout:
         elif isinstance(column, range):
             self._count_up(column)
         else:
-            self.fill_with(_texts(schema, listed(column)))
+            self.fill_with(self._texts(schema, listed(column)))
 
     def fill_with(self, items: list[str]) -> None:
         """A text for each line."""
@@ -150,7 +163,16 @@ class _Layout:
         return "".join(texts)
 
 
+_Texts = Callable[[Schema | None, list[Any]], list[str]]
+
+
+def _trusted_texts(schema: Schema | None, items: list[Any]) -> list[str]:
+    """`_texts` for columns that hold nothing but strings when the first item is one: joining them will tell."""
+    return items if items and type(items[0]) is str else _texts(schema, items)
+
+
 def _texts(schema: Schema | None, items: list[Any]) -> list[str]:
+    """The texts of a column's items."""
     classes = set(map(type, items))
     if classes == {str}:
         return items
