@@ -38,8 +38,10 @@ from headrace_broker.server.metadata_service import MetadataService
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
 from headrace_broker.server.producer_id_block import ProducerIdBlock
+from headrace_broker.server.receive_memory import ReceiveMemory, bytes_max
 from headrace_broker.server.routing import RequestRouter, load_routes
 from headrace_broker.server.waiting import Waiting
+from headrace_broker.server.wakefulness import Wakefulness
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +78,13 @@ class Broker:
         self.partitions = PartitionTable(config.node_id, self._open_log)
         self.producer_ids: ProducerIdBlock
         self.groups = GroupCoordinator(OffsetsTopic(self), _group_config(config), self.now_ms)
-        self.router = RequestRouter(self, load_routes(), connections_max=budget.connections_max)
+        self.router = RequestRouter(
+            self,
+            load_routes(),
+            connections_max=budget.connections_max,
+            wakefulness=Wakefulness(self._loop),
+            receive_memory=ReceiveMemory(bytes_max(config.queued_max_request_bytes)),
+        )
         self._limits = ConnectionLimits(request_bytes_max=config.socket_request_max_bytes)
         self._listening = Listening(
             config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
@@ -322,6 +330,7 @@ class Broker:
         self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
 
     def _maintain(self) -> None:
+        self.router.relieve_memory()
         self._follow_topics(self._topics_without_logs)
         self.logs.maintain(self.now_ms())
 
