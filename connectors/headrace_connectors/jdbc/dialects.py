@@ -42,13 +42,23 @@ class Ordering:
     bind: Callable[[dt.datetime], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A running statement: the cursor that streams its rows, and whether each value is of its column's type."""
+
+    cursor: Any
+    typed: bool
+
+
+class UnfitRowsError(Exception):
+    """Rows cannot be read in the way that was chosen for their table."""
+
+
 class Dialect(ABC):
     """One database behind one URL."""
 
     mark: str
     """The driver's parameter mark."""
-    checked_rows = False
-    """Whether rows must be held against their columns' types."""
     driver_error: type[Exception]
     """The root of the driver's errors."""
     transient_errors: tuple[type[Exception], ...]
@@ -77,8 +87,8 @@ class Dialect(ABC):
         """The columns of a custom query. Raises the driver's error."""
 
     @abstractmethod
-    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
-        """A cursor that streams the rows of a statement, which have those columns."""
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
+        """The rows of a statement, which have those columns. `table`: whose `select_list` it has; "" is a query."""
 
     def is_transient(self, error: Exception) -> bool:
         """Whether a new connection may do better after that error."""
@@ -109,6 +119,13 @@ class Dialect(ABC):
     def quote_table(self, qualified_name: str) -> str:
         """A qualified table name as SQL text."""
         return ".".join(self.quote(part) for part in qualified_name.split("."))
+
+    def select_list(self, columns: Sequence[Column], table: str) -> str:
+        """What is selected from a table for rows of these columns, as SQL text."""
+        return ",".join(self.quote(column.name) for column in columns)
+
+    def read_plainly(self, table: str) -> None:  # noqa: B027 - most dialects have one way only
+        """Have the next statement on that table read it in the way that fits all rows: after an UnfitRowsError."""
 
     def table_names(self) -> list[str]:
         """Qualified names of all tables (and views, where `table.types` says so), sorted. Raises the driver's error."""

@@ -53,7 +53,7 @@ from sqlalchemy.types import (
 from headrace.api.config import config_def
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, engine_for, on_connect, pattern
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Rows, engine_for, on_connect, pattern
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
 
@@ -157,10 +157,10 @@ class PostgresqlDialect(Dialect):
         instant: dt.datetime = now.astimezone(dt.UTC)
         return instant
 
-    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
         cursor = connection.cursor(name="headrace", binary=all(column.binary for column in columns))
         cursor.execute(statement.sql, statement.parameters)
-        return cursor
+        return Rows(cursor, typed=True)
 
     def query_columns(self, sql: str) -> list[Column]:
         connection = self.connect()

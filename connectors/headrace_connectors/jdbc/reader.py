@@ -18,7 +18,7 @@ from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.cursors import cursor_columns
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, Rows, UnfitRowsError
 from headrace_connectors.jdbc.offsets import Position
 from headrace_connectors.jdbc.rows import Row, row_converter
 from headrace_connectors.jdbc.statements import Cursor, select
@@ -58,6 +58,15 @@ class TableReader:
 
     def next_batch(self, connection: Connection) -> SourceBatch | None:
         """The next batch of the running statement, of a new one if none runs; None at its end."""
+        try:
+            return self._next_batch(connection)
+        except UnfitRowsError as error:
+            logger.info("%s is read value by value from now on: %s", self.source.name, error)
+            self._dialect.read_plainly(self.source.table)
+            self.abandon()
+            return self._next_batch(connection)
+
+    def _next_batch(self, connection: Connection) -> SourceBatch | None:
         if self._statement is None:
             self._statement = self._execute(connection)
         statement = self._statement
@@ -109,14 +118,13 @@ class TableReader:
             *_timestamp_cursor(orderings),
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
-        names = ",".join(dialect.quote(column.name) for column in columns)
-        base = f"SELECT {names} FROM {from_sql}" if self.source.table else query
+        base = f"SELECT {dialect.select_list(columns, source.table)} FROM {from_sql}" if source.table else query
         position = self._start(connection)
         statement = select(base, cursor, position, end, mark=dialect.mark, suffix=dialect.literal(config.query_suffix))
         return _Statement(
             self.source,
             dialect,
-            dialect.rows(connection, statement, columns),
+            dialect.rows(connection, statement, columns, source.table),
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
@@ -153,18 +161,18 @@ class _Statement:
         self,
         source: Source,
         dialect: Dialect,
-        cursor: Any,
+        rows: Rows,
         columns: Sequence[Column],
         *,
         incrementing: int | None,
         timestamps: list[int],
     ) -> None:
-        self.cursor = cursor
+        self.cursor = rows.cursor
         self._name = name = source.table or "query"
         self.schema: Schema = struct(
             [(c.name, c.schema) for c in columns], name=source.table.rsplit(".", 1)[-1] or None
         )
-        self.convert = row_converter(name, columns, checked=dialect.checked_rows)
+        self.convert = row_converter(name, columns, checked=not rows.typed)
         self._to_instant = dialect.to_instant
         self._incrementing = incrementing
         self._timestamps = timestamps

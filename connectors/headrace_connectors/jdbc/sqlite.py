@@ -20,9 +20,12 @@ from sqlalchemy.types import Boolean, Date, Float, Integer, LargeBinary, NullTyp
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, driver_errors, engine_for
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, Rows, driver_errors, engine_for
+from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
+from headrace_connectors.jdbc.url import JdbcUrl
 
 _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -46,7 +49,6 @@ class SqliteDialect(Dialect):
     """One SQLite database file."""
 
     mark = "?"
-    checked_rows = True
     driver_error = sqlite3.Error
     transient_errors = (sqlite3.OperationalError,)
 
@@ -60,6 +62,10 @@ class SqliteDialect(Dialect):
             address, connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S, "detect_types": 0}
         )
 
+    def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
+        super().__init__(url, config)
+        self._without_json: set[str] = set()
+
     def is_transient(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return super().is_transient(error) and code & _PRIMARY_CODE in _PASSING_CODES
@@ -68,8 +74,21 @@ class SqliteDialect(Dialect):
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()
         return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
-    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column]) -> Any:
-        return connection.execute(statement.sql, statement.parameters)
+    def select_list(self, columns: Sequence[Column], table: str) -> str:
+        names = super().select_list(columns, table)
+        return names if self._json_type(columns, table) is None else f"json_array({names})"
+
+    def _json_type(self, columns: Sequence[Column], table: str) -> Any:
+        return row_type(columns) if table and table not in self._without_json else None
+
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
+        json_type = self._json_type(columns, table)
+        if json_type is None:
+            return Rows(connection.execute(statement.sql, statement.parameters), typed=False)
+        return Rows(JsonRows(connection, statement, json_type, self.is_transient), typed=True)
+
+    def read_plainly(self, table: str) -> None:
+        self._without_json.add(table)
 
     def query_columns(self, sql: str) -> list[Column]:
         # A temporary view knows the declared types of the columns that a query passes through.

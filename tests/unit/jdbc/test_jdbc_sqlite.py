@@ -285,6 +285,41 @@ def test_rows_without_an_id_do_not_stop_the_others(database: sqlite3.Connection)
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
 
 
+def test_rows_read_as_json_are_those_that_are_stored(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, note TEXT, at TIMESTAMP, flag BOOLEAN, day DATE)")
+    notes = ["", 'a"b\\c/\u2028', "line\none\x00\x1f", "hé 😀", '{"a": [1]}', None, "1", "null"]
+    database.executemany(
+        "INSERT INTO notes VALUES (?, ?, ?, ?, ?)",
+        [
+            (number * (2**63 - 1) // 7, note, number if number % 2 else "2026-01-01T00:00:00.5", number % 2, None)
+            for number, note in enumerate(notes)
+        ],
+    )
+    found = rows(read_all(_props(database, mode="incrementing", batch_max_rows="3")))
+    assert [row[1] for row in found] == notes
+    stored = database.execute("SELECT id, note, flag FROM notes ORDER BY id").fetchall()
+    assert [(row[0], row[1], row[3]) for row in found] == stored
+    assert [row[2].microsecond for row in found] == [500000, 1000, 500000, 3000, 500000, 5000, 500000, 7000]
+
+
+@pytest.mark.parametrize(("value", "message"), [(1.5, r"the row holds 1\.5"), ("x", "'x'"), (b"x", "b'x'")])
+def test_rows_that_do_not_travel_as_json(database: sqlite3.Connection, value: object, message: str) -> None:
+    database.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, size INTEGER)")
+    database.executemany("INSERT INTO odd VALUES (?, ?)", [(1, 1), (2, 2), (3, value)])
+    props, offsets = _props(database, mode="incrementing", batch_max_rows="2"), Offsets()
+    with pytest.raises(ConnectError, match=rf"odd, column size, row \(3, .*\): .*{message}"):
+        read_all(props, offsets)
+    assert offsets.read({"protocol": "1", "table": "odd"}) == {"incrementing": 2}
+
+
+def test_a_table_with_more_columns_than_a_function_takes(database: sqlite3.Connection) -> None:
+    names = ", ".join(f"c{number} INTEGER" for number in range(300))
+    database.execute(f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {names})")
+    database.execute("INSERT INTO wide (id, c299) VALUES (1, 2)")
+    [row] = rows(read_all(_props(database, mode="incrementing")))
+    assert (row[0], row[1], row[300]) == (1, None, 2)
+
+
 def test_an_id_that_is_no_whole_number_is_refused(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id NUMERIC(20,0) NOT NULL)")
     database.executemany("INSERT INTO t VALUES (?)", [(1,), (1.5,)])
