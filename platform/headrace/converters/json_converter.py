@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from headrace.api.config import Config, ConfigType, Importance, Width, key
-from headrace.api.converter import NO_VALUE, Converter, HeaderConverter, Run, SchemaAndValue
+from headrace.api.converter import NO_VALUE, Converter, Enclosed, HeaderConverter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, DataError
 from headrace.converters.json_decoding import from_json, parse, unreadable
 from headrace.converters.json_encoding import encode_list, encode_schema
@@ -153,15 +153,13 @@ class JsonConverter(Converter, HeaderConverter):
             return [None if value is None else text for value, text in zip(values, texts, strict=True)]
         return texts
 
-    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
+    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
         """The JSON of each value, without an object for each where that can be."""
         before, after = b"", b""
         if self._schemas_enabled:
             before, after = self._prefixes.get(schema) or self._envelope_prefix(schema), b"}"
         texts = encode_compact(schema, values, self._style, before, after)
-        if texts is None:
-            return self.from_connect_batch(topic, schema, values.items())
-        return cast("list[bytes | None]", texts)
+        return self.from_connect_batch(topic, schema, values.items()) if texts is None else texts
 
     def _envelope_prefix(self, schema: Schema | None) -> bytes:
         text = b"null" if schema is None else encode_schema(schema, self._style)

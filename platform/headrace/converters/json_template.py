@@ -1,7 +1,7 @@
 """JSON of values that are held by column: what all records share is written once, as a template around the rest.
 
 One column of strings may differ from record to record (the lines of a file with what transforms added): its JSON is
-written in one piece, and one `replace` puts the template around each of its lines. Anything else is left to
+written in one piece, and the template is put around it when record batches are built. Anything else is left to
 `headrace.converters.json_encoding`, whose bytes are the same.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.api.converter import Enclosed
 from headrace.api.errors import DataError
 from headrace.converters.json_encoding import java_escapes, write
 from headrace.converters.json_values import Style, to_json
@@ -23,7 +24,7 @@ _encoder = msgspec.json.Encoder()
 
 def encode_compact(
     schema: Schema | None, values: Compact, style: Style, before: bytes = b"", after: bytes = b""
-) -> list[bytes] | None:
+) -> Enclosed | None:
     """The text of each value between `before` and `after`; None where that takes a closer look."""
     try:
         if isinstance(values, Lines):
@@ -61,18 +62,18 @@ def _is_text(schema: Schema | None) -> bool:
     return schema is None or (schema.type is Type.STRING and not is_logical(schema))
 
 
-def _around(column: Lines | list[Any], before: bytes, after: bytes) -> list[bytes] | None:
+def _around(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed | None:
     """The JSON of each string, with `before` and `after` around it; None when not all are strings."""
     if isinstance(column, Lines):
         clean = _clean(column)
         if clean is not None:
-            before, after = before + b'"', b'"' + after
-            return (before + clean.replace(b"\n", after + b"\n" + before) + after).split(b"\n")
+            return Enclosed(before + b'"', clean.split(b"\n"), b'"' + after)
         column = column.items()
     elif set(map(type, column)) != {str}:
         return None
-    texts = java_escapes(_encoder.encode_lines(column))
-    return (before + texts[:-1].replace(b"\n", after + b"\n" + before) + after).split(b"\n")
+    texts = java_escapes(_encoder.encode_lines(column)).split(b"\n")
+    texts.pop()
+    return Enclosed(before, texts, after)
 
 
 def _clean(lines: Lines) -> bytes | None:
