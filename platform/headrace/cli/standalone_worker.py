@@ -100,9 +100,9 @@ class _Standalone:
         from headrace.runtime.worker import Worker
 
         self._listen_to_signals()
-        rest = RestServer(self._config["listeners"])
+        rest = RestServer(self._config)
         try:
-            host, port = rest.bind()
+            scheme, host, port = rest.bind()
         except ListenerError as error:
             raise CannotStart(PREPARING, [str(error)]) from None
         config = await self._unless_signalled(self._with_broker())
@@ -115,7 +115,8 @@ class _Standalone:
             lambda events: Worker(config, events, processes),
         )
         await rest.start(herder)
-        log.info("REST server listening at http://%s:%d/, %.0f ms after the start", host, port, self._elapsed_ms())
+        address = f"{scheme}://{host}:{port}/"
+        log.info("REST server listening at %s, %.0f ms after the start", address, self._elapsed_ms())
         try:
             await self._unless_signalled(self._create_connectors(herder))
             if not self._signalled.is_set():

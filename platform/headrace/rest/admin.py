@@ -24,21 +24,25 @@ class AdminEndpoints:
         self._herder = herder
 
     def routes(self) -> list[Route]:
-        """All routes."""
+        """Those of every listener."""
         table: list[tuple[str, str, Any]] = [
             ("GET", "/", self.root),
             ("GET", "/health", self.health),
             ("GET", "/connector-plugins", self.plugins),
             ("GET", "/connector-plugins/{plugin}/config", self.plugin_config),
             ("PUT", "/connector-plugins/{plugin}/config/validate", self.validate),
+            ("GET", "/metrics", self.metrics),
+        ]
+        return _routes(table)
+
+    def admin_routes(self) -> list[Route]:
+        """Those that `admin.listeners` moves to listeners of their own, or turns off (KIP-495)."""
+        table: list[tuple[str, str, Any]] = [
             ("GET", "/admin/loggers", self.loggers),
             ("GET", "/admin/loggers/{logger}", self.logger),
             ("PUT", "/admin/loggers/{logger}", self.set_logger),
-            ("GET", "/metrics", self.metrics),
         ]
-        if self._herder.config["admin.listeners"] == []:  # given, and empty: off (KIP-495)
-            table = [entry for entry in table if not entry[1].startswith("/admin/")]
-        return [Route(path, answer(endpoint), methods=[method]) for method, path, endpoint in table]
+        return _routes(table)
 
     async def root(self, request: Request) -> Response:
         """Who this is. The version is Kafka's whose API this is: tools compare it."""
@@ -101,3 +105,7 @@ class AdminEndpoints:
         """Prometheus' text format."""
         text = prometheus.render(self._herder.board, self._herder.names(), self._herder.worker.counters())
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def _routes(table: list[tuple[str, str, Any]]) -> list[Route]:
+    return [Route(path, answer(endpoint), methods=[method]) for method, path, endpoint in table]
