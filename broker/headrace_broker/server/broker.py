@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _MAINTAIN_MS = 1000
 _SWEEP_MS = 10_000
-_LOGS_AT_ONCE = 50
+_LOGS_AT_ONCE = 8
 
 
 class Broker:

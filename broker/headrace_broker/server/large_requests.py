@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import inspect
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -143,6 +145,7 @@ class LargeRequests:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-requests")
         self._turn = asyncio.Lock()
+        self._working = 0
 
     async def answer(
         self,
@@ -153,14 +156,28 @@ class LargeRequests:
     ) -> Result:
         """Read a request, answer it in parts, write the answer; `read` and `write` run in the thread."""
         async with self._turn:
-            request = await self.aside(read)
-            fitting = next((each for each in parts if getattr(request, each.items[0])), parts[0])
-            response = await answered_in_parts(request, fitting, handle)
-            return await self.aside(lambda: write(response))
+            with self._without_collector():
+                request = await self.aside(read)
+                fitting = next((each for each in parts if getattr(request, each.items[0])), parts[0])
+                response = await answered_in_parts(request, fitting, handle)
+                return await self.aside(lambda: write(response))
 
     async def aside(self, work: Callable[[], Result]) -> Result:
         """Run pure computing work in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        with self._without_collector():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @contextmanager
+    def _without_collector(self) -> Iterator[None]:
+        """Messages hold no cycles; looking through a million of them for some would stop everybody."""
+        self._working += 1
+        gc.disable()
+        try:
+            yield
+        finally:
+            self._working -= 1
+            if not self._working:
+                gc.enable()
 
     def close(self) -> None:
         """Start nothing more."""
