@@ -124,8 +124,6 @@ _PREFIXES = (
     "admin.listeners.https.",
     "ssl.",
     "sasl.",
-    "metrics.",
-    "metric.",
 )
 _PASSED_ON = frozenset(
     {
@@ -142,8 +140,24 @@ _DISTRIBUTED = (
     "status.storage.",
     "connect.protocol",
     "inter.worker.",
+    "exactly.once.source.support",
+    "scheduled.rebalance.max.delay.ms",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "rebalance.timeout.ms",
+    "worker.sync.timeout.ms",
+    "worker.unsync.backoff.ms",
 )
-_REMOVED = {
+_PROMETHEUS = "metrics are served in Prometheus' format, at GET /metrics"
+_ONE_VERSION = "there is one version of each plug-in"
+_IGNORED = {
+    "metric.reporters": _PROMETHEUS,
+    "metrics.num.samples": _PROMETHEUS,
+    "metrics.recording.level": _PROMETHEUS,
+    "metrics.sample.window.ms": _PROMETHEUS,
+    "key.converter.plugin.version": _ONE_VERSION,
+    "value.converter.plugin.version": _ONE_VERSION,
+    "header.converter.plugin.version": _ONE_VERSION,
     "internal.key.converter": "it was removed in Kafka 3.0",
     "internal.value.converter": "it was removed in Kafka 3.0",
     "rest.host.name": "it was removed in Kafka 3.0; use listeners",
@@ -206,10 +220,10 @@ def _warnings(properties: Mapping[str, str]) -> list[str]:
     warnings: list[str] = []
     unknown: list[str] = []
     for name in properties:
-        if name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
+        if name in _IGNORED:
+            warnings.append(f"Configuration key {name} is ignored: {_IGNORED[name]}")
+        elif name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
             continue
-        if name in _REMOVED:
-            warnings.append(f"Configuration key {name} is ignored: {_REMOVED[name]}")
         elif name.startswith(_DISTRIBUTED):
             warnings.append(f"Configuration key {name} is ignored: it is for distributed workers")
         else:
