@@ -142,7 +142,7 @@ def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], step: int) -
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 101, 2**31 - 1])
 def test_a_frame_of_an_impossible_size_closes_the_connection(size: int, caplog: pytest.LogCaptureFixture) -> None:
-    peer = Peer(ConnectionLimits(request_bytes_max=100))
+    peer = Peer(ConnectionLimits(request_bytes_max=100, turn_s=600))
     peer.send(struct.pack(">i", size) + bytes(50))
     assert peer.transport.closed
     assert peer.router.frames == []
@@ -194,7 +194,7 @@ async def test_a_peer_that_never_reads_is_not_read_from(peer: Peer) -> None:
 
 @pytest.mark.anyio
 async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(held_bytes_max=10_000))
+    peer = Peer(ConnectionLimits(held_bytes_max=10_000, turn_s=600))
     peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
     assert 10 <= len(peer.router.frames) <= 13
     assert not peer.transport.reading
@@ -205,7 +205,7 @@ async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
 
 @pytest.mark.anyio
 async def test_parked_requests_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(parked_requests_max=10))
+    peer = Peer(ConnectionLimits(parked_requests_max=10, turn_s=600))
     peer.send(frame(body(b"P")) * 5000)
     assert len(peer.router.slots) == 10
     assert not peer.transport.reading
@@ -250,7 +250,7 @@ def test_a_peer_is_stuck_that_reads_and_sends_nothing_while_answers_wait(peer: P
 
 @pytest.mark.anyio
 async def test_requests_that_wait_count_as_held_bytes() -> None:
-    peer = Peer(ConnectionLimits(held_bytes_max=100_000))
+    peer = Peer(ConnectionLimits(held_bytes_max=100_000, turn_s=600))
     handle = peer.router.handle
 
     def park(connection: Connection, frame: memoryview) -> None:
