@@ -20,17 +20,11 @@ from headrace_broker.client import offsets as offset_api
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer_group import Change, ConsumerGroup, Rebalance
-from headrace_broker.client.errors import (
-    BrokerError,
-    ClientError,
-    ClosedError,
-    CommitFailedError,
-    CorruptRecordsError,
-)
+from headrace_broker.client.errors import ClientError, ClosedError, CorruptRecordsError
 from headrace_broker.client.fetched import FetchedBatch, FetchedChunk
 from headrace_broker.client.fetcher import Fetcher
+from headrace_broker.client.group_offsets import GroupOffsets, at_positions
 from headrace_broker.client.offsets import OffsetAndMetadata
-from headrace_broker.protocol.errors import ErrorCode
 
 __all__ = ["FetchedBatch", "FetchedChunk", "OffsetAndMetadata", "Reader"]
 
@@ -38,15 +32,6 @@ logger = logging.getLogger(__name__)
 
 TopicPartition = tuple[str, int]
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
-
-_MEMBER_ERRORS = frozenset(
-    (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-    )
-)
 
 
 class Reader:
@@ -59,13 +44,14 @@ class Reader:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._news = asyncio.Event()
-        self._fetcher = Fetcher(cluster, config, self.committed, self._news.set)
+        self._offsets = GroupOffsets(cluster, config)
+        self._fetcher = Fetcher(cluster, config, self._offsets.committed, self._news.set)
         self._core = self._fetcher.core
         self._group: ConsumerGroup | None = None
         self._callbacks: dict[Change, RebalanceCallback | None] = {}
         self._leftovers: dict[TopicPartition, FetchedChunk] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_poll_ms = self._last_commit_ms = cluster.now_ms()
+        self._last_poll_ms = cluster.now_ms()
         self._leaving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_woken = False
@@ -119,6 +105,7 @@ class Reader:
         self._group = ConsumerGroup(
             self.cluster, self._config, group_id, topics=topics, pattern=pattern, on_event=self._news.set
         )
+        self._offsets.membership = self._group.membership
         self._last_poll_ms = self.cluster.now_ms()
         self._watch_polls()
         await self._group.start()
@@ -352,9 +339,8 @@ class Reader:
             self._leaving = None
             self._group.membership.start()
             self._watch_polls()
-        if self._commits_by_itself and now_ms - self._last_commit_ms >= self._config.auto_commit_interval_ms:
-            self._last_commit_ms = now_ms
-            self._spawn(self._commit_by_itself())
+        if self._offsets.is_due(now_ms):
+            self._spawn(self._offsets.commit_by_itself(self.positions()))
 
     def _watch_polls(self) -> None:
         """Leave the group when poll is not called for max.poll.interval.ms, so that others get the partitions."""
@@ -399,8 +385,8 @@ class Reader:
     async def _begin(self, rebalance: Rebalance) -> None:
         if rebalance.change is Change.ASSIGNED:
             self._set_assignment([*self._core.assignment, *rebalance.partitions])
-        elif rebalance.change is Change.REVOKED and self._commits_by_itself:
-            await self._commit_by_itself()
+        elif rebalance.change is Change.REVOKED and self._offsets.commits_by_itself:
+            await self._offsets.commit_by_itself(self.positions())
 
     def _end(self, rebalance: Rebalance) -> None:
         if rebalance.change is not Change.ASSIGNED:
@@ -423,67 +409,17 @@ class Reader:
 
         Raises CommitFailedError when the group went on without this member, else BrokerError or TimedOutError.
         """
-        group_id = self._group_id("commit")
-        if offsets is None:
-            offsets = {item: OffsetAndMetadata(position) for item, position in self.positions().items()}
-        if not offsets:
-            return
-        to_commit = offsets
-        generation = None
-        if self._group is not None:
-            generation = self._group.membership.generation
-            if generation.generation_id < 0:
-                raise CommitFailedError(f"group {group_id}: this reader is no member at the moment")
-
-        async def attempt() -> None:
-            codes = await offset_api.commit_offsets(
-                self.cluster,
-                group_id,
-                to_commit,
-                generation=generation,
-                group_instance_id=self._config.group_instance_id,
-            )
-            for (topic, partition), code in codes.items():
-                if code != ErrorCode.NONE:
-                    raise self._commit_error(group_id, f"{topic}-{partition}", code)
-
-        await self.cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
-
-    def _commit_error(self, group_id: str, subject: str, code: ErrorCode) -> ClientError:
-        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            self.cluster.forget_coordinator(group_id)
-        if code not in _MEMBER_ERRORS:
-            return BrokerError(code, f"group {group_id}, {subject}")
-        if self._group is not None:
-            self._group.membership.give_up(code)
-        failed = CommitFailedError(f"group {group_id}, {subject}: {code.name}: {code.message}")
-        failed.code = code
-        return failed
+        await self._offsets.commit(at_positions(self.positions()) if offsets is None else offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return what group.id has committed for these partitions, None where nothing."""
-        return await offset_api.fetch_offsets(self.cluster, self._group_id("committed"), partitions)
+        return await self._offsets.committed(partitions)
 
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, offset_api.ListedOffset]:
         """Return the first offset at or after each timestamp, or at `offsets.EARLIEST` or `LATEST`."""
         return await self._fetcher.list_offsets(timestamps)
-
-    def _group_id(self, what: str) -> str:
-        if not self._config.group_id:
-            raise ClientError(f"{what}: group.id is not configured")
-        return self._config.group_id
-
-    @property
-    def _commits_by_itself(self) -> bool:
-        return self._config.enable_auto_commit and bool(self._config.group_id)
-
-    async def _commit_by_itself(self) -> None:
-        try:
-            await self.commit()
-        except ClientError as error:
-            logger.warning("auto-commit: %s", error)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -494,10 +430,10 @@ class Reader:
         """
         if self._closed:
             return
-        if self._commits_by_itself and self._core.assignment:
+        if self._offsets.commits_by_itself and self._core.assignment:
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    await self._commit_by_itself()
+                    await self._offsets.commit_by_itself(self.positions())
             except TimeoutError:
                 logger.warning("auto-commit: not done within %.0f ms while closing", timeout_ms)
         self._closed = True
