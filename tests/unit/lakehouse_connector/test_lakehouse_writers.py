@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("deltalake")
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.arrow_rows import BAD, TopicRows, split_by_topic
@@ -96,6 +96,57 @@ def test_delta_offsets_survive_the_clean_up_of_the_log(tmp_path: Path) -> None:
     (directory / "_delta_log" / f"{0:020d}.json").unlink()
     found = open_writer("delta", directory, "sink").committed([("t", 0), ("u", 3), ("u", 4)])
     assert found.next_offsets == position(4).next_offsets
+
+
+def test_a_delta_table_that_was_altered_or_rewritten_goes_on_from_its_offsets(tmp_path: Path) -> None:
+    """What the error of a changed schema advises."""
+    directory = tmp_path / "table"
+    writer = open_writer("delta", directory, "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(4))
+    DeltaTable(directory).alter.add_columns([Field("extra", "integer")])
+    wider = SCHEMA.append(pa.field("extra", pa.int32()))
+    again = open_writer("delta", directory, "sink")
+    assert again.committed() == position(4)
+    again.prepare(wider)
+    again.write(batch(1), pa.Table.from_pylist([{"n": 2, "extra": 3}], schema=wider), position(5))
+
+    texts = DeltaTable(directory).to_pyarrow_table().cast(wider.set(2, pa.field("n", pa.string())))
+    write_deltalake(directory, texts, mode="overwrite", schema_mode="overwrite")
+    last = open_writer("delta", directory, "sink")
+    assert last.committed() == position(5)
+    with pytest.raises(TableSchemaError, match="column n: string -> int"):
+        last.prepare(wider)
+
+
+@pytest.mark.parametrize("others", ["append", "delete", "property", "create"])
+def test_what_other_tools_do_to_a_delta_table_is_no_conflict(others: str, tmp_path: Path) -> None:
+    directory = tmp_path / "table"
+    writer = open_writer("delta", directory, "sink")
+    writer.committed()
+    if others == "create":
+        write_deltalake(directory, rows(1))
+    else:
+        writer.write(batch(0), rows(1), position(4))
+    if others == "append":
+        write_deltalake(directory, rows(7), mode="append")
+    elif others == "delete":
+        DeltaTable(directory).delete("n = 1")
+    elif others == "property":
+        DeltaTable(directory).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    writer.write(batch(1), rows(2), position(5))
+    expected = {"append": [1, 2, 7], "delete": [2], "property": [1, 2], "create": [1, 2]}
+    assert numbers_in("delta", directory) == expected[others]
+    assert open_writer("delta", directory, "sink").committed() == position(5)
+
+
+def test_columns_that_change_between_two_commits_are_named(tmp_path: Path) -> None:
+    writer = open_writer("delta", tmp_path / "table", "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(4))
+    DeltaTable(tmp_path / "table").alter.add_columns([Field("extra", "integer")])
+    with pytest.raises(TableSchemaError, match="column extra removed"):
+        writer.write(batch(1), rows(2), position(5))
 
 
 def test_another_connector_has_offsets_of_its_own_in_a_delta_table(tmp_path: Path) -> None:

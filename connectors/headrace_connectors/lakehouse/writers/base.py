@@ -104,7 +104,7 @@ def check_types(directory: Path, table: Mapping[str, str], rows: Mapping[str, st
     found = changes(table, rows)
     if found:
         raise TableSchemaError(
-            f"table {directory} has not the records' columns: {', '.join(found)}; load them into another table"
+            f"the records' columns are not those of table {directory}: {', '.join(found)}; load them into another table"
             " (lakehouse.table.name.format), or give this one their columns"
         )
 
