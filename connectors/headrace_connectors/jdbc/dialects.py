@@ -94,6 +94,10 @@ class Dialect(ABC):
         """Whether a new connection may do better after that error."""
         return isinstance(error, self.transient_errors)
 
+    def reason(self, error: Exception) -> str:
+        """What an error of the driver says."""
+        return str(error)
+
     def connect(self) -> Connection:
         """A new connection of the driver. Raises the driver's error."""
         with driver_errors():
@@ -214,8 +218,8 @@ class Dialect(ABC):
         """Whether rows can be followed by that column as a timestamp."""
         return column.is_timestamp
 
-    def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
-        """How rows of `source` (a table or query as SQL text) are ordered by a timestamp column."""
+    def ordering(self, column: Column) -> Ordering:
+        """How rows are ordered by a timestamp column."""
         if column.is_zoned:
             return Ordering(self.quote(column.name), lambda instant: instant)
         return Ordering(self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None))

@@ -101,16 +101,13 @@ class TableReader:
 
     def _execute(self, connection: Connection) -> _Statement:
         config, dialect = self._config, self._dialect
-        query = dialect.literal(config.sql)
-        columns = self._columns()
-        source = self.source
+        source, columns = self.source, self._columns()
         followed = cursor_columns(
             config, source.name, columns, is_table=bool(source.table), holds_timestamps=dialect.holds_timestamps
         )
         incrementing, timestamps = followed.incrementing, followed.timestamps
+        orderings = [dialect.ordering(column) for column in timestamps]
         end = None
-        from_sql = dialect.quote_table(self.source.table) if self.source.table else f"({query}) headrace_query"
-        orderings = [dialect.ordering(connection, from_sql, column) for column in timestamps]
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
         cursor = Cursor(
@@ -118,11 +115,13 @@ class TableReader:
             *_timestamp_cursor(orderings),
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
-        base = f"SELECT {dialect.select_list(columns, source.table)} FROM {from_sql}" if source.table else query
+        base = dialect.literal(config.sql)
+        if source.table:
+            base = f"SELECT {dialect.select_list(columns, source.table)} FROM {dialect.quote_table(source.table)}"
         position = self._start(connection)
         statement = select(base, cursor, position, end, mark=dialect.mark, suffix=dialect.literal(config.query_suffix))
         return _Statement(
-            self.source,
+            source,
             dialect,
             dialect.rows(connection, statement, columns, source.table),
             columns,

@@ -80,7 +80,7 @@ class JdbcSourceTask(SourceTask):
             batch = self._next_batch()
         except self._dialect.driver_error as error:
             if not self._dialect.is_transient(error):
-                raise ConnectError(f"the database refuses the query: {error}") from error
+                raise ConnectError(f"the database refuses the query: {self._dialect.reason(error)}") from error
             self._reconnect(error)
             return None
         self._failures = 0

@@ -1,7 +1,8 @@
 """SQLite: the standard library's driver. Values are held against their columns' types here, because SQLite does not.
 
 Integers and floating-point numbers are 64 bits wide whatever a column's declaration says: INT64, FLOAT64. Timestamps
-are text (ISO 8601) or milliseconds since the epoch, as a column's first row has; whole milliseconds are compared.
+are text (ISO 8601) or milliseconds since the epoch; SQLite's own functions round them to milliseconds, so that a
+function of ours orders and compares them.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, Rows, driver_errors, engine_for
 from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
 from headrace_connectors.jdbc.statements import Statement
-from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
+from headrace_connectors.jdbc.types import Column, base_schema, microseconds, to_decimal, to_whole_number
 from headrace_connectors.jdbc.url import JdbcUrl
 
 _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
-_MILLISECOND = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
+_FUNCTION = "headrace_microseconds"
 # The driver raises OperationalError for wrong SQL too: the primary result code tells what may pass by itself.
 _PRIMARY_CODE = 0xFF
 _PASSING_CODES = frozenset(
@@ -65,6 +66,7 @@ class SqliteDialect(Dialect):
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         super().__init__(url, config)
         self._without_json: set[str] = set()
+        self._no_timestamp: Any = None
 
     def is_transient(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -149,21 +151,29 @@ class SqliteDialect(Dialect):
     def holds_timestamps(self, column: Column) -> bool:
         return True  # SQLite has no type for them, and stores any value in any column
 
-    def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
-        name = self.quote(column.name)
-        row = connection.execute(f"SELECT typeof({name}) FROM {source} WHERE {name} IS NOT NULL LIMIT 1").fetchone()
-        if row is not None and row[0] in ("integer", "real"):
-            return Ordering(name, lambda instant: (instant - _EPOCH) // _MILLISECOND)
-        # Text comes in many shapes (with T, without a fraction): both sides are brought to one, in milliseconds.
-        return Ordering(f"strftime('%Y-%m-%d %H:%M:%f', {name})", self._local_text)
+    def ordering(self, column: Column) -> Ordering:
+        return Ordering(f"{_FUNCTION}({self.quote(column.name)})", microseconds)
 
-    def _local_text(self, instant: dt.datetime) -> str:
-        local = instant.astimezone(self.zone).replace(tzinfo=None)
-        return local.isoformat(sep=" ", timespec="milliseconds")
+    def connect(self) -> Connection:
+        connection = super().connect()
+        connection.create_function(_FUNCTION, 1, self._microseconds, deterministic=True)
+        return connection
+
+    def _microseconds(self, value: Any) -> int | None:
+        try:
+            return None if value is None else microseconds(self.to_instant(value))
+        except (ValueError, TypeError, OverflowError):
+            self._no_timestamp = value  # SQLite tells only that something was raised
+            raise
+
+    def reason(self, error: Exception) -> str:
+        if self._no_timestamp is None:
+            return super().reason(error)
+        return f"{self._no_timestamp!r:.60} is no timestamp: these are ISO 8601 texts, or milliseconds since the epoch"
 
 
 def _to_instant(value: Any, zone: dt.tzinfo) -> dt.datetime:
-    """Whole milliseconds, which is what SQLite's own functions compare."""
+    """ISO 8601 text, or milliseconds since the epoch."""
     if isinstance(value, (int, float)):
         return _EPOCH + dt.timedelta(milliseconds=int(value))
     instant = dt.datetime.fromisoformat(value)

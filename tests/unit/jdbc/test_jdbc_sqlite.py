@@ -81,6 +81,38 @@ def test_timestamp_mode_never_stops_inside_a_group_of_equal_timestamps(database:
     assert millis == [None, start, start + 1000, start + 2000]
 
 
+@pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
+def test_timestamps_of_microseconds_are_read_once(database: sqlite3.Connection, mode: str) -> None:
+    database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL)")
+    stored = [
+        "2026-01-01 00:00:00.123600",
+        "2026-01-01 00:00:00.123700",
+        "2026-01-01T01:00:00.1238+01:00",
+        1767225600124,
+        "2026-01-01 00:00:59.999900",
+        "2026-01-01 00:00:59.9999005Z",
+        "2026-01-01 00:01",
+    ]
+    database.executemany("INSERT INTO events (at) VALUES (?)", [(at,) for at in stored])
+    props = _props(database, mode=mode, timestamp_column_name="at", incrementing_column_name="id", batch_max_rows="1")
+    for count in range(1, len(stored)):
+        offsets = Offsets()
+        for batch in read_all(props, Offsets())[:count]:
+            offsets.commit(batch.source_partition, batch.source_offset)
+        ids = [row[0] for row in rows(read_all(props, offsets))]
+        assert ids in (list(range(count + 1, 8)), list(range(count, 8)) if count in (5, 6) else [])
+    offsets = Offsets()
+    assert [row[0] for row in rows(read_all(props, offsets))] == list(range(1, 8))
+    assert read_all(props, offsets) == []
+
+
+def test_a_text_that_is_no_timestamp_is_named(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE events (at TIMESTAMP NOT NULL)")
+    database.executemany("INSERT INTO events VALUES (?)", [("2026-01-01",), ("yesterday",)])
+    with pytest.raises(ConnectError, match="the database refuses the query: 'yesterday' is no timestamp"):
+        read_all(_props(database, mode="timestamp", timestamp_column_name="at"))
+
+
 def test_a_restart_inside_a_group_reads_the_group_again(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (name TEXT, at TIMESTAMP NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?, '2026-01-01 00:00:00')", [(f"e{i}",) for i in range(5)])
