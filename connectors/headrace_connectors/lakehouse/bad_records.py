@@ -63,8 +63,8 @@ _SKIP = (
 )
 _WAY_ON = {
     False: f"{_SKIP}.",
-    True: f"To go on, give the table the new columns (or let the source send the old ones) and restart; or"
-    f" {_SKIP}, which a second connector can load into a table of its own.",
+    True: f"To go on, give the table the new columns and restart; or {_SKIP}, which a second connector can load into a"
+    " table of its own (the connector's README shows both).",
 }
 
 
