@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import socket
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -213,6 +215,18 @@ def test_cursor_columns_are_checked_at_validation(
     props["connection.url"] = "jdbc:postgresql://127.0.0.1:1/shop"
     assert errors(incrementing="orderid", timestamp="placed_at") == {}
     assert "the database does not answer" in caplog.text
+
+
+def test_a_server_that_does_not_answer_does_not_hold_validation_up(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/shop?connectTimeout=2"
+        config = {"connection.url": address, "mode": "bulk", "table.whitelist": "orders"}
+        values = config_def(JdbcSourceConfig).validate(config)
+        started = time.monotonic()
+        JdbcSourceConnector().validate(config, values)
+        assert time.monotonic() - started < 8
+    assert [value.errors for value in values.values() if value.errors] == []
+    assert "the database does not answer (connection timeout expired" in caplog.text
 
 
 def test_ids_may_be_decimals(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
