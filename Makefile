@@ -18,6 +18,11 @@ help: ## this list
 
 .venv: $(STAMP) ## the environment: all extras and console scripts, made once and reused
 
+# uv trusts whom the system trusts (a company's proxy, say), where the system keeps certificates at all.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem),)
+export UV_SYSTEM_CERTS ?= true
+endif
+
 # Bytes of every distribution are pinned by hash; uv itself comes first, from its own pinned file.
 $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "headrace needs Python 3.11 or newer on the path (or: make PYTHON=/path/to/python3)" >&2; exit 1; }
@@ -25,8 +30,9 @@ $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 	  || { rm -rf $(VENV); echo "could not make $(VENV): install Python's venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing headrace and its locked dependencies into $(VENV) (first time: one to three minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q broker platform transforms connectors
 	@touch $@
 
 system-packages: ## what the tests use from Debian (PostgreSQL, kcat), where apt-get and root are there

@@ -22,6 +22,35 @@ _BOOTSTRAP = re.compile(r"embedded broker serves at (\S+:\d+)")
 _TIMEOUT_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What an observer saw in one round; `rows` are those of the database, everything is by table."""
+
+    rows: dict[str, int]
+    parts: list[dict[str, Any]]
+    positions: dict[str, int]
+    topics: dict[str, int]
+    tables: dict[str, int]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the pipeline stands still, when a connector or task has failed."""
+        failed = [part for part in self.parts if part["state"] == "FAILED"]
+        return failed[0].get("trace", "a task failed") if failed else None
+
+    @property
+    def running(self) -> bool:
+        """Whether both connectors and their tasks run."""
+        return len(self.parts) >= 4 and all(part["state"] == "RUNNING" for part in self.parts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all runs, the source has committed every row, and the tables hold every record of their topics."""
+        if not self.running or self.positions != self.rows:
+            return False
+        return all(self.tables[table] == self.topics[table] >= rows for table, rows in self.rows.items())
+
+
 class Observer:
     """What the worker at `rest_port` has done so far with the tables of `expected_rows`."""
 
@@ -35,7 +64,7 @@ class Observer:
         self._answered = False
         self._topics: set[str] = set()
         self._end_offsets = dict.fromkeys(expected_rows, 0)
-        self.rows_before = self.rows_committed()
+        self.rows_before = sum(self._tables().values())
 
     @property
     def expected(self) -> int:
@@ -46,26 +75,19 @@ class Observer:
         """Whether the worker has answered at least once."""
         return self._answered
 
-    def failure(self) -> str | None:
-        """Why the pipeline stands still, when a connector or task has failed."""
-        failed = [part for part in self._parts() if part["state"] == "FAILED"]
-        return failed[0].get("trace", "a task failed") if failed else None
-
-    def running(self) -> bool:
-        """Whether both connectors and their tasks run."""
-        parts = self._parts()
-        return len(parts) >= 4 and all(part["state"] == "RUNNING" for part in parts)
+    def look(self) -> Sight:
+        """One round: everything is asked for once, first what the later stages follow."""
+        return Sight(self._rows, self._parts(), self._source_positions(), self.records_in_topics(), self._tables())
 
     def _parts(self) -> list[dict[str, Any]]:
         """The states of both connectors and all their tasks."""
+        statuses = self._get("/connectors?expand=status") or {}
         found = []
-        for name in (SOURCE, SINK):
-            status = self._get(f"/connectors/{name}/status") or {"tasks": []}
-            found += [status["connector"]] if "connector" in status else []
-            found += status["tasks"]
+        for status in (statuses[name]["status"] for name in (SOURCE, SINK) if name in statuses):
+            found += [status["connector"], *status["tasks"]]
         return found
 
-    def source_positions(self) -> dict[str, int]:
+    def _source_positions(self) -> dict[str, int]:
         """The last id that the source has committed, by table; ids count from 1 without gaps."""
         body = self._get(f"/connectors/{SOURCE}/offsets") or {}
         return {
@@ -73,10 +95,6 @@ class Observer:
             for item in body.get("offsets", [])
             if item.get("offset") and "table" in item["partition"]
         }
-
-    def rows_read(self) -> int:
-        """Rows that the source has read and committed."""
-        return sum(self.source_positions().values())
 
     def records_in_topics(self) -> dict[str, int]:
         """End offset of each topic (one partition each, nothing is deleted)."""
@@ -93,18 +111,9 @@ class Observer:
             return dict(self._end_offsets)  # the broker is starting or stopping: what was seen last
         return dict(self._end_offsets)
 
-    def rows_committed(self) -> int:
-        """Rows of all tables, by the statistics of their commits."""
-        return sum(committed_rows(self._lakehouse / table) for table in self._rows)
-
-    def complete(self) -> bool:
-        """Whether all runs, the source has committed every row, and the tables hold every record of their topics."""
-        if not self.running() or self.source_positions() != self._rows:
-            return False
-        topics = self.records_in_topics()
-        return all(
-            committed_rows(self._lakehouse / table) == topics[table] >= self._rows[table] for table in self._rows
-        )
+    def _tables(self) -> dict[str, int]:
+        """The rows of each table, by the statistics of its commits."""
+        return {table: committed_rows(self._lakehouse / table) for table in self._rows}
 
     def _connect(self) -> Consumer | None:
         if self._consumer is None:

@@ -121,16 +121,15 @@ def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console
                 raise DemoError(f"connect-standalone ended by itself with exit code {worker.returncode}")
             if time.monotonic() - begun > STARTUP_TIMEOUT_S and not observer.reachable():
                 raise DemoError(f"the worker did not answer within {STARTUP_TIMEOUT_S:.0f} s")
-            failure = observer.failure()
-            if failure:
-                raise DemoError(failure)
-            in_tables = observer.rows_committed()
-            in_topics = sum(observer.records_in_topics().values())
+            sight = observer.look()
+            if sight.failure:
+                raise DemoError(sight.failure)
+            in_tables, in_topics = sum(sight.tables.values()), sum(sight.topics.values())
             # The source commits its offsets once a second: what is in the topics has been read already.
-            read = max(observer.rows_read(), min(in_topics, observer.expected))
+            read = max(sum(sight.positions.values()), min(in_topics, observer.expected))
             stage = Stage(read, in_topics, in_tables, in_tables - observer.rows_before)
             update(stage, time.monotonic() - begun)
-            if observer.complete():
+            if sight.complete:
                 return time.monotonic() - begun
             time.sleep(POLL_INTERVAL_S)
 

@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -52,7 +53,7 @@ def _measure(
     rounds: int,
     say: Callable[[str], None],
 ) -> list[Row]:
-    rates, costs = [], []
+    measured = []
     for number in range(rounds):
         prefix, connector = f"{name}-{number}-".lower(), f"{name}-{number}"
         config = {
@@ -64,33 +65,81 @@ def _measure(
             "batch.max.rows": "10000",
             **database,
         }
-        cpu, began = cpu_s(tree(worker.pid)), time.perf_counter()
+        start = _now(worker, 0)
         worker.create(connector, config)
-        _await_records(address, f"{prefix}{TABLE}", rows)
-        seconds = time.perf_counter() - began
-        costs.append((cpu_s(tree(worker.pid)) - cpu) * 1e9 / rows)
-        rates.append(rows / seconds / 1000)
+        first = _await_records(worker, address, f"{prefix}{TABLE}", 1)
+        last = _await_records(worker, address, f"{prefix}{TABLE}", rows)
+        measured.append(Figures.of(start, first, last))
         worker.request("DELETE", f"/connectors/{connector}")
-        say(f"{name}: {rates[-1]:.0f} k rows/s, {costs[-1]:.0f} ns/row")
+        say(f"{name}: {measured[-1]}")
+    whole, steady, first_s, whole_cpu, steady_cpu = map(statistics.median, zip(*map(astuple, measured), strict=True))
+    what = f"source, {name}, incrementing, 20 columns"
     return [
-        Row("jdbc", f"source, {name}, incrementing, 20 columns", "k rows/s", statistics.median(rates)),
-        Row("jdbc", f"source, {name}, CPU of worker and task", "ns/row", statistics.median(costs), None, None, False),
+        Row("jdbc", f"{what}, the connector's start included", "k rows/s", whole),
+        Row("jdbc", f"{what}, after the first record", "k rows/s", steady),
+        Row("jdbc", f"source, {name}, from creation to the first record", "s", first_s, None, None, False),
+        Row("jdbc", f"source, {name}, CPU of worker and task, start included", "ns/row", whole_cpu, None, None, False),
+        Row("jdbc", f"source, {name}, CPU after the first record", "ns/row", steady_cpu, None, None, False),
     ]
 
 
-def _await_records(address: str, topic: str, count: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time, the records in the topic then, and the CPU seconds of the worker's process tree up to then."""
+
+    at_s: float
+    records: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One round: over the whole of it, and from the first record seen to the last."""
+
+    whole_k_rows_s: float
+    steady_k_rows_s: float
+    first_record_s: float
+    whole_cpu_ns: float
+    steady_cpu_ns: float
+
+    @classmethod
+    def of(cls, start: Moment, first: Moment, last: Moment) -> Figures:
+        """What lies between three moments."""
+        steady = last.records - first.records
+        return cls(
+            last.records / (last.at_s - start.at_s) / 1000,
+            steady / (last.at_s - first.at_s) / 1000,
+            first.at_s - start.at_s,
+            (last.cpu_s - start.cpu_s) * 1e9 / last.records,
+            (last.cpu_s - first.cpu_s) * 1e9 / steady,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.whole_k_rows_s:.0f} k rows/s and {self.whole_cpu_ns:.0f} ns/row, "
+            f"first record after {self.first_record_s:.2f} s, "
+            f"then {self.steady_k_rows_s:.0f} k rows/s and {self.steady_cpu_ns:.0f} ns/row"
+        )
+
+
+def _now(worker: Worker, records: int) -> Moment:
+    return Moment(time.perf_counter(), records, cpu_s(tree(worker.pid)))
+
+
+def _await_records(worker: Worker, address: str, topic: str, count: int) -> Moment:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "log_level": 0})
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            known = topic in consumer.list_topics(timeout=5).topics
-            if known and consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)[1] >= count:
-                return
+            if topic in consumer.list_topics(timeout=5).topics:
+                found = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)[1]
+                if found >= count:
+                    return _now(worker, found)
         except KafkaException:
             pass  # the topic is being created
         if time.monotonic() > deadline:
             raise RuntimeError(f"{topic} did not reach {count} records")
-        time.sleep(0.02)  # polling what a foreign client sees
+        time.sleep(0.01)  # polling what a foreign client sees
 
 
 def _copy(database: Path, server: postgres.Postgres) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> int:
     areas = arguments.areas or list(AREAS)
     if unknown := set(areas) - set(AREAS):
         parser.error(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what starts here has its bytecode kept, as `make .venv` does
     started = time.monotonic()
 
     def say(text: str) -> None:

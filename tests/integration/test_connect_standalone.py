@@ -294,6 +294,27 @@ def test_without_tolerance_a_bad_record_stops_the_task_and_is_named(tmp_path: Pa
     worker.wait_for_state("other", "RUNNING")
 
 
+def test_records_that_cannot_be_written_are_skipped_and_counted_one_by_one(tmp_path: Path, worker: Worker) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
+    admin.create_topics([NewTopic("narrow", 1, 1, config={"max.message.bytes": "300"})])["narrow"].result(10)
+    lines = [f"{n}" if n not in (3, 7) else "x" * 1000 for n in range(20)]
+    (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
+    text = {"value.converter": "org.apache.kafka.connect.storage.StringConverter", "errors.tolerance": "all"}
+    worker.create("narrow", {**source(worker, tmp_path / "in.txt", "narrow"), **text})
+    offset = {"position": (tmp_path / "in.txt").stat().st_size}
+    wait_for(
+        lambda: any(each["offset"] == offset for each in worker.request("GET", "/connectors/narrow/offsets")["offsets"]),
+        "the offset of the last line",
+    )
+    written = [(message.value() or b"").decode() for message in read_topic(worker.bootstrap_servers(), "narrow")]
+    assert written == [line for line in lines if len(line) < 1000]
+    counters = 'headrace_connect_task_{}_total{{connector="narrow",task="0"}} 2'
+    wait_for(lambda: counters.format("skipped") in worker.request("GET", "/metrics"), "two skipped records")
+    assert counters.format("errors") in worker.request("GET", "/metrics")
+
+
 def test_a_sink_with_a_pattern_sees_a_new_topic_soon(tmp_path: Path, worker: Worker) -> None:
     out = tmp_path / "out.txt"
     worker.create("pattern", {"connector.class": "FileStreamSink", "file": str(out), "topics.regex": r"log-[a-z]++"})

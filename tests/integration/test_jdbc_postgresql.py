@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import socket
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -10,10 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.api.errors import ConnectError
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError, RetriableError
 from headrace.data.schema import Type
+from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import postgres
-from support.jdbc import Offsets, read_all, rows
+from support.jdbc import Context, Offsets, read_all, rows
 
 pytestmark = [
     pytest.mark.postgres,
@@ -45,12 +51,12 @@ def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) ->
     database.execute(
         "CREATE TABLE kinds (id bigserial PRIMARY KEY, s smallint, i int, r real, d double precision, n numeric(10,2), "
         "free numeric, flag boolean, day date, clock time, at timestamp, zoned timestamptz, note text, "
-        "code varchar(5), doc jsonb, uid uuid, raw bytea, feeling mood, one bit, span interval, many int[])"
+        "code varchar(5), doc jsonb, uid uuid, raw bytea, feeling mood, one bit, page xml, span interval, many int[])"
     )
     database.execute(
         "INSERT INTO kinds VALUES (1, 2, 3, 0.5, 0.1, 12.34, 1.5, true, '2026-02-03', '04:05:06', "
         "'2026-02-03 04:05:06.123456', '2026-02-03 04:05:06+02', 'hé', 'abc', '{\"a\": 1}', "
-        "'00000000-0000-0000-0000-000000000001', '\\x00ff', 'glad', B'1', '1 day', '{1,2}')"
+        "'00000000-0000-0000-0000-000000000001', '\\x00ff', 'glad', B'1', '<a/>', '1 day', '{1,2}')"
     )
     database.execute("INSERT INTO kinds (id) VALUES (2)")
     (batch,) = read_all({**props, "mode": "incrementing", "topic.prefix": "pg-"})
@@ -86,8 +92,9 @@ def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) ->
         b"\x00\xff",
         "glad",
         True,
+        "<a/>",
     )
-    assert empty == (2, *[None] * 18)
+    assert empty == (2, *[None] * 19)
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
@@ -113,6 +120,44 @@ def test_db_timezone(database: psycopg.Connection[Any], props: dict[str, str]) -
     (batch,) = read_all(props)
     assert batch.values == [(dt.datetime(2026, 1, 1, 17, tzinfo=dt.UTC),)]
     assert batch.source_offset["timestamp"] == 1767286800000
+
+
+def test_instants_are_compared_whatever_the_time_zone_of_the_session(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute("ALTER ROLE postgres SET timezone TO 'America/New_York'")
+    try:
+        database.execute("CREATE TABLE visits (id serial PRIMARY KEY, at timestamptz NOT NULL)")
+        database.execute("INSERT INTO visits (at) VALUES (now() - interval '2 hours'), (now() + interval '2 hours')")
+        props = {**props, "mode": "timestamp", "timestamp.column.name": "at"}
+        offsets = Offsets()
+        assert [row[0] for row in rows(read_all(props, offsets))] == [1]
+        database.execute("INSERT INTO visits (at) VALUES (now() - interval '1 hour')")
+        assert [row[0] for row in rows(read_all(props, offsets))] == [3]
+    finally:
+        database.execute("ALTER ROLE postgres RESET timezone")
+
+
+def test_the_binary_form_gives_the_values_of_the_text(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    kinds = (
+        "s smallint, i int, b bigint, d double precision, n numeric(10,2), free numeric, flag boolean, "
+        "day date, clock time, at timestamp, zoned timestamptz, note text, code varchar(5), fixed char(3), raw bytea"
+    )
+    database.execute(f"CREATE TABLE as_text ({kinds}, uid uuid); CREATE TABLE as_binary ({kinds})")
+    for day in ("0001-01-01", "1969-12-31", "2026-02-03", "9999-12-31"):
+        database.execute(
+            f"INSERT INTO as_binary VALUES (-1, -2147483648, 9223372036854775807, 1e300, -12.34, 0.00001, false, "
+            f"'{day}', '23:59:59.999999', '{day} 04:05:06.123456', '2026-{day[5:]} 04:05:06+02', 'hé 100%', 'abc', "
+            "'d', '\\x00ff')"
+        )
+    database.execute("INSERT INTO as_text SELECT *, gen_random_uuid() FROM as_binary")
+    binary = read_all({**props, "mode": "bulk", "table.whitelist": "as_binary"})
+    assert [row[:-1] for row in rows(read_all({**props, "mode": "bulk", "table.whitelist": "as_text"}))] == rows(binary)
+    database.execute("CREATE TABLE measures (r real)")
+    database.execute("INSERT INTO measures VALUES (0.1)")
+    assert rows(read_all({**props, "mode": "bulk", "table.whitelist": "measures"})) == [(0.1,)]
+    query = {"mode": "bulk", "query": "SELECT * FROM as_binary", "topic.prefix": "t"}
+    assert rows(read_all({**props, **query})) == rows(binary)
 
 
 def test_a_query_with_percent_signs_and_json(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
@@ -142,6 +187,79 @@ def test_tables_of_two_schemas_with_one_name_are_refused(
 def test_wrong_sql_fails_at_once(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
     with pytest.raises(ConnectError, match='the database refuses the query: relation "nowhere" does not exist'):
         read_all({**props, "mode": "bulk", "query": "SELECT * FROM nowhere", "topic.prefix": "t"})
+
+
+def test_cursor_columns_are_checked_at_validation(
+    database: psycopg.Connection[Any], props: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE orders (order_id bigserial PRIMARY KEY, placed_at timestamptz NOT NULL, price real)")
+
+    def errors(**more: str) -> dict[str, list[str]]:
+        config = {**props, "mode": "timestamp+incrementing", "table.whitelist": "orders"}
+        config |= {f"{name}.column.name": value for name, value in more.items()}
+        values = config_def(JdbcSourceConfig).validate(config)
+        JdbcSourceConnector().validate(config, values)
+        return {name: value.errors for name, value in values.items() if value.errors}
+
+    assert errors(incrementing="order_id", timestamp="placed_at") == {}
+    assert errors(timestamp="placed_at") == {}
+    [(key, [message])] = errors(incrementing="orderid", timestamp="placed_at").items()
+    assert (key, message.partition(": ")[2]) == (
+        "incrementing.column.name",
+        "table public.orders has no column orderid; did you mean order_id?",
+    )
+    [message] = errors(incrementing="order_id", timestamp="price")["timestamp.column.name"]
+    assert message.endswith("table public.orders: the column is REAL, no timestamp")
+    [message] = errors(incrementing="price", timestamp="placed_at")["incrementing.column.name"]
+    assert message.endswith("table public.orders: the column is REAL, and must hold whole numbers")
+    props["connection.url"] = "jdbc:postgresql://127.0.0.1:1/shop"
+    assert errors(incrementing="orderid", timestamp="placed_at") == {}
+    assert "the database does not answer" in caplog.text
+
+
+def test_a_server_that_does_not_answer_does_not_hold_validation_up(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/shop?connectTimeout=2"
+        config = {"connection.url": address, "mode": "bulk", "table.whitelist": "orders"}
+        values = config_def(JdbcSourceConfig).validate(config)
+        started = time.monotonic()
+        JdbcSourceConnector().validate(config, values)
+        assert time.monotonic() - started < 8
+    assert [value.errors for value in values.values() if value.errors] == []
+    assert "the database does not answer (connection timeout expired" in caplog.text
+
+
+def test_ids_may_be_decimals(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE orders (id numeric(30,0) PRIMARY KEY)")
+    database.execute("INSERT INTO orders VALUES (1), (123456789012345678901234567890)")
+    props = {**props, "mode": "incrementing", "incrementing.column.name": "id"}
+    offsets = Offsets()
+    [batch] = read_all(props, offsets)
+    assert json.dumps(batch.source_offset) == '{"incrementing": 123456789012345678901234567890}'
+    assert read_all(props, offsets) == []
+
+
+def test_a_connection_that_is_lost_amid_a_query_loses_no_row(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE orders (id serial PRIMARY KEY, at timestamp NOT NULL)")
+    database.execute("INSERT INTO orders (at) SELECT '2026-01-01' FROM generate_series(1, 20)")
+    props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "batch.max.rows": "6"}
+    task = JdbcSourceTask()
+    task.poll_block_s = 0.0
+    task.context = Context(Offsets())  # type: ignore[assignment]
+    task.start(JdbcSourceTaskConfig.parse({**props, "tables": "public.orders"}))
+    try:
+        assert task.poll() is not None
+        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        with pytest.raises(RetriableError, match="the database failed, trying again"):
+            task.poll()
+        found: list[int] = []
+        while (batch := task.poll()) is not None:
+            found += [row[0] for row in batch.values]
+        assert found == list(range(1, 21))  # the group of equal timestamps once more, whole
+    finally:
+        task.stop()
 
 
 def test_a_wrong_password_or_server_is_named(props: dict[str, str]) -> None:

@@ -78,6 +78,9 @@ class JournalSink(_Journal, SinkConnector):
     task_class = JournalSinkTask
     def start(self, config):
         self.config = config
+        self.note("connector start")
+    def stop(self):
+        self.note("connector stop")
     def task_configs(self, max_tasks):
         return [self.config.originals] * max_tasks
 
@@ -253,6 +256,23 @@ def test_records_that_a_transform_refuses_are_skipped_and_committed(worker: Work
     offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
     wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
     assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
+
+
+def test_a_paused_connector_is_stopped_and_its_task_stays(worker: Worker) -> None:
+    sink(worker, "t")
+    worker.wait_for_state("sink", "RUNNING")
+    worker.request("PUT", "/connectors/sink/pause")
+    worker.wait_for_state("sink", "PAUSED")
+    assert [entry[0] for entry in journal(worker) if "connector" in entry[0]] == ["connector start", "connector stop"]
+    assert "sink-0" in _process_names(worker.pid)
+    assert "sink" not in _process_names(worker.pid)
+    worker.request("PUT", "/connectors/sink/resume")
+    worker.wait_for_state("sink", "RUNNING")
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"1")])
+    wait_for(lambda: bool(entries(worker, "put")), "the task goes on")
+    assert len(entries(worker, "connector start")) == 2
+    assert len(entries(worker, "start")) == 1
+    assert entries(worker, "stop") == []
 
 
 def test_more_tasks_than_allowed_fail_the_connector(worker: Worker) -> None:

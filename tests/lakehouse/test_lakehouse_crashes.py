@@ -46,7 +46,8 @@ class TaskProcess:
             stderr=subprocess.STDOUT,
         )
         self.lines: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -89,6 +90,18 @@ class TaskProcess:
         assert_gone(family)
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def kill_jvm(self) -> None:
+        """SIGKILL Spark's JVM; the task has to end by itself soon, and to say so."""
+        family = psutil.Process(self._process.pid).children(recursive=True)
+        (jvm,) = (process for process in family if process.name() == "java")
+        jvm.kill()
+        assert self._process.wait(20) != 0
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._reader.join(5)
+        assert any("ConnectError: Spark's JVM was killed by SIGKILL" in line for line in self.lines), self.lines[-40:]
+        assert_gone(family)
 
     def kill(self) -> None:
         """SIGKILL the task's process alone; a second later nothing of it may live."""
@@ -173,11 +186,11 @@ def assert_whole(path: Path, ends: dict[str, int]) -> None:
 def test_killed_at_any_moment_it_loads_every_record_once(broker: BrokerProcess, tmp_path: Path) -> None:
     path = tmp_path / "lakehouse"
     feed = Feed(broker.address)
-    for commits in (1, 3):
+    for commits, kill in ((1, TaskProcess.kill_jvm), (3, TaskProcess.kill)):
         task = TaskProcess(broker, path)
         task.until(lambda task=task, commits=commits: task.commits() >= commits)  # type: ignore[misc]
         time.sleep(random.random() * 0.5)  # any moment will do
-        task.kill()
+        kill(task)
     shutil.rmtree(path / "_checkpoints")
     ends = feed.stop()
     task = TaskProcess(broker, path)

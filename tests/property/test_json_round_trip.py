@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from headrace.api.converter import Run
 from headrace.api.errors import BatchError, DataError
 from headrace.converters.json_converter import JsonConverter
-from headrace.converters.json_decoding import Decoder
 from headrace.converters.json_encoding import encode_list, encoder, write
+from headrace.converters.json_lists import Decoder
 from headrace.converters.json_values import Style, to_json
+from headrace.data.columns import Columns, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import to_rows
 from support.connect_data import primitives, schemaless, schemas, struct_of, values
@@ -40,7 +41,8 @@ def test_with_schema(data: tuple[Schema, list[Any]], numeric: bool) -> None:
     converter = _converter(decimal_format="NUMERIC" if numeric else "BASE64")
     rows = to_rows(schema, items)
     encoded = converter.from_connect_batch("t", schema, rows)
-    assert converter.to_connect_batch("t", encoded) == ([Run(schema, rows)] if rows else [])
+    runs = [Run(run.schema, listed(run.values)) for run in converter.to_connect_batch("t", encoded)]
+    assert runs == ([Run(schema, rows)] if rows else [])
     for item, text in zip(items, encoded, strict=True):
         assert converter.from_connect("t", schema, item) == text
         assert converter.to_connect("t", text) == (schema, item)
@@ -65,7 +67,7 @@ def test_lists_are_decoded_as_single_values_are(data: tuple[Schema, list[Any]]) 
     schema, items = data
     payloads = encode_list(schema, to_rows(schema, items), Style())
     decoder = Decoder(schema, True)
-    assert decoder.decode_list(payloads) == [decoder.decode(payload) for payload in payloads]
+    assert listed(decoder.decode_list(payloads)) == [decoder.decode(payload) for payload in payloads]
 
 
 @settings(deadline=None, max_examples=40)
@@ -74,7 +76,7 @@ def test_without_schema(items: list[Any]) -> None:
     converter = _converter(schemas_enable="false")
     encoded = converter.from_connect_batch("t", None, items)
     runs = converter.to_connect_batch("t", encoded)
-    assert [value for run in runs for value in run.values] == items
+    assert [value for run in runs for value in listed(run.values)] == items
     assert [converter.from_connect("t", None, item) for item in items] == encoded
     for item, text in zip(items, encoded, strict=True):
         assert (text is None) == (item is None)
@@ -102,4 +104,70 @@ def _agrees(converter: JsonConverter, data: list[bytes | None]) -> None:
             converter.to_connect_batch("t", data)
         assert list(caught.value.errors) == failing
     runs = converter.to_connect_batch("t", [item for index, item in enumerate(data) if index not in failing])
-    assert [value for run in runs for value in run.values] == expected
+    assert [value for run in runs for value in listed(run.values)] == expected
+
+
+_NAMES = st.lists(st.sampled_from(["a", "b", "", "é", 'q"', "x\\y", "v0", "v1"]), max_size=4, unique=True)
+_ODD = st.sampled_from(
+    [
+        b'{"a":1,"a":2}',
+        b'{"\\u0061":1}',
+        b'{"b":0,"a":1}',
+        b'{"a":1,"b":2,"c":3}',
+        b'{"a":123456789012345678901234567890,"b":1e3}',
+        b'{"a":1e400}',
+        b'{"a":1},{"a":2}',
+        b'{"a":[1',
+        b"2]}",
+        b'{"a":1} {"a":2}',
+        b' {"a" : 1 }\n',
+        b"null",
+        b"[]",
+        b"",
+        b'{"a":"\xff"}',
+    ]
+)
+
+
+@st.composite
+def like_maps(draw: st.DrawFn) -> list[bytes]:
+    """JSON of many maps with the same keys, sometimes with something odd among them."""
+    names = draw(_NAMES)
+    maps = st.fixed_dictionaries({name: schemaless() for name in names})
+    texts = [msgspec.json.encode(item) for item in draw(st.lists(maps, min_size=1, max_size=4))] * 16
+    for odd in draw(st.lists(_ODD | st.just(b'{"a":1,"b":2}'), max_size=3)):
+        texts.insert(draw(st.integers(0, len(texts))), odd)
+    return texts
+
+
+@settings(deadline=None, max_examples=100)
+@given(like_maps())
+def test_maps_of_the_same_keys(payloads: list[bytes]) -> None:
+    """The columns hold what each payload by itself does, to the type; a list fails where its items fail."""
+    decoder = Decoder(None, True)
+    expected: list[Any] = []
+    failing = []
+    for index, payload in enumerate(payloads):
+        try:
+            expected.append(decoder.decode(payload))
+        except DataError:
+            failing.append(index)
+    if failing:
+        with pytest.raises(BatchError) as caught:
+            decoder.decode_list(payloads)
+        assert list(caught.value.errors) == failing
+        return
+    decoded = listed(decoder.decode_list(payloads))
+    assert [_exactly(item) for item in decoded] == [_exactly(item) for item in expected]
+
+
+def test_what_is_read_by_column() -> None:
+    alike = [b'{"a":%d,"b":"x"}' % number for number in range(20)]
+    for payloads in (alike, [*alike, b'{"b":"y","a":0}']):
+        assert isinstance(Decoder(None, True).decode_list(payloads), Columns)
+    for odd in (b'{"a":1}', b'{"a":1,"b":2,"c":3}', b"null", b"[1]"):
+        assert isinstance(Decoder(None, True).decode_list([*alike, odd]), list)
+
+
+def _exactly(item: Any) -> bytes:
+    return msgspec.json.encode(item, order="deterministic")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_broker.client.accumulator import concatenate, estimate_bytes
 from headrace_broker.records.batch import read_header
 from headrace_broker.records.builder import build_batch, split
 from headrace_broker.records.columns import RecordColumns
@@ -193,3 +195,38 @@ def test_broken_bytes_raise_one_error_only(records, codec, data) -> None:
     except CorruptBatchError:
         return
     assert len(columns) == read_header(batch).records_count
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(RECORD, min_size=1, max_size=80),
+    st.sampled_from([b"", b"{", b"{" * 200]),
+    st.sampled_from([b"", b"}", b"}" * 9000]),
+    st.booleans(),
+    st.booleans(),
+    CODECS,
+)
+def test_what_values_share_at_both_ends_is_put_around_each(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
+    before: bytes,
+    after: bytes,
+    plain: bool,
+    nulls: bool,
+    codec: Compression,
+) -> None:
+    columns = columns_of(records)
+    if not nulls:
+        columns.values = [value or b"" for value in columns.values]
+    if plain:
+        columns.keys, columns.headers, columns.timestamps = None, None, 5
+    whole = replace(columns)
+    whole.values = [None if value is None else before + value + after for value in columns.values]
+    columns.before, columns.after = before, after
+    assert columns.whole_values() == whole.values
+    assert build_batch(columns, compression=codec) == build_batch(whole, compression=codec)
+    cut = [bytes(build_batch(part)) for part in split(columns, 5000)]
+    assert [value for part in cut for value in read_columns(part).values] == whole.values
+    assert all(len(part) <= 5000 or len(read_columns(part)) == 1 for part in cut)
+    assert read_columns(build_batch(concatenate([columns, whole]))).values == whole.values * 2
+    assert read_columns(build_batch(concatenate([columns, columns]))).values == whole.values * 2
+    assert estimate_bytes(columns) >= sum(len(value or b"") for value in whole.values)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.columns import Column, Columns, Compact, Lines, Shared
 from headrace.data.schema import (
     INT32_SCHEMA,
     INT64_SCHEMA,
@@ -16,10 +15,9 @@ from headrace.data.schema import (
     OPTIONAL_STRING_SCHEMA,
     STRING_SCHEMA,
     Schema,
-    Type,
     struct,
 )
-from headrace.data.struct import to_rows
+from support.compact_values import compact
 from support.connect_data import schemaless, values
 from support.transforms import failures, make, one_by_one, records, sink, source
 
@@ -120,37 +118,6 @@ def test_other_transforms(name: str, props: dict[str, str], data: st.DataObject)
     _check(make(name, **props), data.draw(batch(False)))
 
 
-@st.composite
-def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
-    """A column in any of its forms, with values as rows have them."""
-    strategy = schemaless() if schema is None else values(schema)
-    if draw(st.booleans()):
-        return Shared(to_rows(schema, [draw(strategy)])[0])
-    if (schema is None or schema.type is Type.STRING) and draw(st.booleans()):
-        lines = draw(
-            st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n")), min_size=count, max_size=count)
-        )
-        return Lines("\n".join(lines), count)
-    return to_rows(schema, draw(st.lists(strategy, min_size=count, max_size=count)))
-
-
-@st.composite
-def compact(draw: st.DrawFn) -> tuple[Schema | None, Compact]:
-    """Values in a compact form."""
-    count = draw(st.integers(1, 4))
-    if draw(st.sampled_from([True, False, False, False])):
-        column = draw(_column(STRING_SCHEMA, count).filter(lambda column: isinstance(column, Lines)))
-        return draw(st.sampled_from([STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, None])), column
-    schema = draw(st.sampled_from([ROW, ROW_WITHOUT_DEFAULTS, None]))
-    if schema is None:
-        names = draw(st.lists(st.sampled_from(["a", "b", "c", "ts", "s"]), unique=True))
-        columns = [draw(_column(None, count)) for _ in names]
-    else:
-        names = [field.name for field in schema.fields]
-        columns = [draw(_column(field.schema, count)) for field in schema.fields]
-    return schema, Columns(names, columns, count, is_maps=schema is None)
-
-
 @pytest.mark.parametrize(
     ("name", "props"), [*((f"{name}$Value", props) for name, props in TRANSFORMS), *OTHERS, *COMPACT_TOO]
 )
@@ -159,7 +126,7 @@ def compact(draw: st.DrawFn) -> tuple[Schema | None, Compact]:
 def test_values_by_column_are_changed_as_values_one_by_one(
     name: str, props: dict[str, str], data: st.DataObject
 ) -> None:
-    schema, held = data.draw(compact())
+    schema, held = data.draw(compact((ROW, ROW_WITHOUT_DEFAULTS)))
     times = data.draw(st.none() | st.integers(0, 10**13) | st.just([None, *range(1, len(held))]))
     make_batch = data.draw(st.sampled_from([source, sink]))
     given_batch = make_batch([None] * len(held), None, timestamps=times).replace(value_schema=schema, values=held)

@@ -33,9 +33,20 @@ class RawClient:
 
     def send(self, request: Message, version: int) -> int:
         """Send a request; returns its correlation id."""
-        self._correlation_id += 1
-        self.socket.sendall(b"".join(encode_request(self._correlation_id, "raw", request, version)))
+        self.socket.sendall(self.frame(request, version))
         return self._correlation_id
+
+    def frame(self, request: Message, version: int) -> bytes:
+        """The bytes of a request, which the caller sends."""
+        self._correlation_id += 1
+        return b"".join(encode_request(self._correlation_id, "raw", request, version))
+
+    def decode(self, frame: bytes, request: Request[Any], version: int) -> Any:
+        """The message in an answer's frame."""
+        from headrace_broker.protocol.apis import API
+
+        _, start = parse_response_header(frame, request.__api_key__, version)
+        return decode(API[request.__api_key__].response, version, frame, start)
 
     def receive(self, request: Request[Any] | type[Request[Any]], version: int, response: type[Message]) -> Any:
         """Read one answer, which must be to the oldest request not answered yet; returns (correlation id, message)."""

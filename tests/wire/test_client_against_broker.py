@@ -358,6 +358,33 @@ def test_seek_pause_and_limits(broker: BrokerProcess) -> None:
     asyncio.run(run())
 
 
+def test_a_limit_cuts_through_batches(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "limit")
+        expected: list[bytes | None] = [b"%d" % index for index in range(3000)]
+        writer = await Writer.open(producer_config(broker.address))
+        for start in range(0, 3000, 600):
+            await writer.send("limit", 0, RecordColumns(expected[start : start + 600]))
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("limit", 0)])
+        values: list[bytes | None] = []
+        while len(values) < 3000:
+            batches = await reader.poll(5000, max_records=700)
+            assert 0 < sum(map(len, batches)) <= 700
+            values += values_of(batches)
+            assert await reader.position(("limit", 0)) == len(values)
+        assert values == expected
+        assert await reader.poll(50, max_records=700) == []
+        reader.seek(("limit", 0), 0)
+        chunks = await reader.poll_chunks(5000)
+        assert [chunk.position for chunk in chunks] == [0]
+        assert values_of(list(iter(chunks[0].take, None))) == expected
+        await reader.close()
+
+    asyncio.run(run())
+
+
 def test_a_position_outside_the_log_is_reset_or_reported(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "range")

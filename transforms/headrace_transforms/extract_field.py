@@ -9,7 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
-from headrace.data.columns import Columns, Compact, Shared, column_items
+from headrace.data.columns import Columns, Compact, Lines, Shared, column_items
 from headrace.data.schema import Schema
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
@@ -74,7 +74,7 @@ class ExtractField(KeyOrValue):
             schema, _ = self._plans(schema)
             if schema.default is not None and self._replace_null:
                 return None
-        return schema, column if not isinstance(column, Shared) else column_items(column, len(values))
+        return schema, column if isinstance(column, Lines) else column_items(column, len(values))
 
 
 class ExtractFieldKey(ExtractField):

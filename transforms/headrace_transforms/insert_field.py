@@ -10,7 +10,7 @@ import pydantic
 from headrace.api.config import Config, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch, SinkBatch
-from headrace.data.columns import Column, Columns, Compact, Shared, column_items, listed
+from headrace.data.columns import Column, Columns, Compact, Shared, column_items
 from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, TIMESTAMP_SCHEMA, millis_to_timestamp
 from headrace.data.schema import (
     INT32_SCHEMA,
@@ -73,7 +73,7 @@ class _Insertion(NamedTuple):
 def _offsets(batch: Batch) -> Column:
     if not isinstance(batch, SinkBatch):
         raise DataError(f"Only SinkRecord supported for [{_PURPOSE}], found: {type(batch).__name__}")
-    return list(batch.offsets)
+    return batch.offsets if isinstance(batch.offsets, range) else list(batch.offsets)
 
 
 def _millis(batch: Batch) -> Column:
@@ -81,8 +81,9 @@ def _millis(batch: Batch) -> Column:
 
 
 def _timestamps(batch: Batch) -> Column:
-    millis = _millis(batch)
-    return Shared(_moment(millis.value)) if isinstance(millis, Shared) else list(map(_moment, listed(millis)))
+    if isinstance(batch.timestamps, list):
+        return list(map(_moment, batch.timestamps))
+    return Shared(_moment(batch.timestamps))
 
 
 def _moment(millis: int | None) -> Any:

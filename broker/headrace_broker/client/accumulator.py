@@ -55,17 +55,21 @@ def concatenate(pieces: list[RecordColumns]) -> RecordColumns:
         headers = [header for piece in pieces for header in (piece.headers or [[] for _ in range(len(piece))])]
     first = pieces[0].timestamps
     is_same = isinstance(first, int) and all(piece.timestamps == first for piece in pieces)
+    alike = len({(piece.before, piece.after) for piece in pieces}) == 1
     return RecordColumns(
-        values=[value for piece in pieces for value in piece.values],
+        values=[value for piece in pieces for value in (piece.values if alike else piece.whole_values())],
         keys=keys,
         headers=headers,
         timestamps=first if is_same else [stamp for piece in pieces for stamp in piece.timestamp_list()],
+        before=pieces[0].before if alike else b"",
+        after=pieces[0].after if alike else b"",
     )
 
 
 def estimate_bytes(columns: RecordColumns) -> int:
     """Return about how many bytes a batch of these records takes, uncompressed; rather too many than too few."""
-    size = len(columns) * RECORD_OVERHEAD_BYTES + _bytes_in(columns.values)
+    size = len(columns) * (RECORD_OVERHEAD_BYTES + len(columns.before) + len(columns.after))
+    size += sum(columns.value_lengths())
     if columns.keys is not None:
         size += _bytes_in(columns.keys)
     if columns.headers is not None:

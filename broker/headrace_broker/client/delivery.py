@@ -22,12 +22,16 @@ class RecordMetadata:
     parts: tuple[RecordMetadata, ...] = ()
 
 
+Completion = Callable[[RecordMetadata | None, ClientError | None], None]
+"""Told the outcome of a `send` in the loop's thread. With an error comes what was acknowledged all the same, if any."""
+
+
 class Delivery:
     """One `send` call: done when every part of it is acknowledged, failed when one part is (after all are known)."""
 
     __slots__ = ("_error", "_listeners", "_on_done", "_parts", "_pending", "topic")
 
-    def __init__(self, topic: str, on_done: Callable[[RecordMetadata | None, ClientError | None], None]) -> None:
+    def __init__(self, topic: str, on_done: Completion) -> None:
         self.topic = topic
         self._on_done = on_done
         self._pending = 1  # the sender's own, until it has handed in all parts
@@ -67,7 +71,7 @@ class Delivery:
         if self._pending:
             return
         if self._error is not None:
-            self._on_done(None, self._error)
+            self._on_done(self._summary() if self._parts else None, self._error)
         else:
             self._on_done(self._summary(), None)
         listeners, self._listeners = self._listeners, []  # they know this delivery: a circle would outlive it

@@ -41,6 +41,9 @@ _LEADER_ERRORS = frozenset(
 )
 
 
+SPAN_RECORDS_MIN = 1000
+
+
 class Answer(Enum):
     """What the shell has to do about one partition's part of an answer."""
 
@@ -53,7 +56,10 @@ class Answer(Enum):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Fetched record bytes of one partition: `spans` of whole batches that the reader may see, in order."""
+    """Fetched record bytes of one partition: `spans` of whole batches that the reader may see, in order.
+
+    A span ends with the batch that makes it `SPAN_RECORDS_MIN` records: a piece of work that fits into a CPU's cache.
+    """
 
     topic: str
     partition: int
@@ -296,11 +302,19 @@ class FetchCore:
         """Return (runs of batches to read, offset after the last whole batch)."""
         if self._read_committed and aborted:
             return _committed_spans(records, from_offset, aborted)
-        end, next_offset = 0, from_offset
+        spans: list[memoryview] = []
+        start = end = count = 0
+        next_offset = from_offset
         for position, header in iter_batches(records):
             end = position + header.size_bytes
             next_offset = header.next_offset
-        return [records[:end]], next_offset
+            count += header.records_count
+            if count >= SPAN_RECORDS_MIN:
+                spans.append(records[start:end])
+                start, count = end, 0
+        if end > start:
+            spans.append(records[start:end])
+        return spans, next_offset
 
     # -- handing out -------------------------------------------------------------------------------------------------
 

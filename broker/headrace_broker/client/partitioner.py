@@ -111,4 +111,6 @@ def take(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
         headers=None if headers is None else [headers[index] for index in indexes],
         timestamps=[timestamps[index] for index in indexes] if isinstance(timestamps, list) else timestamps,
         timestamp_type=columns.timestamp_type,
+        before=columns.before,
+        after=columns.after,
     )

@@ -12,60 +12,26 @@ import asyncio
 import inspect
 import logging
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from headrace_broker.client import offsets as offset_api
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer_group import Change, ConsumerGroup, Rebalance
-from headrace_broker.client.errors import (
-    BrokerError,
-    ClientError,
-    ClosedError,
-    CommitFailedError,
-    CorruptRecordsError,
-)
-from headrace_broker.client.fetch_core import Chunk
+from headrace_broker.client.errors import ClientError, ClosedError, CorruptRecordsError
+from headrace_broker.client.fetched import FetchedBatch, FetchedChunk
 from headrace_broker.client.fetcher import Fetcher
+from headrace_broker.client.group_offsets import GroupOffsets, at_positions
 from headrace_broker.client.offsets import OffsetAndMetadata
-from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.records.batch import CorruptBatchError
-from headrace_broker.records.columns import RecordColumns
-from headrace_broker.records.reader import read_columns
 
-__all__ = ["FetchedBatch", "OffsetAndMetadata", "Reader"]
+__all__ = ["FetchedBatch", "FetchedChunk", "OffsetAndMetadata", "Reader"]
 
 logger = logging.getLogger(__name__)
 
 TopicPartition = tuple[str, int]
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
-
-_FETCH_BY_NAME_VERSION_MAX = 12
-_FETCH_VERSION_MAX = 16
-_MEMBER_ERRORS = frozenset(
-    (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-    )
-)
-
-
-@dataclass(slots=True)
-class FetchedBatch:
-    """Consecutive records of one partition; `next_offset` is where the one after them would be."""
-
-    topic: str
-    partition: int
-    columns: RecordColumns
-    next_offset: int
-    high_watermark: int
-
-    def __len__(self) -> int:
-        return len(self.columns)
 
 
 class Reader:
@@ -78,13 +44,14 @@ class Reader:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._news = asyncio.Event()
-        self._fetcher = Fetcher(cluster, config, self.committed, self._news.set)
+        self._offsets = GroupOffsets(cluster, config)
+        self._fetcher = Fetcher(cluster, config, self._offsets.committed, self._news.set)
         self._core = self._fetcher.core
         self._group: ConsumerGroup | None = None
         self._callbacks: dict[Change, RebalanceCallback | None] = {}
-        self._leftovers: dict[TopicPartition, FetchedBatch] = {}
+        self._leftovers: dict[TopicPartition, FetchedChunk] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_poll_ms = self._last_commit_ms = cluster.now_ms()
+        self._last_poll_ms = cluster.now_ms()
         self._leaving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_woken = False
@@ -138,6 +105,7 @@ class Reader:
         self._group = ConsumerGroup(
             self.cluster, self._config, group_id, topics=topics, pattern=pattern, on_event=self._news.set
         )
+        self._offsets.membership = self._group.membership
         self._last_poll_ms = self.cluster.now_ms()
         self._watch_polls()
         await self._group.start()
@@ -182,7 +150,7 @@ class Reader:
         self._assigned(topic_partition)
         held = self._leftovers.get(topic_partition)
         if held is not None:
-            return _first_offset(held)
+            return held.position
         while self._core.position(topic_partition) is None:
             self._raise_error()
             await self._fetcher.find_position()
@@ -195,7 +163,7 @@ class Reader:
         found = {}
         for topic_partition in self._core.assignment:
             held = self._leftovers.get(topic_partition)
-            position = _first_offset(held) if held is not None else self._core.position(topic_partition)
+            position = held.position if held is not None else self._core.position(topic_partition)
             if position is not None:
                 found[topic_partition] = position
         return found
@@ -229,8 +197,9 @@ class Reader:
             if rebalance is not None:
                 await self._carry_out(rebalance)
                 continue
-            batches = self._parse(chunks, limit)
-            if batches or not chunks:
+            waiting = self._waiting(chunks)
+            batches = self._parse(waiting, limit)
+            if batches or not waiting:
                 return batches
 
     def poll_blocking(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
@@ -242,9 +211,27 @@ class Reader:
             if rebalance is not None:
                 self._carry_out_blocking(rebalance)
                 continue
-            batches = self._parse(chunks, limit)
-            if batches or not chunks:
+            waiting = self._waiting(chunks)
+            batches = self._parse(waiting, limit)
+            if batches or not waiting:
                 return batches
+
+    async def poll_chunks(self, timeout_ms: float = 0) -> list[FetchedChunk]:
+        """`poll` without parsing: what has arrived, for another thread to take the records from.
+
+        The reader's positions are behind the chunks. Use either this or the other polls of a reader.
+        """
+        deadline = self.cluster.now_ms() + timeout_ms
+        while True:
+            rebalance, chunks = await self._next(deadline, None)
+            if rebalance is None:
+                return chunks
+            await self._carry_out(rebalance)
+
+    @property
+    def records_max(self) -> int | None:
+        """max.poll.records if that key was given."""
+        return self._config.max_poll_records if "max.poll.records" in self._config.explicit else None
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Run one of this reader's methods in its loop's thread, from another thread, and return what it returns."""
@@ -265,11 +252,9 @@ class Reader:
         self._news.set()
 
     def _limit(self, max_records: int | None) -> int | None:
-        if max_records is None and "max.poll.records" in self._config.explicit:
-            return self._config.max_poll_records
-        return max_records
+        return self.records_max if max_records is None else max_records
 
-    async def _next(self, deadline_ms: float, limit: int | None) -> tuple[Rebalance | None, list[Chunk]]:
+    async def _next(self, deadline_ms: float, limit: int | None) -> tuple[Rebalance | None, list[FetchedChunk]]:
         """Wait until there is a rebalance to carry out, records to parse, an error to raise, or the time is over."""
         await self._polled()
         while True:
@@ -288,14 +273,14 @@ class Reader:
             except TimeoutError:
                 pass  # the loop looks once more, then returns
 
-    def _take_chunks(self, limit: int | None) -> list[Chunk]:
+    def _take_chunks(self, limit: int | None) -> list[FetchedChunk]:
         """Take what was read ahead: all of it, or with a limit one chunk, when nothing is left of the one before."""
-        chunks: list[Chunk] = []
+        chunks: list[FetchedChunk] = []
         if limit is not None and self._ready_leftovers():
             return chunks
         while (chunk := self._core.take()) is not None:
             self._core.taken(chunk.topic, chunk.partition, chunk.next_offset)
-            chunks.append(chunk)
+            chunks.append(FetchedChunk(chunk, verify_crc=self._config.check_crcs, on_corrupt=self._go_back))
             if limit is not None:
                 break
         if chunks:
@@ -308,41 +293,34 @@ class Reader:
         paused = self._core.paused
         return [topic_partition for topic_partition in self._leftovers if topic_partition not in paused]
 
-    def _parse(self, chunks: list[Chunk], limit: int | None) -> list[FetchedBatch]:
-        """Return what is left from before and what the chunks hold, up to the limit; keep the rest."""
-        batches = [self._leftovers.pop(topic_partition) for topic_partition in self._ready_leftovers()]
-        for chunk in chunks:
-            batches += self._parse_chunk(chunk)
-        if limit is None:
-            return batches
-        taken: list[FetchedBatch] = []
-        for batch in batches:
-            if limit <= 0:
-                self._leftovers[batch.topic, batch.partition] = batch
-                continue
-            if len(batch) > limit:
-                batch, rest = _cut(batch, limit)
-                self._leftovers[rest.topic, rest.partition] = rest
-            limit -= len(batch)
-            taken.append(batch)
-        return taken
+    def _go_back(self, topic_partition: TopicPartition, offset: int) -> None:
+        self._loop.call_soon_threadsafe(self._fetcher.go_back, topic_partition, offset)
 
-    def _parse_chunk(self, chunk: Chunk) -> list[FetchedBatch]:
-        batches = []
+    def _waiting(self, chunks: list[FetchedChunk]) -> deque[FetchedChunk]:
+        """What is left from before, then the chunks."""
+        return deque([*(self._leftovers.pop(item) for item in self._ready_leftovers()), *chunks])
+
+    def _parse(self, waiting: deque[FetchedChunk], limit: int | None) -> list[FetchedBatch]:
+        """Return what the chunks hold, up to the limit; keep the rest.
+
+        Raises CorruptRecordsError, or leaves it for the next poll when there are records to return.
+        """
+        batches: list[FetchedBatch] = []
         try:
-            for span in chunk.spans:
-                columns = read_columns(span, chunk.from_offset, verify_crc=self._config.check_crcs)
-                if len(columns):
-                    next_offset = columns.next_offset or chunk.next_offset
-                    batch = FetchedBatch(chunk.topic, chunk.partition, columns, next_offset, chunk.high_watermark)
-                    batches.append(batch)
-        except CorruptBatchError as error:
-            self._loop.call_soon_threadsafe(self._fetcher.go_back, (chunk.topic, chunk.partition), chunk.from_offset)
-            raise CorruptRecordsError(
-                f"{chunk.topic}-{chunk.partition} from offset {chunk.from_offset}: {error}; seek to go past it"
-            ) from error
-        if batches:
-            batches[-1].next_offset = chunk.next_offset
+            while waiting and (limit is None or limit > 0):
+                batch = waiting[0].take(limit)
+                if batch is None:
+                    waiting.popleft()
+                    continue
+                batches.append(batch)
+                limit = None if limit is None else limit - len(batch)
+        except CorruptRecordsError as error:
+            waiting.popleft()
+            if not batches:
+                raise
+            self._fetcher.errors.append(error)
+        finally:
+            self._leftovers |= {(chunk.topic, chunk.partition): chunk for chunk in waiting}
         return batches
 
     def _raise_error(self) -> None:
@@ -361,9 +339,8 @@ class Reader:
             self._leaving = None
             self._group.membership.start()
             self._watch_polls()
-        if self._commits_by_itself and now_ms - self._last_commit_ms >= self._config.auto_commit_interval_ms:
-            self._last_commit_ms = now_ms
-            self._spawn(self._commit_by_itself())
+        if self._offsets.is_due(now_ms):
+            self._spawn(self._offsets.commit_by_itself(self.positions()))
 
     def _watch_polls(self) -> None:
         """Leave the group when poll is not called for max.poll.interval.ms, so that others get the partitions."""
@@ -408,8 +385,8 @@ class Reader:
     async def _begin(self, rebalance: Rebalance) -> None:
         if rebalance.change is Change.ASSIGNED:
             self._set_assignment([*self._core.assignment, *rebalance.partitions])
-        elif rebalance.change is Change.REVOKED and self._commits_by_itself:
-            await self._commit_by_itself()
+        elif rebalance.change is Change.REVOKED and self._offsets.commits_by_itself:
+            await self._offsets.commit_by_itself(self.positions())
 
     def _end(self, rebalance: Rebalance) -> None:
         if rebalance.change is not Change.ASSIGNED:
@@ -432,67 +409,17 @@ class Reader:
 
         Raises CommitFailedError when the group went on without this member, else BrokerError or TimedOutError.
         """
-        group_id = self._group_id("commit")
-        if offsets is None:
-            offsets = {item: OffsetAndMetadata(position) for item, position in self.positions().items()}
-        if not offsets:
-            return
-        to_commit = offsets
-        generation = None
-        if self._group is not None:
-            generation = self._group.membership.generation
-            if generation.generation_id < 0:
-                raise CommitFailedError(f"group {group_id}: this reader is no member at the moment")
-
-        async def attempt() -> None:
-            codes = await offset_api.commit_offsets(
-                self.cluster,
-                group_id,
-                to_commit,
-                generation=generation,
-                group_instance_id=self._config.group_instance_id,
-            )
-            for (topic, partition), code in codes.items():
-                if code != ErrorCode.NONE:
-                    raise self._commit_error(group_id, f"{topic}-{partition}", code)
-
-        await self.cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
-
-    def _commit_error(self, group_id: str, subject: str, code: ErrorCode) -> ClientError:
-        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            self.cluster.forget_coordinator(group_id)
-        if code not in _MEMBER_ERRORS:
-            return BrokerError(code, f"group {group_id}, {subject}")
-        if self._group is not None:
-            self._group.membership.give_up(code)
-        failed = CommitFailedError(f"group {group_id}, {subject}: {code.name}: {code.message}")
-        failed.code = code
-        return failed
+        await self._offsets.commit(at_positions(self.positions()) if offsets is None else offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return what group.id has committed for these partitions, None where nothing."""
-        return await offset_api.fetch_offsets(self.cluster, self._group_id("committed"), partitions)
+        return await self._offsets.committed(partitions)
 
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, offset_api.ListedOffset]:
         """Return the first offset at or after each timestamp, or at `offsets.EARLIEST` or `LATEST`."""
         return await self._fetcher.list_offsets(timestamps)
-
-    def _group_id(self, what: str) -> str:
-        if not self._config.group_id:
-            raise ClientError(f"{what}: group.id is not configured")
-        return self._config.group_id
-
-    @property
-    def _commits_by_itself(self) -> bool:
-        return self._config.enable_auto_commit and bool(self._config.group_id)
-
-    async def _commit_by_itself(self) -> None:
-        try:
-            await self.commit()
-        except ClientError as error:
-            logger.warning("auto-commit: %s", error)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -503,10 +430,10 @@ class Reader:
         """
         if self._closed:
             return
-        if self._commits_by_itself and self._core.assignment:
+        if self._offsets.commits_by_itself and self._core.assignment:
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    await self._commit_by_itself()
+                    await self._offsets.commit_by_itself(self.positions())
             except TimeoutError:
                 logger.warning("auto-commit: not done within %.0f ms while closing", timeout_ms)
         self._closed = True
@@ -526,16 +453,3 @@ class Reader:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _first_offset(batch: FetchedBatch) -> int:
-    offsets = batch.columns.offsets
-    return offsets[0] if offsets else batch.next_offset
-
-
-def _cut(batch: FetchedBatch, count: int) -> tuple[FetchedBatch, FetchedBatch]:
-    columns = batch.columns
-    head, tail = columns.slice(0, count), columns.slice(count, len(columns))
-    rest = FetchedBatch(batch.topic, batch.partition, tail, batch.next_offset, batch.high_watermark)
-    first = FetchedBatch(batch.topic, batch.partition, head, _first_offset(rest), batch.high_watermark)
-    return first, rest

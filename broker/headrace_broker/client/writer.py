@@ -12,7 +12,7 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from headrace_broker.client import delivery as deliveries
 from headrace_broker.client.batcher import Batcher
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.delivery import Delivery, RecordMetadata
+from headrace_broker.client.delivery import Completion, Delivery, RecordMetadata
 from headrace_broker.client.errors import (
     BrokerError,
     ClientError,
@@ -51,8 +51,6 @@ logger = logging.getLogger(__name__)
 
 _PRODUCE_VERSION_MAX = 12
 """The last version that names topics; 13 has ids."""
-
-_Completion = Callable[[RecordMetadata | None, ClientError | None], None]
 
 
 class Writer:
@@ -110,6 +108,20 @@ class Writer:
     def send_blocking(
         self, topic: str, partition: int | None, columns: RecordColumns, *, timeout_ms: float | None = None
     ) -> concurrent.futures.Future[RecordMetadata]:
+        """`send_telling` with a future that is done when all of the records are acknowledged."""
+        future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
+        self.send_telling(topic, partition, columns, partial(_settle_future, future), timeout_ms=timeout_ms)
+        return future
+
+    def send_telling(
+        self,
+        topic: str,
+        partition: int | None,
+        columns: RecordColumns,
+        on_done: Completion,
+        *,
+        timeout_ms: float | None = None,
+    ) -> None:
         """Send records from another thread: builds them here, and waits at most max.block.ms for room and metadata.
 
         Raises BufferExhaustedError, TimedOutError, ClosedError.
@@ -119,10 +131,8 @@ class Writer:
         if topic not in self.cluster.view.topics:
             asyncio.run_coroutine_threadsafe(self.cluster.topic(topic, timeout), self._loop).result()
         self._batcher.wait_for_room(timeout)
-        future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
-        self._batcher.send(topic, partition, columns, self._delivery(topic, partial(_settle_future, future)))
+        self._batcher.send(topic, partition, columns, self._delivery(topic, on_done))
         time.sleep(0)  # lets the loop's thread have the interpreter, if it waits for it
-        return future
 
     async def ready(self) -> None:
         """Wait until less than buffer.memory is waiting to be acknowledged."""
@@ -185,7 +195,7 @@ class Writer:
         """How many bytes wait to be acknowledged."""
         return self._batcher.buffered_bytes
 
-    def _delivery(self, topic: str, on_done: _Completion) -> Delivery:
+    def _delivery(self, topic: str, on_done: Completion) -> Delivery:
         delivery = Delivery(topic, on_done)
         delivery.add_listener(partial(self._open.discard, delivery))
         self._open.add(delivery)

@@ -4,6 +4,7 @@ Pure: batches, answers and `now_ms` come in, plans and verdicts go out; the shel
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, whatever fails. Without idempotence that
   means one batch of a partition in flight; with it up to five, and after a failure one at a time until it is mended.
+  The parts of a batch that was too large go one at a time, too: each may have to be cut again.
 - With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer
   id, epoch and sequence. A new epoch starts at sequence 0 and only when the broker has said that the first unresolved
   batch is not in the log. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
@@ -188,8 +189,10 @@ class WriterCore:
             return False
         if self._idempotent and self._producer_id < 0 and state.producer_id < 0:
             return False
-        if state.new_epoch_due or state.waiting[0].attempts:
+        if state.new_epoch_due or state.waiting[0].attempts or _is_part(state.waiting[0]):
             return not state.in_flight
+        if state.in_flight and _is_part(state.in_flight[-1]):  # may be too large still: nothing overtakes it
+            return False
         return len(state.in_flight) < self._in_flight_per_partition
 
     def _prepare_sequence(self, state: _Partition, batch: ReadyBatch) -> bool:
@@ -332,6 +335,11 @@ def stamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequence:
     """Write the producer's fields into a built batch, with the new CRC."""
     _PRODUCER_STATE.pack_into(data, _PRODUCER_STATE_OFFSET, producer_id, producer_epoch, base_sequence)
     _UINT32.pack_into(data, CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
+
+
+def _is_part(batch: ReadyBatch) -> bool:
+    """Whether it was cut from a batch that was too large."""
+    return len(batch.number) > 1
 
 
 def _has_earlier(state: _Partition, batch: ReadyBatch) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
+from operator import itemgetter
 
 from headrace_broker.records._extensions import load_aiokafka_records
 from headrace_broker.records.batch import (
@@ -42,31 +44,46 @@ class _PieceTable:
         self._make = make
         self._pieces: dict[int, bytes] = {}
 
-    def pieces(self, lengths: list[int]) -> list[bytes]:
+    def pieces(self, lengths: list[int]) -> Sequence[bytes]:
         pieces = self._pieces
         try:
-            return [pieces[length] for length in lengths]
+            return _looked_up(pieces, lengths)
         except KeyError:
             if len(pieces) > self.LENGTHS_MAX:
                 pieces.clear()
             pieces.update((length, self._make(length)) for length in set(lengths) - pieces.keys())
-            return [pieces[length] for length in lengths]
+            return _looked_up(pieces, lengths)
 
 
-def _head_maker(offset_size: int) -> Callable[[int], bytes]:
-    # The header count 0 of the record before; then this one's length, which covers attributes, timestamp delta, offset
-    # delta, key length, value length, value and header count; then attributes 0 and timestamp delta 0.
-    def make(length: int) -> bytes:
-        return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
-
-    return make
+def _looked_up(pieces: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
+    found = itemgetter(*lengths)(pieces)
+    return found if len(lengths) > 1 else (found,)
 
 
-_HEADS = {offset_size: _PieceTable(_head_maker(offset_size)) for offset_size in range(1, 6)}
-_VALUE_LENGTHS = _PieceTable(encode_varint)
+class _Tables:
+    """The pieces of records whose values have `around` bytes more than they show."""
+
+    def __init__(self, around: int) -> None:
+        self.heads = [_PieceTable(self._head_maker(size, around)) for size in range(1, 6)]
+        """By how many bytes the offset delta takes, less one."""
+        self.value_lengths = _PieceTable(lambda length: encode_varint(length + around))
+
+    @staticmethod
+    def _head_maker(offset_size: int, around: int) -> Callable[[int], bytes]:
+        # The header count 0 of the record before; then this one's length, which covers attributes, timestamp delta,
+        # offset delta, key length, value length, value and header count; then attributes 0 and timestamp delta 0.
+        def make(length: int) -> bytes:
+            length += around
+            return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
+
+        return make
+
+
+_tables = lru_cache(maxsize=16)(_Tables)
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
 """Offset deltas from one step up to the next take one byte more."""
+_BLANK_HEADER = bytes(HEADER_SIZE)
 
 
 def build_batch(
@@ -93,15 +110,15 @@ def build_batch(
         raise ValueError("records need timestamps before they can be built into a batch")
     if isinstance(timestamps, list) and timestamps.count(timestamps[0]) == count:
         timestamps = timestamps[0]
-    payload: Buffer | None = None
-    if isinstance(timestamps, int) and columns.keys is None and columns.headers is None:
-        payload = _join_values(columns.values)
-    if payload is None:
-        payload = _build_records(columns, columns.timestamp_list())
+    bare = columns.keys is None and columns.headers is None and not columns.has_null_values()
+    if bare and isinstance(timestamps, int):
+        batch = _join_values(columns)
+    else:
+        batch = _build_records(columns, columns.timestamp_list())
     if compression:
-        payload = compress(compression, payload, compression_level)
-    return finish_batch(
-        payload,
+        batch = bytearray(_BLANK_HEADER + compress(compression, memoryview(batch)[HEADER_SIZE:], compression_level))
+    _finish(
+        batch,
         attributes=compression | (TRANSACTIONAL_MASK if is_transactional else 0),
         records_count=count,
         last_offset_delta=count - 1,
@@ -113,10 +130,22 @@ def build_batch(
         base_sequence=base_sequence,
         partition_leader_epoch=partition_leader_epoch,
     )
+    return batch
 
 
 def finish_batch(
     payload: Buffer,
+    **fields: int,
+) -> bytearray:
+    """Return header and encoded records as one batch, checksum included."""
+    batch = bytearray(_BLANK_HEADER)
+    batch += payload
+    _finish(batch, **fields)
+    return batch
+
+
+def _finish(
+    batch: bytearray,
     *,
     attributes: int,
     records_count: int,
@@ -128,10 +157,8 @@ def finish_batch(
     producer_epoch: int,
     base_sequence: int,
     partition_leader_epoch: int,
-) -> bytearray:
-    """Return header and encoded records as one batch, checksum included."""
-    batch = bytearray(HEADER_SIZE)
-    batch += payload
+) -> None:
+    """Write the header in its place."""
     fields = (
         last_offset_delta,
         base_timestamp,
@@ -145,47 +172,49 @@ def finish_batch(
     HEADER.pack_into(batch, 0, base_offset, length, partition_leader_epoch, MAGIC, 0, attributes, *fields)
     crc = crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:])
     batch[CRC_OFFSET : CRC_OFFSET + 4] = crc.to_bytes(4, "big")
-    return batch
 
 
-def _join_values(values: Sequence[bytes | None]) -> memoryview | None:
-    """Encode keyless records of one timestamp: four ready pieces per record, one join. None when a value is null."""
-    try:
-        lengths = list(map(len, values))  # type: ignore[arg-type]  # a null says so itself
-    except TypeError:
-        return None
+def _join_values(columns: RecordColumns) -> bytearray:
+    """Encode keyless records of one timestamp behind a blank header: ready pieces for each record, and one join."""
+    before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count = len(lengths)
     deltas = _OFFSET_DELTAS_AND_NO_KEY
     if count > len(deltas):
         deltas.extend(encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count))
-    parts: list[bytes | None] = [None] * (4 * count)
-    for offset_size, (start, stop) in enumerate(pairwise(_OFFSET_SIZE_STEPS), start=1):
+    tables = _tables(len(before) + len(after))
+    record: list[bytes | None] = [b"", b"", b"", before, b"", after] if before or after else [b"", b"", b"", b""]
+    width = len(record)
+    parts = record * count
+    for heads, (start, stop) in zip(tables.heads, pairwise(_OFFSET_SIZE_STEPS), strict=True):
         if start >= count:
             break
-        parts[4 * start : 4 * min(stop, count) : 4] = _HEADS[offset_size].pieces(lengths[start:stop])
-    parts[1::4] = deltas[:count]
-    parts[2::4] = _VALUE_LENGTHS.pieces(lengths)
-    parts[3::4] = values
+        parts[width * start : width * min(stop, count) : width] = heads.pieces(lengths[start:stop])
+    parts[0] = _BLANK_HEADER + parts[0][1:]  # type: ignore[index]  # all are bytes
+    parts[1::width] = deltas[:count]
+    parts[2::width] = tables.value_lengths.pieces(lengths)
+    parts[width // 2 + 1 :: width] = columns.values
     parts.append(b"\0")
-    return memoryview(b"".join(parts))[1:]  # type: ignore[arg-type]  # all filled now
+    return bytearray().join(parts)  # type: ignore[arg-type]
 
 
-def _build_records(columns: RecordColumns, timestamps: list[int]) -> memoryview:
-    """Encode any records with aiokafka's builder, and take the part behind its header."""
-    count = len(columns.values)
+def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
+    """Encode any records with aiokafka's builder; what it wrote into the header counts for nothing."""
+    values = columns.whole_values()
+    count = len(values)
     builder = load_aiokafka_records().DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _C_BUILDER_SIZE_MAX)
     append = builder.append
     keys: Sequence[bytes | None] = columns.keys if columns.keys is not None else [None] * count
     if columns.headers is None:
         no_headers: list[tuple[str, bytes | None]] = []
-        for offset, timestamp, key, value in zip(range(count), timestamps, keys, columns.values, strict=True):
+        for offset, timestamp, key, value in zip(range(count), timestamps, keys, values, strict=True):
             append(offset, timestamp, key, value, no_headers)
     else:
         for offset, timestamp, key, value, headers in zip(
-            range(count), timestamps, keys, columns.values, columns.headers, strict=True
+            range(count), timestamps, keys, values, columns.headers, strict=True
         ):
             append(offset, timestamp, key, value, headers)
-    return memoryview(builder.build())[HEADER_SIZE:]
+    built: bytearray = builder.build()
+    return built
 
 
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
@@ -204,15 +233,15 @@ def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns
 
 def _record_sizes(columns: RecordColumns) -> Iterable[int]:
     """Return an upper bound of each record's encoded size, tight to a few bytes."""
-    values = columns.values
-    sizes = _lengths(values)
+    sizes, around = columns.value_lengths(), len(columns.before) + len(columns.after)
     timestamps = columns.timestamps
     if isinstance(timestamps, list) and timestamps:
         first = timestamps[0]
         spread = max(max(timestamps) - first, first - min(timestamps))
     else:
         spread = 0
-    overhead = 2 + size_of_varint(spread) + size_of_varint(len(values)) + size_of_varint(max(sizes, default=0))
+    overhead = 2 + size_of_varint(spread) + size_of_varint(len(sizes)) + size_of_varint(max(sizes, default=0) + around)
+    overhead += around
     if columns.keys is not None:
         key_sizes = _lengths(columns.keys)
         overhead += size_of_varint(max(key_sizes, default=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -13,7 +13,8 @@ class RecordColumns:
 
     `keys` or `headers` None = no record has any. `timestamps` as an int = the same for all, None = not given yet.
     `offsets` None = not in a log yet. `next_offset` = where a reader goes on: past control batches and batches whose
-    records compaction removed, too.
+    records compaction removed, too. On the way to a log, values that all begin and end alike need not hold that:
+    `before` and `after` are put around each value but nulls when a batch is built.
     """
 
     values: list[bytes | None]
@@ -23,6 +24,10 @@ class RecordColumns:
     offsets: list[int] | range | None = None
     timestamp_type: int = 0
     next_offset: int | None = None
+    before: bytes = b""
+    after: bytes = b""
+    _lengths: list[int] | None = field(default=None, init=False, repr=False)
+    _has_nulls: bool = field(default=False, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -38,7 +43,31 @@ class RecordColumns:
             offsets=None if self.offsets is None else self.offsets[start:stop],
             timestamp_type=self.timestamp_type,
             next_offset=self.next_offset if stop >= len(self.values) else None,
+            before=self.before,
+            after=self.after,
         )
+
+    def whole_values(self) -> list[bytes | None]:
+        """Return the values with `before` and `after` around them."""
+        before, after = self.before, self.after
+        if not before and not after:
+            return self.values
+        return [None if value is None else before + value + after for value in self.values]
+
+    def value_lengths(self) -> list[int]:
+        """Return the length of each value without what is around it; 0 for nulls. Measured once."""
+        if self._lengths is None:
+            try:
+                self._lengths = list(map(len, self.values))  # type: ignore[arg-type]  # a null says so itself
+            except TypeError:
+                self._has_nulls = True
+                self._lengths = [0 if value is None else len(value) for value in self.values]
+        return self._lengths
+
+    def has_null_values(self) -> bool:
+        """True when some value is null."""
+        self.value_lengths()
+        return self._has_nulls
 
     def timestamp_list(self) -> list[int]:
         """Return one timestamp per record, -1 where none is given."""

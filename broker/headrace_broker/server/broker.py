@@ -38,14 +38,16 @@ from headrace_broker.server.metadata_service import MetadataService
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
 from headrace_broker.server.producer_id_block import ProducerIdBlock
+from headrace_broker.server.receive_memory import ReceiveMemory, bytes_max
 from headrace_broker.server.routing import RequestRouter, load_routes
 from headrace_broker.server.waiting import Waiting
+from headrace_broker.server.wakefulness import Wakefulness
 
 logger = logging.getLogger(__name__)
 
 _MAINTAIN_MS = 1000
 _SWEEP_MS = 10_000
-_LOGS_AT_ONCE = 50
+_LOGS_AT_ONCE = 8
 
 
 class Broker:
@@ -82,7 +84,13 @@ class Broker:
         self.partitions = PartitionTable(config.node_id, self._open_log)
         self.producer_ids: ProducerIdBlock
         self.groups = GroupCoordinator(OffsetsTopic(self), _group_config(config), self.now_ms)
-        self.router = RequestRouter(self, load_routes(), connections_max=budget.connections_max)
+        self.router = RequestRouter(
+            self,
+            load_routes(),
+            connections_max=budget.connections_max,
+            wakefulness=Wakefulness(self._loop),
+            receive_memory=ReceiveMemory(bytes_max(config.queued_max_request_bytes)),
+        )
         self._limits = ConnectionLimits(request_bytes_max=config.socket_request_max_bytes)
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._listening = listening or Listening(
@@ -333,6 +341,7 @@ class Broker:
         self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
 
     def _maintain(self) -> None:
+        self.router.relieve_memory()
         self._follow_topics(self._topics_without_logs)
         self.logs.maintain(self.now_ms())
 

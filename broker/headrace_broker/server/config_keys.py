@@ -92,7 +92,7 @@ metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.byt
 metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
 num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret
-producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests replica.fetch.backoff.ms
+producer.purgatory.purge.interval.requests queued.max.requests replica.fetch.backoff.ms
 replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
 replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
 replica.socket.receive.buffer.bytes replica.socket.timeout.ms request.timeout.ms reserved.broker.max.id

@@ -9,7 +9,8 @@ Order: responses leave in the order of their requests.  Produce and Fetch may pa
 requests behind them; any other request that must wait holds the connection, as the protocol promises clients.  A
 connection takes no further request (it is *muted*) while such a request runs, while the peer does not read its
 responses, or while too much waits behind a parked one: then the receive buffer fills, reading stops, and TCP tells
-the peer.  Nothing here can grow past the limits in `ConnectionLimits` plus one response.
+the peer.  Nothing here can grow past the limits in `ConnectionLimits` plus one response; what large requests take in
+all is bounded by `ReceiveMemory`.
 
 Fairness: a peer that sends many requests ahead has them answered in turns, between which the loop serves the others.
 """
@@ -26,6 +27,8 @@ from time import monotonic
 from typing import Protocol, cast
 
 from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.server.receive_memory import UNCOUNTED_BYTES, ReceiveMemory
+from headrace_broker.server.wakefulness import SMALL_READ_BYTES, Wakefulness
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,9 @@ Buffers = Sequence[bytes | bytearray | memoryview]
 
 _SIZE = Struct(">i")
 _BUFFER_BYTES_IDLE = 16 * 1024
-_BUFFER_BYTES_BUSY = 256 * 1024
-_BUFFER_BYTES_STEP_MAX = 2 * 1024 * 1024
+_BUFFER_BYTES_BUSY = UNCOUNTED_BYTES
+_BUFFER_GROWTH = 4
+_PROGRESS_BYTES_MIN = 16 * 1024
 _FRAME_BYTES_MIN = 8
 _PARKED_BYTES_PER_FRAME_BYTE = 8
 """What a decoded request takes while it waits, against its frame: measured with fetches of many partitions."""
@@ -57,6 +61,8 @@ class Router(Protocol):
     """
 
     unsent_bytes: int
+    wakefulness: Wakefulness
+    receive_memory: ReceiveMemory
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Take one request; raises ProtocolError when the frame breaks the protocol."""
@@ -102,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         "_queue",
         "_reading",
         "_router",
+        "_seen_bytes",
         "_start",
         "_swept_bytes",
         "_transport",
@@ -130,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._unwritten_bytes = 0
         self._swept_bytes = -1
+        self._seen_bytes = 0
         self._holding = False
         self._write_paused = False
         self._turn_is_over = False
@@ -160,6 +168,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end += nbytes
         self.active = True
         self._take_requests()
+        if nbytes <= SMALL_READ_BYTES and not self._end and not self._queue:
+            self._router.wakefulness.answered()
 
     def eof_received(self) -> bool:
         return False
@@ -174,6 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._router.receive_memory.give_back(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -301,8 +312,14 @@ class Connection(asyncio.BufferedProtocol):
             start, end = 0, self._end
         if start == end:
             self._start = self._end = 0
+            if len(self._buffer) > UNCOUNTED_BYTES and self._router.receive_memory.is_short:
+                self.give_back_idle_buffer()
             return
         pending = end - start
+        if start and pending <= UNCOUNTED_BYTES < len(self._buffer) and self._router.receive_memory.is_short:
+            self._replace_buffer(start, end, UNCOUNTED_BYTES)
+            self._router.receive_memory.give_back(self)
+            start, end = 0, self._end
         needed = 4 + _SIZE.unpack_from(self._view, start)[0] if pending >= 4 else _BUFFER_BYTES_IDLE
         capacity = len(self._buffer)
         if pending >= needed or self._closing:
@@ -320,10 +337,12 @@ class Connection(asyncio.BufferedProtocol):
     def _grow(self, start: int, end: int, needed: int) -> None:
         """A larger buffer for a frame of `needed` bytes; big ones only as fast as their bytes really come in."""
         pending = end - start
-        capacity = max(len(self._buffer), pending)
-        if capacity == pending or needed <= _BUFFER_BYTES_STEP_MAX:
-            capacity = min(_round_up(needed), max(_BUFFER_BYTES_STEP_MAX, 2 * capacity))
-            self._replace_buffer(start, end, capacity)
+        if pending == len(self._buffer) or needed <= _BUFFER_BYTES_BUSY:
+            capacity = min(_round_up(needed), max(_BUFFER_BYTES_BUSY, _BUFFER_GROWTH * len(self._buffer)))
+            if capacity <= UNCOUNTED_BYTES or self._router.receive_memory.take(self, capacity, needed):
+                self._replace_buffer(start, end, capacity)
+            else:
+                self._stop_reading()
         elif start:
             self._view[:pending] = self._view[start:end]
             self._start, self._end = 0, pending
@@ -340,9 +359,25 @@ class Connection(asyncio.BufferedProtocol):
         if start:
             self._view[:pending] = self._view[start : start + pending]
             self._start, self._end = 0, pending
-        elif self._reading and self._transport is not None:
+        else:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._reading and self._transport is not None:
             self._reading = False
             self._transport.pause_reading()
+
+    def give_back_idle_buffer(self) -> None:
+        """Shrink the receive buffer if there is nothing in it."""
+        if self._start == self._end and len(self._buffer) > _BUFFER_BYTES_IDLE:
+            self._buffer = bytearray(_BUFFER_BYTES_IDLE)
+            self._view = memoryview(self._buffer)
+            self._start = self._end = 0
+            self._router.receive_memory.give_back(self)
+
+    def memory_may_be_free(self) -> None:
+        """Go on with a request for which there was no memory."""
+        asyncio.get_running_loop().call_soon(self._take_up_again)
 
     def _resume(self) -> None:
         if self._closing or self.muted:
@@ -368,10 +403,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing and self._transport is not None:
             self._transport.abort()  # a peer that does not read would keep its last responses alive
             return True
-        if self._start == self._end and len(self._buffer) > _BUFFER_BYTES_IDLE and not self.active:
-            self._buffer = bytearray(_BUFFER_BYTES_IDLE)
-            self._view = memoryview(self._buffer)
-            self._start = self._end = 0
+        if not self.active:
+            self.give_back_idle_buffer()
         self._swept_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
         was_active = self.active or bool(self._queue)
         self.active = False
@@ -389,6 +422,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._write_paused or self.active or self._transport is None:
             return False
         return self._transport.get_write_buffer_size() == self._swept_bytes
+
+    def hoards_memory(self) -> bool:
+        """Whether next to nothing of a request came in since this was last asked, though others wait for its memory."""
+        memory = self._router.receive_memory
+        pending_bytes = self._end - self._start
+        progress_bytes = pending_bytes - self._seen_bytes
+        self._seen_bytes = 0 if memory.is_waiting(self) else pending_bytes
+        return memory.is_short and not memory.is_waiting(self) and 0 <= progress_bytes < _PROGRESS_BYTES_MIN
 
     @property
     def buffered_bytes(self) -> int:

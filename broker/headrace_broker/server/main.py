@@ -1,6 +1,6 @@
 """The broker's process: `python -m headrace_broker.server [FILE] [options]`.
 
-    FILE                  Kafka's properties file; without one, node.id is 1 and everything else a default
+    FILE                  Kafka's properties file; without one, a single node with its data in ./headrace-data/broker
     --property KEY=VALUE  set or override one key, may be repeated (`--override`, as Kafka's script calls it, too)
     --cluster-id ID       the cluster an empty data directory is formatted for (default: a fresh id)
     --watch-fd N          end cleanly when this inherited descriptor reaches its end: give the child the read end of a
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _GC_THRESHOLDS = (50_000, 20, 50)
+_WITHOUT_A_FILE = {"node.id": "1", "log.dirs": "headrace-data/broker", "offsets.topic.replication.factor": "1"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,23 +60,32 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace broker start", description="Run a Kafka-compatible broker.")
-    parser.add_argument("file", nargs="?", help="Kafka's properties file")
-    parser.add_argument("--property", "--override", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
-    parser.add_argument("--cluster-id")
-    parser.add_argument("--watch-fd", type=int)
-    parser.add_argument("--parent-pid", type=int)
-    parser.add_argument("--ready-fd", type=int)
+    parser.add_argument(
+        "file", nargs="?", help="Kafka's properties file; without one, a single node on port 9092 keeps its data in "
+        f"./{_WITHOUT_A_FILE['log.dirs']}"
+    )  # fmt: skip
+    parser.add_argument(
+        "--property", "--override", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        help="set a key, over the file; may be repeated"
+    )  # fmt: skip
+    parser.add_argument("--cluster-id", metavar="ID", help="the cluster to format empty data directories for")
+    for internal in ("--watch-fd", "--parent-pid", "--ready-fd"):  # for programs that start brokers: see above
+        parser.add_argument(internal, type=int, help=argparse.SUPPRESS)
     return parser
 
 
 def _properties(options: argparse.Namespace) -> dict[str, str]:
-    properties = {"node.id": "1"} if options.file is None else load_properties(options.file)
+    overrides: dict[str, str] = {}
     for override in options.overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise SystemExit(f"headrace broker: --property {override}: expected KEY=VALUE")
-        properties[key.strip()] = value.strip()
-    return properties
+        overrides[key.strip()] = value.strip()
+    if options.file is not None:
+        return load_properties(options.file) | overrides
+    old_names = {"broker.id": "node.id", "log.dir": "log.dirs"}
+    given = {old_names.get(key, key) for key in overrides}
+    return {key: value for key, value in _WITHOUT_A_FILE.items() if key not in given} | overrides
 
 
 def load_properties(path: str) -> dict[str, str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from headrace_broker.log.log import PartitionLog
 
 NO_EPOCH = -1
+_NAMED_PER_PARTITION = 2
+_NAMED_MORE = 1000
 
 
 class Partition:
@@ -45,13 +47,18 @@ class Partition:
 
 
 class PartitionTable:
-    """Every partition of this broker."""
+    """Every partition of this broker.
+
+    `named_max` is how many partitions one Produce or Fetch request may name: well beyond those there are, because a
+    client's view of them may be old.
+    """
 
     def __init__(self, node_id: int, open_log: Callable[[TopicImage, int], PartitionLog]) -> None:
         self._node_id = node_id
         self._open_log = open_log
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
+        self.named_max = _NAMED_MORE
 
     def __iter__(self) -> Iterator[Partition]:
         return (partition for topic in self.by_name.values() for partition in topic.values())
@@ -95,6 +102,7 @@ class PartitionTable:
         partition = held.get(index)
         if partition is None:
             partition = held[index] = Partition(topic, index, self._open_log(topic, index))
+            self.named_max += _NAMED_PER_PARTITION
         log = partition.log
         if image.leader == self._node_id and image.leader_epoch > log.latest_epoch and log.log_end_offset > 0:
             log.assign_epoch(image.leader_epoch, log.log_end_offset)
@@ -107,7 +115,9 @@ class PartitionTable:
     def forget(self, topic: TopicImage) -> list[Partition]:
         """The topic was deleted: its partitions, which are not in the table any more."""
         self.by_id.pop(topic.topic_id, None)
-        return list(self.by_name.pop(topic.name, {}).values())
+        forgotten = list(self.by_name.pop(topic.name, {}).values())
+        self.named_max -= _NAMED_PER_PARTITION * len(forgotten)
+        return forgotten
 
 
 def changed_topics(delta: MetadataDelta, image: MetadataImage) -> Iterator[TopicImage]:

@@ -31,15 +31,18 @@ _ACKS_TIMEOUT_COUNT = Struct(">hii")
 _CLIENT_ID_AT = 8
 
 
-def read_produce_request(frame: memoryview, version: int) -> ProduceParts:
-    """Read header and body of a Produce request; raises ProtocolError when the frame is malformed."""
+def read_produce_request(frame: memoryview, version: int, partitions_max: int = 1 << 31) -> ProduceParts:
+    """Read header and body of a Produce request.
+
+    Raises ProtocolError when the frame is malformed, or names more partitions (or topics) than `partitions_max`.
+    """
     try:
         (size,) = _INT16.unpack_from(frame, _CLIENT_ID_AT)
         position = _CLIENT_ID_AT + 2 + max(size, 0)
         if version >= FIRST_FLEXIBLE_VERSION:
-            parts, end = _read_flexible(frame, skip_tagged_section(frame, position), version)
+            parts, end = _read_flexible(frame, skip_tagged_section(frame, position), version, partitions_max)
         else:
-            parts, end = _read_classic(frame, position)
+            parts, end = _read_classic(frame, position, partitions_max)
     except (StructError, IndexError, UnicodeDecodeError, MalformedError) as error:
         raise ProtocolError(f"malformed Produce request v{version} of {len(frame)} bytes: {error}") from None
     if end != len(frame):
@@ -47,12 +50,12 @@ def read_produce_request(frame: memoryview, version: int) -> ProduceParts:
     return parts
 
 
-def _read_classic(frame: memoryview, position: int) -> tuple[ProduceParts, int]:
+def _read_classic(frame: memoryview, position: int, partitions_max: int) -> tuple[ProduceParts, int]:
     transactional_id, position = _read_nullable_string(frame, position)
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
     position += 10
     topics: list[ProduceTopic] = []
-    for _ in range(_checked_count(topic_count, frame, position)):
+    for _ in range(_checked_count(topic_count, frame, position, partitions_max)):
         (size,) = _INT16.unpack_from(frame, position)
         stop = position + 2 + size
         name = str(frame[position + 2 : stop], "utf-8")
@@ -61,7 +64,8 @@ def _read_classic(frame: memoryview, position: int) -> tuple[ProduceParts, int]:
             raise MalformedError("a topic without a name")
         position = stop + 4
         partitions: list[ProducePartition] = []
-        for _ in range(_checked_count(partition_count, frame, position)):
+        partitions_max -= partition_count
+        for _ in range(_checked_count(partition_count, frame, position, partitions_max + partition_count)):
             index, size = _TWO_INT32.unpack_from(frame, position)
             position += 8
             if size < 0:
@@ -76,7 +80,7 @@ def _read_classic(frame: memoryview, position: int) -> tuple[ProduceParts, int]:
     return (transactional_id, acks, timeout_ms, topics), position
 
 
-def _read_flexible(frame: memoryview, position: int, version: int) -> tuple[ProduceParts, int]:
+def _read_flexible(frame: memoryview, position: int, version: int, partitions_max: int) -> tuple[ProduceParts, int]:
     size, position = read_unsigned_varint(frame, position)
     transactional_id = None
     if size:
@@ -84,7 +88,7 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> tuple[Prod
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
     count, position = read_unsigned_varint(frame, position + 6)
     topics: list[ProduceTopic] = []
-    for _ in range(_checked_count(count - 1, frame, position)):
+    for _ in range(_checked_count(count - 1, frame, position, partitions_max)):
         name: str | bytes
         if version >= FIRST_VERSION_WITH_IDS:
             name = bytes(frame[position : position + 16])
@@ -94,7 +98,8 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> tuple[Prod
             name, position = _text(frame, position, size - 1)
         count, position = read_unsigned_varint(frame, position)
         partitions: list[ProducePartition] = []
-        for _ in range(_checked_count(count - 1, frame, position)):
+        partitions_max -= count - 1
+        for _ in range(_checked_count(count - 1, frame, position, partitions_max + count - 1)):
             (index,) = _INT32.unpack_from(frame, position)
             size, position = read_unsigned_varint(frame, position + 4)
             records = None
@@ -125,7 +130,9 @@ def _text(frame: memoryview, position: int, size: int) -> tuple[str, int]:
     return str(frame[position:stop], "utf-8"), stop
 
 
-def _checked_count(count: int, frame: memoryview, position: int) -> int:
+def _checked_count(count: int, frame: memoryview, position: int, count_max: int) -> int:
+    if count > count_max:
+        raise MalformedError(f"{count} topics or partitions, where {count_max} are more than there can be")
     if count < 0 or count > len(frame) - position:
         raise MalformedError(f"{count} elements announced, {len(frame) - position} bytes left")
     return count

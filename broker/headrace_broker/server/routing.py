@@ -1,8 +1,9 @@
 """From a frame to its handler, and from a handler's answer to the wire.
 
 A handler module declares `API_KEY`, `VERSIONS` and `handle(context, request, version)`, which returns the response or
-an awaitable of it; `ADVERTISED` may widen what ApiVersions tells.  Produce and Fetch are hot: they declare
-`handle_frame(broker, connection, frame, version, correlation_id)` instead and decode for themselves.
+an awaitable of it; `ADVERTISED` may widen what ApiVersions tells, `PARTS` says how a large request is divided.
+Produce and Fetch are hot: they declare `handle_frame(broker, connection, frame, version, correlation_id)` instead and
+decode for themselves.
 
 Routes are made from the modules in `handlers`, so what is advertised is what is there.
 """
@@ -23,11 +24,14 @@ from typing import TYPE_CHECKING, Any
 from headrace_broker.protocol.apis import API, Api
 from headrace_broker.protocol.codec import decoder
 from headrace_broker.protocol.errors import ApiError, ProtocolError
-from headrace_broker.protocol.framing import encode_response, parse_request_header
+from headrace_broker.protocol.framing import RequestHeader, encode_response, parse_request_header
 from headrace_broker.server import handlers
-from headrace_broker.server.connection import Connection, Slot
+from headrace_broker.server.connection import Connection
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import LARGE_FRAME_BYTES, LargeRequests, Parts
 from headrace_broker.server.parked import Parked
+from headrace_broker.server.receive_memory import ReceiveMemory
+from headrace_broker.server.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -48,12 +52,13 @@ HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
 class Route:
     """One API: its versions and its handler."""
 
-    __slots__ = ("advertised", "api", "handle", "handle_frame", "versions")
+    __slots__ = ("advertised", "api", "handle", "handle_frame", "parts", "versions")
 
     def __init__(self, module: ModuleType) -> None:
         self.api: Api = API[module.API_KEY]
         self.versions: tuple[int, int] = module.VERSIONS
         self.advertised: tuple[int, int] = getattr(module, "ADVERTISED", module.VERSIONS)
+        self.parts: tuple[Parts, ...] = getattr(module, "PARTS", ())
         self.handle: Callable[[RequestContext, Any, int], Any] | None = getattr(module, "handle", None)
         self.handle_frame: HandleFrame | None = getattr(module, "handle_frame", None)
 
@@ -71,7 +76,15 @@ def load_routes() -> dict[int, Route]:
 class RequestRouter:
     """The `Router` of every connection of a broker."""
 
-    def __init__(self, broker: Broker, routes: dict[int, Route], connections_max: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        routes: dict[int, Route],
+        *,
+        connections_max: int,
+        wakefulness: Wakefulness,
+        receive_memory: ReceiveMemory,
+    ) -> None:
         self._broker = broker
         self._connections_max = connections_max
         self.routes = routes
@@ -80,6 +93,9 @@ class RequestRouter:
         self._idle_ms: dict[Connection, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.unsent_bytes = 0
+        self.wakefulness = wakefulness
+        self.receive_memory = receive_memory
+        self.large_requests = LargeRequests()
         self._warned_s = -_WARN_EVERY_S
 
     # -- connections -------------------------------------------------------------------------------------------
@@ -149,6 +165,9 @@ class RequestRouter:
         self, connection: Connection, route: Route, frame: bytes, version: int, correlation_id: int
     ) -> None:
         header = parse_request_header(frame)
+        if route.parts and len(frame) > LARGE_FRAME_BYTES:
+            self._handle_large(connection, route, frame, header, correlation_id)
+            return
         # Bytes behind the message are ignored, as Kafka does: librdkafka 2.16 sends three behind a Metadata request for
         # all topics.
         request, _ = decoder(route.api.request, version)(frame, header.body_offset)
@@ -159,40 +178,60 @@ class RequestRouter:
         except ProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  one request's failure is its connection's
-            self._failed(connection, route, version, error)
+            self._failed(connection, route.api.name, error)
             return
         if inspect.isawaitable(answer):
-            task = asyncio.ensure_future(
-                self._answer_later(connection, connection.hold(), route, version, correlation_id, answer)
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            slot = connection.hold()
+
+            async def answer_later() -> None:
+                slot.fill(encode_response(correlation_id, await answer, version))
+
+            self.start(connection, route.api.name, answer_later)
         else:
             connection.reply(encode_response(correlation_id, answer, version))
 
-    async def _answer_later(
-        self,
-        connection: Connection,
-        slot: Slot,
-        route: Route,
-        version: int,
-        correlation_id: int,
-        answer: Awaitable[Any],
+    def _handle_large(
+        self, connection: Connection, route: Route, frame: bytes, header: RequestHeader, correlation_id: int
     ) -> None:
-        try:
-            response = await answer
-            slot.fill(encode_response(correlation_id, response, version))
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001  one request's failure is its connection's
-            self._failed(connection, route, version, error)
+        version, slot, handle = header.api_version, connection.hold(), route.handle
+        assert handle is not None
+        context = RequestContext(self._broker, connection.listener, header.client_id, connection.client_host)
+        self.receive_memory.keep(len(frame))
 
-    def _failed(self, connection: Connection, route: Route, version: int, error: Exception) -> None:
+        async def answer() -> None:
+            try:
+                buffers = await self.large_requests.answer(
+                    lambda: decoder(route.api.request, version)(frame, header.body_offset)[0],
+                    route.parts,
+                    lambda part: handle(context, part, version),
+                    lambda response: encode_response(correlation_id, response, version),
+                )
+            finally:
+                self.receive_memory.let_go(len(frame))
+            slot.fill(buffers)
+
+        self.start(connection, route.api.name, answer)
+
+    def start(self, connection: Connection, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run what answers a request of this connection, by the API's name; its failure is the connection's end."""
+        task = asyncio.ensure_future(self._run(connection, name, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, connection: Connection, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except ProtocolError as error:
+            connection.close(str(error))
+        except Exception as error:  # noqa: BLE001  one request's failure is its connection's
+            self._failed(connection, name, error)
+
+    def _failed(self, connection: Connection, name: str, error: Exception) -> None:
         if isinstance(error, ApiError):  # said in one line, a traceback would add nothing
-            connection.close(f"{route.api.name} could not be answered: {error}")
+            connection.close(f"{name} could not be answered: {error}")
             return
-        logger.error("%s v%d from %s failed", route.api.name, version, connection.peer, exc_info=error)
-        connection.close(f"{route.api.name} could not be answered")
+        logger.error("%s from %s failed", name, connection.peer, exc_info=error)
+        connection.close(f"{name} could not be answered")
 
     def _refuse(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> None:
         if api_key == _API_VERSIONS_KEY:
@@ -210,8 +249,15 @@ class RequestRouter:
         """Close every connection; requests that run are abandoned, their clients see the connection end."""
         for task in self._tasks:
             task.cancel()
+        self.large_requests.close()
         for connection in list(self.connections):
             connection.close()
+
+    def relieve_memory(self) -> None:
+        """Cut off who holds memory for a request that does not come in while others wait; call it every second."""
+        for holder in self.receive_memory.holders():
+            if isinstance(holder, Connection) and holder.hoards_memory():
+                holder.abort("its request does not come in, and others wait for the memory (queued.max.request.bytes)")
 
     def sweep(self, step_ms: int) -> None:
         """Housekeeping: shrink idle buffers, close connections idle for longer than connections.max.idle.ms.

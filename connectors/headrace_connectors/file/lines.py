@@ -1,10 +1,12 @@
 r"""Cutting a stream of bytes into lines. Pure.
 
-A line ends at `\n`, `\r\n` or `\r`; what has no end yet is held back, so is a `\r` whose `\n` may follow. Blocks are
-cut and decoded whole, since a call per line would cost more than all the rest of a file source.
+A line ends at `\n`, `\r\n` or `\r`; what has no end yet is held back, so is a `\r` whose `\n` may follow. Lines are
+taken many at a time and as one text, since a call per line would cost more than all the rest of a file source.
 """
 
 from __future__ import annotations
+
+from headrace.data.columns import Lines
 
 
 class LineCutter:
@@ -13,14 +15,13 @@ class LineCutter:
     def __init__(self, position: int = 0) -> None:
         self.position = position
         self._held = bytearray()  # the beginning of a line
-        self._lines: list[str] = []
-        self._sizes: list[int] | None = None  # bytes of each line with its end; None: characters + 1
-        self._next = 0
+        self._complete = b""
+        self._taken = 0  # bytes of what is complete
 
     @property
-    def waiting(self) -> int:
-        """How many lines can be taken."""
-        return len(self._lines) - self._next
+    def has_lines(self) -> bool:
+        """Whether there are lines to take."""
+        return self._taken < len(self._complete)
 
     @property
     def held_bytes(self) -> int:
@@ -33,36 +34,31 @@ class LineCutter:
             self._held += block  # a very long line is not copied for each of its blocks
             return
         data = bytes(self._held + block) if self._held else block
-        has_returns = b"\r" in data
-        end = data.rfind(b"\n") + 1
-        if has_returns:
-            end = max(end, data.rfind(b"\r", 0, len(data) - 1) + 1)
-        if end == 0:
-            self._held = bytearray(data)
-            return
-        complete, self._held = data[:end], bytearray(data[end:])
-        self._next = 0
-        if has_returns:
-            self._cut_any(complete)
-        else:
-            self._cut_simple(complete)
+        end = _last_end(data, 0, len(data))
+        self._complete, self._held, self._taken = data[:end], bytearray(data[end:]), 0
 
-    def take(self, maximum: int) -> list[str]:
-        """Up to `maximum` lines, without their ends."""
-        start, stop = self._next, min(self._next + maximum, len(self._lines))
-        lines = self._lines[start:stop] if start or stop < len(self._lines) else self._lines
-        sizes = self._sizes
-        self.position += sum(map(len, lines)) + len(lines) if sizes is None else sum(sizes[start:stop])
-        self._next = stop
-        return lines
+    def take(self, maximum: int) -> Lines:
+        """Up to `maximum` lines, and at least one, without their ends."""
+        start, stop = self._taken, len(self._complete)
+        while True:
+            piece = self._complete[start:stop]
+            if b"\r" in piece:
+                piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            count = piece.count(b"\n")
+            if count <= maximum:
+                break
+            shorter = start + (stop - start) * maximum // (count + 1)
+            stop = _last_end(self._complete, start, shorter) or _first_end(self._complete, start)
+        self.position += stop - start
+        self._taken = stop
+        return Lines(piece[:-1].decode("utf-8", "replace"), count)
 
-    def _cut_simple(self, complete: bytes) -> None:
-        text = complete.decode("utf-8", "replace")
-        self._lines = text.split("\n")
-        self._lines.pop()
-        self._sizes = None if len(text) == len(complete) else [len(line) + 1 for line in complete.split(b"\n")[:-1]]
 
-    def _cut_any(self, complete: bytes) -> None:
-        lines = complete.splitlines(keepends=True)
-        self._sizes = [len(line) for line in lines]
-        self._lines = [line.rstrip(b"\r\n").decode("utf-8", "replace") for line in lines]
+def _last_end(data: bytes, start: int, stop: int) -> int:
+    r"""Where the last line ends in between, 0 when none does; a `\r` at the end may be half of a line's end."""
+    return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, max(stop - 1, start))) + 1
+
+
+def _first_end(data: bytes, start: int) -> int:
+    """Where the first line ends, which is a complete one."""
+    return start + len(data[start:].splitlines(keepends=True)[0])

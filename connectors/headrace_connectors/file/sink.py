@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConnectError
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
-from headrace.data.text import java_strings
+from headrace.data.lines import java_lines
 from headrace_connectors.file.config import FileStreamSinkConfig
 
 log = logging.getLogger(__name__)
@@ -33,19 +34,28 @@ class FileStreamSinkTask(SinkTask):
         self._open()
 
     def put_batch(self, batch: SinkBatch) -> None:
-        """Write a batch by one system call, so that tasks do not mix within lines."""
-        lines = java_strings(batch.value_schema, batch.values)
-        data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+        """Write a batch by one system call, so that tasks do not mix within lines; all of it or nothing."""
+        values = batch.values if batch.compact is None else batch.compact
+        data = java_lines(batch.value_schema, values).encode("utf-8", "replace")
         if self._file and os.fstat(self._descriptor).st_nlink == 0:
             log.warning("File %s was deleted: it is made anew", self._file)
             self.stop()
             self._open()
+        written = 0
         try:
-            written = os.write(self._descriptor, data)
-            while written < len(data):  # a full pipe, or a disk that has only just room
-                written += os.write(self._descriptor, data[written:])
+            while written < len(data):  # more than once for a full pipe, or a disk that has only just room
+                written += os.write(self._descriptor, data[written:] if written else data)
         except OSError as error:
+            self._take_back(written)
             raise ConnectError(f"Cannot write to {self._file or 'standard output'}: {error.strerror}") from error
+
+    def _take_back(self, written: int) -> None:
+        """Cut off what a put that failed has written, half a line at its end: the batch is delivered again, whole."""
+        if not written or self._descriptor == _STDOUT:
+            return
+        status, end = os.fstat(self._descriptor), os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        if stat.S_ISREG(status.st_mode) and status.st_size == end:  # else another task has written behind it
+            os.ftruncate(self._descriptor, end - written)
 
     def _open(self) -> None:
         if not self._file:

@@ -51,7 +51,7 @@ class FileStreamSourceTask(SourceTask):
     def poll(self) -> SourceBatch | None:
         """Lines that are there; None after a short wait when there are none."""
         cutter = self._cutter
-        if not cutter.waiting and not self._read_more():
+        if not cutter.has_lines and not self._read_more():
             return None
         lines = cutter.take(self._config.batch_size)
         return SourceBatch(
@@ -82,7 +82,7 @@ class FileStreamSourceTask(SourceTask):
         elif self._config.file:
             self._look_at(self._config.file)
             self._stopping.wait(WAIT_S)
-        return self._cutter.waiting > 0
+        return self._cutter.has_lines
 
     def _read_block(self) -> bytes:
         assert self._descriptor is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Dialect
-from headrace_connectors.jdbc.url import JdbcUrl
+from headrace_connectors.jdbc.url import JdbcUrl, shown
 
 
 def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
@@ -21,6 +21,6 @@ def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
     except ModuleNotFoundError as error:
         raise ConfigError(
             "connection.url",
-            config.connection_url,
+            shown(config.connection_url),
             f'needs the Python package {error.name}: pip install "headrace[jdbc-postgres]"',
         ) from error

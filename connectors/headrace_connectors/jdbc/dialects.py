@@ -11,7 +11,8 @@ import datetime as dt
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -24,6 +25,7 @@ from sqlalchemy.pool import NullPool
 
 from headrace.api.errors import ConfigError, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema, chained, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
 
@@ -40,13 +42,23 @@ class Ordering:
     bind: Callable[[dt.datetime], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A running statement: the cursor that streams its rows, and whether each value is of its column's type."""
+
+    cursor: Any
+    typed: bool
+
+
+class UnfitRowsError(Exception):
+    """Rows cannot be read in the way that was chosen for their table."""
+
+
 class Dialect(ABC):
     """One database behind one URL."""
 
     mark: str
     """The driver's parameter mark."""
-    checked_rows = False
-    """Whether rows must be held against their columns' types."""
     driver_error: type[Exception]
     """The root of the driver's errors."""
     transient_errors: tuple[type[Exception], ...]
@@ -72,19 +84,24 @@ class Dialect(ABC):
 
     @abstractmethod
     def query_columns(self, sql: str) -> list[Column]:
-        """The columns of a custom query."""
+        """The columns of a custom query. Raises the driver's error."""
 
     @abstractmethod
-    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
-        """A cursor that streams the rows of a statement."""
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
+        """The rows of a statement, which have those columns. `table`: whose `select_list` it has; "" is a query."""
 
     def is_transient(self, error: Exception) -> bool:
         """Whether a new connection may do better after that error."""
         return isinstance(error, self.transient_errors)
 
+    def reason(self, error: Exception) -> str:
+        """What an error of the driver says."""
+        return str(error)
+
     def connect(self) -> Connection:
         """A new connection of the driver. Raises the driver's error."""
-        pooled = self.engine.raw_connection()
+        with driver_errors():
+            pooled = self.engine.raw_connection()
         connection = pooled.driver_connection
         pooled.detach()  # otherwise it closes with SQLAlchemy's wrapper
         return connection
@@ -107,28 +124,43 @@ class Dialect(ABC):
         """A qualified table name as SQL text."""
         return ".".join(self.quote(part) for part in qualified_name.split("."))
 
+    def select_list(self, columns: Sequence[Column], table: str) -> str:
+        """What is selected from a table for rows of these columns, as SQL text."""
+        return ",".join(self.quote(column.name) for column in columns)
+
+    def read_plainly(self, table: str) -> None:  # noqa: B027 - most dialects have one way only
+        """Have the next statement on that table read it in the way that fits all rows: after an UnfitRowsError."""
+
     def table_names(self) -> list[str]:
-        """Qualified names of all tables (and views, where `table.types` says so), sorted."""
-        inspector = sqlalchemy.inspect(self.engine)
+        """Qualified names of all tables (and views, where `table.types` says so), sorted. Raises the driver's error."""
         types = {kind.strip().upper() for kind in self.config.table_types}
         names: list[str] = []
-        for schema in self._schemas(inspector):
-            found = inspector.get_table_names(schema=schema) if "TABLE" in types else []
-            if "VIEW" in types:
-                found += inspector.get_view_names(schema=schema)
-            names += [f"{schema}.{name}" if schema else name for name in found]
+        with self._inspector() as inspector:
+            for schema in self._schemas(inspector):
+                found = inspector.get_table_names(schema=schema) if "TABLE" in types else []
+                if "VIEW" in types:
+                    found += inspector.get_view_names(schema=schema)
+                names += [f"{schema}.{name}" if schema else name for name in found]
         return sorted(names)
+
+    @contextmanager
+    def _inspector(self) -> Iterator[Inspector]:
+        """SQLAlchemy's inspector on a connection of its own. Raises the driver's error."""
+        with driver_errors(), self.engine.connect() as connection:
+            yield sqlalchemy.inspect(connection)
 
     def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
         return [None]
 
     def table_columns(self, qualified_name: str) -> list[Column]:
-        """The columns of a table that have a Connect type. Raises ConnectError when the table is not there."""
+        """The columns of a table that have a Connect type. Raises ConnectError when the table is not there, and the
+        driver's error.
+        """
         schema, _, table = qualified_name.rpartition(".")
         try:
-            inspector = sqlalchemy.inspect(self.engine)
-            described = inspector.get_columns(table, schema=schema or None)
-            keys = inspector.get_pk_constraint(table, schema=schema or None)["constrained_columns"]
+            with self._inspector() as inspector:
+                described = inspector.get_columns(table, schema=schema or None)
+                keys = inspector.get_pk_constraint(table, schema=schema or None)["constrained_columns"]
         except sqlalchemy.exc.NoSuchTableError:
             raise ConnectError(
                 f"table {qualified_name} does not exist in {self.engine.url.render_as_string()}"
@@ -154,6 +186,7 @@ class Dialect(ABC):
             schema.replace(optional=nullable),
             convert,
             is_timestamp=is_timestamp,
+            is_zoned=is_timestamp and bool(described["type"].timezone),
             is_autoincrement=self._is_autoincrement(described, primary_key),
             nullable=nullable,
             declared=str(described["type"]),
@@ -181,11 +214,24 @@ class Dialect(ABC):
         instant: dt.datetime = value.astimezone(dt.UTC)
         return instant
 
-    def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
-        """How rows of `source` (a table or query as SQL text) are ordered by a timestamp column."""
-        if "WITH TIME ZONE" in column.declared:
+    def holds_timestamps(self, column: Column) -> bool:
+        """Whether rows can be followed by that column as a timestamp."""
+        return column.is_timestamp
+
+    def ordering(self, column: Column) -> Ordering:
+        """How rows are ordered by a timestamp column."""
+        if column.is_zoned:
             return Ordering(self.quote(column.name), lambda instant: instant)
         return Ordering(self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None))
+
+
+@contextmanager
+def driver_errors() -> Iterator[None]:
+    """Errors of the driver without SQLAlchemy's wrapping."""
+    try:
+        yield
+    except sqlalchemy.exc.DBAPIError as error:
+        raise (error.orig or error) from None
 
 
 def _zone(name: str) -> dt.tzinfo:

@@ -7,6 +7,7 @@ json, jsonb, uuid, xml and enumerations are read as their text; bit(1) is a bool
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,11 +15,26 @@ from typing import Any
 import psycopg
 import sqlalchemy
 from psycopg.types.string import TextLoader
-from sqlalchemy.dialects.postgresql import BIT
+from sqlalchemy.dialects.postgresql import (
+    BIGINT,
+    BIT,
+    BOOLEAN,
+    BYTEA,
+    CHAR,
+    DATE,
+    DOUBLE_PRECISION,
+    INTEGER,
+    NUMERIC,
+    REAL,
+    SMALLINT,
+    TEXT,
+    TIME,
+    TIMESTAMP,
+    VARCHAR,
+)
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import (
-    REAL,
     BigInteger,
     Boolean,
     Date,
@@ -31,17 +47,24 @@ from sqlalchemy.types import (
     String,
     Time,
     TypeEngine,
+    UnicodeText,
 )
 
 from headrace.api.config import config_def
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, engine_for, on_connect, pattern
-from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Rows, engine_for, on_connect, pattern
+from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
+
+logger = logging.getLogger(__name__)
 
 _SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
 _AS_TEXT = ("json", "jsonb", "uuid")
 _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
+    "text": TEXT,
+    "varchar": VARCHAR,
+    "bpchar": CHAR,
     "bool": Boolean,
     "int2": SmallInteger,
     "int4": Integer,
@@ -53,6 +76,42 @@ _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "time": Time,
     "timestamp": DateTime,
 }
+# Types that psycopg reads in binary form, the faster one, as the same values as their text. Of any other type (an
+# enumeration, say) it would make bytes, and of a real 0.1 the nearest number of 64 bits, 0.10000000149011612.
+_BINARY: frozenset[type[TypeEngine[Any]]] = frozenset(
+    {
+        *(BOOLEAN, SMALLINT, INTEGER, BIGINT, DOUBLE_PRECISION, NUMERIC, TEXT, VARCHAR, CHAR, BYTEA),
+        *(DATE, TIME, TIMESTAMP, Numeric, *(kind for kind in _BY_NAME.values() if kind is not REAL)),
+    }
+)
+
+
+# What PostgreSQL's JDBC driver and its C library call by different names.
+_LIBPQ_NAMES = {
+    "ApplicationName": "application_name",
+    "connectTimeout": "connect_timeout",
+    "loginTimeout": "connect_timeout",
+}
+
+
+def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties of PostgreSQL's JDBC driver as options of its C library; what that does not know is left out."""
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    options: dict[str, str] = {}
+    for name, value in properties.items():
+        if name in known:
+            options[name] = value
+        elif name == "tcpKeepAlive":
+            options["keepalives"] = "1" if value.lower() == "true" else "0"
+        elif name in _LIBPQ_NAMES:
+            options[_LIBPQ_NAMES[name]] = value
+        elif name == "currentSchema":
+            options["options"] = f"-csearch_path={value}"
+        elif name == "ssl":
+            options.setdefault("sslmode", "verify-full" if value.lower() in ("", "true") else "prefer")
+        else:
+            logger.warning("connection property %s: PostgreSQL's C library has none like it, it is ignored", name)
+    return options
 
 
 class PostgresqlDialect(Dialect):
@@ -64,7 +123,7 @@ class PostgresqlDialect(Dialect):
 
     def _engine(self) -> Engine:
         password = self.config.connection_password
-        properties = {**self.url.properties, **self._driver_properties()}
+        properties = {"connect_timeout": "10", **libpq_options({**self.url.properties, **self._driver_properties()})}
         address = sqlalchemy.URL.create(
             "postgresql+psycopg",
             username=self.config.connection_user or properties.pop("user", None),
@@ -75,6 +134,8 @@ class PostgresqlDialect(Dialect):
             query=properties,
         )
         engine = engine_for(address)
+        dialect: Any = engine.dialect
+        dialect.ischema_names = {**dialect.ischema_names, "xml": UnicodeText}  # SQLAlchemy has no XML
         on_connect(engine, self._prepare)
         return engine
 
@@ -96,11 +157,10 @@ class PostgresqlDialect(Dialect):
         instant: dt.datetime = now.astimezone(dt.UTC)
         return instant
 
-    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
-        cursor = connection.cursor(name="headrace")
-        cursor.itersize = fetch_size
-        cursor.execute(sql, parameters)
-        return cursor
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
+        cursor = connection.cursor(name="headrace", binary=all(column.binary for column in columns))
+        cursor.execute(statement.sql, statement.parameters)
+        return Rows(cursor, typed=True)
 
     def query_columns(self, sql: str) -> list[Column]:
         connection = self.connect()
@@ -128,7 +188,8 @@ class PostgresqlDialect(Dialect):
         if isinstance(type_, BIT) and type_.length in (None, 1):
             column = super()._column({**described, "type": Boolean()}, primary_key)
             return None if column is None else replace(column, convert=lambda bit: bit == "1")
-        return super()._column(described, primary_key)
+        column = super()._column(described, primary_key)
+        return column and replace(column, binary=type(type_) in _BINARY)
 
     def _is_autoincrement(self, described: Any, primary_key: Sequence[str]) -> bool:
         default = described.get("default") or ""
@@ -142,7 +203,7 @@ class PostgresqlDialect(Dialect):
             return to_decimal(scale_of(schema))
         if isinstance(type_, (Double, REAL)):
             return None
-        return float if schema.type is Type.FLOAT64 else int
+        return float if schema.type is Type.FLOAT64 else to_whole_number
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any] | None:

@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering
+from headrace_connectors.jdbc.cursors import cursor_columns
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, Rows, UnfitRowsError
 from headrace_connectors.jdbc.offsets import Position
 from headrace_connectors.jdbc.rows import Row, row_converter
 from headrace_connectors.jdbc.statements import Cursor, select
-from headrace_connectors.jdbc.types import Column
+from headrace_connectors.jdbc.types import Column, to_whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +58,15 @@ class TableReader:
 
     def next_batch(self, connection: Connection) -> SourceBatch | None:
         """The next batch of the running statement, of a new one if none runs; None at its end."""
+        try:
+            return self._next_batch(connection)
+        except UnfitRowsError as error:
+            logger.info("%s is read value by value from now on: %s", self.source.name, error)
+            self._dialect.read_plainly(self.source.table)
+            self.abandon()
+            return self._next_batch(connection)
+
+    def _next_batch(self, connection: Connection) -> SourceBatch | None:
         if self._statement is None:
             self._statement = self._execute(connection)
         statement = self._statement
@@ -93,29 +101,29 @@ class TableReader:
 
     def _execute(self, connection: Connection) -> _Statement:
         config, dialect = self._config, self._dialect
-        query = dialect.literal(config.sql)
-        columns = self._columns()
-        incrementing = self._incrementing_column(columns) if config.uses_incrementing else None
-        timestamps = (
-            [self._cursor_column(columns, name) for name in config.timestamp_column_name]
-            if config.uses_timestamp
-            else []
+        source, columns = self.source, self._columns()
+        followed = cursor_columns(
+            config, source.name, columns, is_table=bool(source.table), holds_timestamps=dialect.holds_timestamps
         )
-        self._check_not_null([column for column in (incrementing, *timestamps) if column is not None])
+        incrementing, timestamps = followed.incrementing, followed.timestamps
+        orderings = [dialect.ordering(column) for column in timestamps]
         end = None
-        from_sql = dialect.quote_table(self.source.table) if self.source.table else f"({query}) headrace_query"
-        orderings = [dialect.ordering(connection, from_sql, column) for column in timestamps]
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
-        cursor = Cursor(dialect.quote(incrementing.name) if incrementing else None, *_timestamp_cursor(orderings))
-        names = ",".join(dialect.quote(column.name) for column in columns)
-        base = f"SELECT {names} FROM {from_sql}" if self.source.table else query
+        cursor = Cursor(
+            dialect.quote(incrementing.name) if incrementing else None,
+            *_timestamp_cursor(orderings),
+            incrementing_nullable=incrementing is not None and incrementing.nullable,
+        )
+        base = dialect.literal(config.sql)
+        if source.table:
+            base = f"SELECT {dialect.select_list(columns, source.table)} FROM {dialect.quote_table(source.table)}"
         position = self._start(connection)
         statement = select(base, cursor, position, end, mark=dialect.mark, suffix=dialect.literal(config.query_suffix))
         return _Statement(
-            self.source,
+            source,
             dialect,
-            dialect.rows(connection, statement.sql, statement.parameters, config.batch_max_rows),
+            dialect.rows(connection, statement, columns, source.table),
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
@@ -123,12 +131,8 @@ class TableReader:
 
     def _columns(self) -> list[Column]:
         """The columns as they are now. Raises the driver's error, or ConnectError when there are none to read."""
-        dialect = self._dialect
-        try:
-            table = self.source.table
-            columns = dialect.table_columns(table) if table else dialect.query_columns(self._config.sql)
-        except DBAPIError as error:  # SQLAlchemy's wrapping of the driver's error
-            raise (error.orig or error) from None
+        table = self.source.table
+        columns = self._dialect.table_columns(table) if table else self._dialect.query_columns(self._config.sql)
         if not columns:
             raise ConnectError(f"{self.source.name}: no column has a type that can be read")
         return columns
@@ -144,36 +148,6 @@ class TableReader:
             self.position = Position(dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=initial), None)
         return self.position
 
-    def _incrementing_column(self, columns: Sequence[Column]) -> Column:
-        if self._config.incrementing_column_name:
-            return self._cursor_column(columns, self._config.incrementing_column_name)
-        candidates = [column for column in columns if column.is_autoincrement]
-        if len(candidates) != 1:
-            raise ConnectError(
-                f"{self.source.name} has {len(candidates)} autoincrement columns: "
-                "name the one to follow in incrementing.column.name"
-            )
-        return candidates[0]
-
-    def _cursor_column(self, columns: Sequence[Column], name: str) -> Column:
-        exact = [column for column in columns if column.name == name]
-        found = exact or [column for column in columns if column.name.lower() == name.lower()]
-        if not found:
-            raise ConnectError(
-                f"{self.source.name} has no column {name}: it has {', '.join(column.name for column in columns)}"
-            )
-        return found[0]
-
-    def _check_not_null(self, cursor_columns: Sequence[Column]) -> None:
-        if not self._config.validate_non_null or not self.source.table:
-            return
-        for column in cursor_columns:
-            if column.nullable:
-                raise ConnectError(
-                    f"{self.source.name}: column {column.name} may be NULL, and such rows would never be read; "
-                    "declare it NOT NULL, or set validate.non.null=false to accept that"
-                )
-
 
 def _timestamp_cursor(orderings: Sequence[Ordering]) -> tuple[tuple[str, ...], Any]:
     return tuple(ordering.sql for ordering in orderings), orderings[0].bind if orderings else None
@@ -186,18 +160,18 @@ class _Statement:
         self,
         source: Source,
         dialect: Dialect,
-        cursor: Any,
+        rows: Rows,
         columns: Sequence[Column],
         *,
         incrementing: int | None,
         timestamps: list[int],
     ) -> None:
-        self.cursor = cursor
-        name = source.table or "query"
+        self.cursor = rows.cursor
+        self._name = name = source.table or "query"
         self.schema: Schema = struct(
             [(c.name, c.schema) for c in columns], name=source.table.rsplit(".", 1)[-1] or None
         )
-        self.convert = row_converter(name, columns, checked=dialect.checked_rows)
+        self.convert = row_converter(name, columns, checked=not rows.typed)
         self._to_instant = dialect.to_instant
         self._incrementing = incrementing
         self._timestamps = timestamps
@@ -217,7 +191,7 @@ class _Statement:
         """The position that is safe to commit once these rows are delivered."""
         last = rows[-1]
         if self._incrementing is not None:
-            return Position(self._timestamp(last), last[self._incrementing])
+            return Position(self._timestamp(last), self._whole(last))
         if not self._timestamps:
             return before
         self._last_timestamp = timestamp = self._timestamp(last)
@@ -229,6 +203,15 @@ class _Statement:
     def final_position(self, position: Position) -> Position:
         """The position at the statement's end, where every row of the last timestamp was delivered."""
         return position if self._last_timestamp is None else Position(self._last_timestamp)
+
+    def _whole(self, row: Row) -> int:
+        assert self._incrementing is not None
+        try:
+            return to_whole_number(row[self._incrementing])
+        except (ValueError, TypeError) as error:
+            raise ConnectError(
+                f"{self._name}: the incrementing column must hold whole numbers: {error}, in row {repr(row)[:120]}"
+            ) from error
 
     def _timestamp(self, row: Row) -> dt.datetime | None:
         for index in self._timestamps:

@@ -9,23 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from headrace.api.errors import ConnectError
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.types import Column
 
 Row = tuple[Any, ...]
 
-_PYTHON_TYPES: dict[Type, frozenset[type]] = {
-    Type.INT8: frozenset({int}),
-    Type.INT16: frozenset({int}),
-    Type.INT32: frozenset({int}),
-    Type.INT64: frozenset({int}),
-    Type.FLOAT32: frozenset({float}),
-    Type.FLOAT64: frozenset({float}),
-    Type.STRING: frozenset({str}),
-    Type.BYTES: frozenset({bytes}),
+# msgspec would take an integer for a float and base64 text for bytes: these two are looked at here.
+_CHECKED_BY_MSGSPEC: dict[Type, type] = {
+    Type.INT8: int,
+    Type.INT16: int,
+    Type.INT32: int,
+    Type.INT64: int,
+    Type.STRING: str,
 }
-_NULL = frozenset({type(None)})
+_PYTHON_TYPES: dict[Type, type] = {
+    **_CHECKED_BY_MSGSPEC,
+    Type.FLOAT32: float,
+    Type.FLOAT64: float,
+    Type.BYTES: bytes,
+}
+_NULL = type(None)
 
 
 def row_converter(table: str, columns: Sequence[Column], *, checked: bool) -> Callable[[list[Row]], list[Row]]:
@@ -33,28 +39,64 @@ def row_converter(table: str, columns: Sequence[Column], *, checked: bool) -> Ca
     type.
     """
     work = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
-    checks = [
-        (index, column, _PYTHON_TYPES[column.schema.type] | _NULL)
-        for index, column in enumerate(columns)
-        if checked and column.convert is None and column.schema.type in _PYTHON_TYPES
-    ]
-    if not work and not checks:
-        return lambda rows: rows
+    check = _check(table, columns) if checked else None
 
     def convert(rows: list[Row]) -> list[Row]:
-        if not rows:
+        if check is not None:
+            check(rows)
+        if not work or not rows:
             return rows
         transposed: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        for index, column, expected in checks:
-            if not expected.issuperset(map(type, transposed[index])):
-                _refuse(table, column, expected, rows, transposed[index])
-        if not work:
-            return rows
+        changed = False
         for index, column in work:
-            transposed[index] = _converted(table, column, rows, transposed[index])
-        return list(zip(*transposed, strict=True))
+            values = transposed[index]
+            if column.as_it_is is None or not {column.as_it_is, _NULL}.issuperset(map(type, values)):
+                transposed[index] = _converted(table, column, rows, values)
+                changed = True
+        return list(zip(*transposed, strict=True)) if changed else rows
 
     return convert
+
+
+def _check(table: str, columns: Sequence[Column]) -> Callable[[list[Row]], None] | None:
+    """A function that raises ConnectError for rows with a value that is not of its column's type."""
+    checks = [
+        (index, column, frozenset({_PYTHON_TYPES[column.schema.type], _NULL}))
+        for index, column in enumerate(columns)
+        if column.convert is None and column.schema.type in _PYTHON_TYPES
+    ]
+    if not checks:
+        return None
+    fields: list[Any] = [Any] * len(columns)
+    inspected = []
+    for index, column, expected in checks:
+        if kind := _CHECKED_BY_MSGSPEC.get(column.schema.type):
+            fields[index] = kind | None
+        else:
+            inspected.append((index, column, expected))
+    row_type: Any = list[tuple[tuple(fields)]]  # type: ignore[misc]
+
+    def check(rows: list[Row]) -> None:
+        try:
+            msgspec.convert(rows, row_type)
+        except msgspec.ValidationError:
+            _refuse(table, checks, rows)
+        if inspected:
+            _refuse(table, inspected, rows)
+
+    return check
+
+
+def _refuse(table: str, checks: Sequence[tuple[int, Column, frozenset[type]]], rows: list[Row]) -> None:
+    """Raise for the first value that is not as expected, if there is one."""
+    for index, column, expected in checks:
+        if expected.issuperset({type(row[index]) for row in rows}):
+            continue
+        row = next(row for row in rows if type(row[index]) not in expected)
+        raise ConnectError(
+            f"{_place(table, column, row)}: the column is {column.declared or column.schema.type.value} and the row "
+            f"holds {row[index]!r:.60}; correct the row, or read the table with a `query` that casts the column"
+        )
 
 
 def _converted(table: str, column: Column, rows: list[Row], values: Sequence[Any]) -> list[Any]:
@@ -70,16 +112,6 @@ def _converted(table: str, column: Column, rows: list[Row], values: Sequence[Any
             except (ValueError, TypeError, ArithmeticError) as error:
                 raise ConnectError(f"{_place(table, column, row)}: {error}") from error
         raise
-
-
-def _refuse(table: str, column: Column, expected: frozenset[type], rows: list[Row], values: Sequence[Any]) -> None:
-    for row, value in zip(rows, values, strict=True):
-        if type(value) not in expected:
-            raise ConnectError(
-                f"{_place(table, column, row)}: the column is {column.declared or column.schema.type.value} and "
-                f"the row holds "
-                f"{value!r:.60}; correct the row, or read the table with a `query` that casts the column"
-            )
 
 
 def _place(table: str, column: Column, row: Row) -> str:

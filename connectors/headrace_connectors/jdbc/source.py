@@ -6,9 +6,7 @@ tables in turn: it runs a statement to its end, batch by batch, and comes back t
 
 from __future__ import annotations
 
-import difflib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +20,10 @@ from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.offsets import QUERY_PARTITION, Position, older_partitions, table_partition
+from headrace_connectors.jdbc.tables import chosen, groups, is_named, missing, refuse_ambiguous
 
 if TYPE_CHECKING:
+    from headrace_connectors.jdbc.dialects import Dialect
     from headrace_connectors.jdbc.reader import TableReader
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-def _dialect(config: JdbcSourceConfig) -> Any:
+def _dialect(config: JdbcSourceConfig) -> Dialect:
     from headrace_connectors.jdbc.databases import dialect_for  # SQLAlchemy is loaded where a database is opened
 
     return dialect_for(url.parse(config.connection_url), config)
@@ -54,7 +54,7 @@ class JdbcSourceTask(SourceTask):
 
         self._config = config
         self._dialect = _dialect(config)
-        self._connection = _attempt(config, self._dialect.connect, self._stopping)
+        self._connection = _attempt(config, self._dialect, self._dialect.connect, self._stopping)
         sources = [
             Source(table, config.topic_prefix + table.rsplit(".", 1)[-1], table_partition(table))
             for table in config.tables
@@ -80,7 +80,7 @@ class JdbcSourceTask(SourceTask):
             batch = self._next_batch()
         except self._dialect.driver_error as error:
             if not self._dialect.is_transient(error):
-                raise ConnectError(f"the database refuses the query: {error}") from error
+                raise ConnectError(f"the database refuses the query: {self._dialect.reason(error)}") from error
             self._reconnect(error)
             return None
         self._failures = 0
@@ -148,20 +148,37 @@ class JdbcSourceConnector(SourceConnector):
         self._dialect = _dialect(config)
         if config.sql:
             return
-        self._tables = _attempt(config, self._list_tables, self._stopping)
-        _refuse_ambiguous(self._tables)
+        self._tables = _attempt(config, self._dialect, self._list_tables, self._stopping)
+        refuse_ambiguous(self._tables)
         logger.info("reading %d tables: %s", len(self._tables), ", ".join(self._tables) or "none yet")
         self._monitor = threading.Thread(target=self._watch, name="jdbc-table-monitor", daemon=True)
         self._monitor.start()
 
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        try:
+            kind = url.parse(props.get("connection.url", "")).kind
+        except ConfigError:
+            return ()
+        package = __package__ or ""
+        return (
+            __name__,
+            f"{package}.reader",
+            f"{package}.inspection",
+            f"{package}.{kind}",
+            f"sqlalchemy.dialects.{kind}",
+        )
+
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         if self._config.sql:
             return [dict(self._config.originals)]
-        groups = _groups(self._tables, max_tasks)
-        return [{**self._config.originals, "tables": ",".join(group), "tables.fetched": "true"} for group in groups]
+        return [
+            {**self._config.originals, "tables": ",".join(group), "tables.fetched": "true"}
+            for group in groups(self._tables, max_tasks)
+        ]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Look into the database: a driver or file that is missing, tables that are not there."""
+        """Look into the database: a driver or file that is missing, tables and cursor columns that are not there."""
         if any(value.errors for value in values.values()):
             return
         config = JdbcSourceConfig.parse(props)
@@ -170,17 +187,11 @@ class JdbcSourceConnector(SourceConnector):
         except ConfigError as error:
             values[error.key].errors.append(str(error))
             return
-        if not config.table_whitelist:
-            return
-        try:
-            existing = self._dialect.table_names()
-        except _database_errors(self._dialect) as error:
-            reason = str(getattr(error, "orig", None) or error).partition("\n")[0]  # the driver's own words
-            logger.warning("the database does not answer yet (%s): its tables are not checked", reason)
-            return
-        for name in config.table_whitelist:
-            if not any(_names(name, table) for table in existing):
-                values["table.whitelist"].errors.append(_missing(name, existing))
+        if config.table_whitelist:
+            from headrace_connectors.jdbc.inspection import faults
+
+            for key, message in faults(config, self._dialect, time.monotonic):
+                values[key].errors.append(message)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -189,18 +200,17 @@ class JdbcSourceConnector(SourceConnector):
 
     def _list_tables(self) -> list[str]:
         existing = self._dialect.table_names()
-        chosen = _chosen(self._config, existing)
         for name in self._config.table_whitelist:
-            if not any(_names(name, table) for table in existing):
-                logger.error("%s; it will be read once it is there", _missing(name, existing))
-        return chosen
+            if not any(is_named(name, table) for table in existing):
+                logger.error("%s; it will be read once it is there", missing(name, existing))
+        return chosen(self._config, existing)
 
     def _watch(self) -> None:
         """Ask for new task configurations whenever the list of tables changes."""
         while not self._stopping.wait(self._config.table_poll_interval_ms / 1000):
             try:
-                tables = _chosen(self._config, self._dialect.table_names())
-            except _database_errors(self._dialect) as error:
+                tables = chosen(self._config, self._dialect.table_names())
+            except self._dialect.driver_error as error:
                 logger.warning("could not list the tables, the present list stays: %s", error)
                 continue
             if tables != self._tables:
@@ -209,84 +219,18 @@ class JdbcSourceConnector(SourceConnector):
                 self.context.request_task_reconfiguration()
 
 
-def _attempt(config: JdbcSourceConfig, action: Callable[[], _T], stopping: threading.Event) -> _T:
+def _attempt(config: JdbcSourceConfig, dialect: Dialect, action: Callable[[], _T], stopping: threading.Event) -> _T:
     """Do what needs a connection, `connection.attempts` times at most. Raises ConnectError with the last reason."""
-    from sqlalchemy.exc import DBAPIError
-
-    driver_errors = _driver_errors(url.parse(config.connection_url).kind)
-    failures: tuple[type[Exception], ...] = (DBAPIError, OSError, *driver_errors)
     for attempt in range(1, config.connection_attempts + 1):
         try:
             return action()
-        except failures as error:
+        except (dialect.driver_error, OSError) as error:
             if attempt == config.connection_attempts or stopping.is_set():
                 raise ConnectError(
-                    f"cannot connect to {config.connection_url} ({attempt} attempts): {error}"
+                    f"cannot connect to {url.shown(config.connection_url)} ({attempt} attempts): {error}"
                 ) from error
             logger.warning(
                 "attempt %d to connect failed, next in %d ms: %s", attempt, config.connection_backoff_ms, error
             )
             stopping.wait(config.connection_backoff_ms / 1000)
     raise AssertionError("connection.attempts is at least 1")
-
-
-def _database_errors(dialect: Any) -> tuple[type[Exception], ...]:
-    from sqlalchemy.exc import DBAPIError
-
-    errors: tuple[type[Exception], ...] = (DBAPIError, *dialect.transient_errors)
-    return errors
-
-
-def _driver_errors(kind: str) -> tuple[type[Exception], ...]:
-    if kind == "sqlite":
-        import sqlite3
-
-        return (sqlite3.Error,)
-    import psycopg
-
-    return (psycopg.Error,)
-
-
-def _chosen(config: JdbcSourceConfig, existing: Sequence[str]) -> list[str]:
-    """The tables that the configuration selects."""
-    tables = [table for table in existing if not any(_names(name, table) for name in config.table_blacklist)]
-    if config.table_whitelist:
-        tables = [table for table in tables if any(_names(name, table) for name in config.table_whitelist)]
-    if config.table_include_list:
-        tables = [table for table in tables if any(re.fullmatch(item, table) for item in config.table_include_list)]
-    return [table for table in tables if not any(re.fullmatch(item, table) for item in config.table_exclude_list)]
-
-
-def _names(name: str, table: str) -> bool:
-    """Whether a name from a list means that qualified table: exact, or by its last parts."""
-    return table == name or table.endswith("." + name)
-
-
-def _missing(name: str, existing: Sequence[str]) -> str:
-    short = [table.rsplit(".", 1)[-1] for table in existing]
-    near = difflib.get_close_matches(name, [*existing, *short], n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(existing[:20]) or 'none'}"
-    return f"table {name} does not exist in the database{hint}"
-
-
-def _refuse_ambiguous(tables: Sequence[str]) -> None:
-    short: dict[str, str] = {}
-    for table in tables:
-        name = table.rsplit(".", 1)[-1]
-        if name in short:
-            raise ConnectError(
-                f"tables {short[name]} and {table} would share a topic: "
-                "choose one in table.whitelist or by schema.pattern"
-            )
-        short[name] = table
-
-
-def _groups(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
-    """Contiguous groups, as even as can be; the first ones take what is left over."""
-    count = min(len(tables), max_tasks)
-    groups, start = [], 0
-    for index in range(count):
-        size = len(tables) // count + (index < len(tables) % count)
-        groups.append(list(tables[start : start + size]))
-        start += size
-    return groups

@@ -1,7 +1,8 @@
 """SQLite: the standard library's driver. Values are held against their columns' types here, because SQLite does not.
 
 Integers and floating-point numbers are 64 bits wide whatever a column's declaration says: INT64, FLOAT64. Timestamps
-are text (ISO 8601) or milliseconds since the epoch, as a column's first row has; whole milliseconds are compared.
+are text (ISO 8601) or milliseconds since the epoch; SQLite's own functions round them to milliseconds, so that a
+function of ours orders and compares them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from sqlalchemy.types import Boolean, Date, Float, Integer, LargeBinary, NullTyp
 from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import FLOAT64_SCHEMA, INT64_SCHEMA, Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, engine_for
-from headrace_connectors.jdbc.types import Column, base_schema, to_decimal
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, Rows, driver_errors, engine_for
+from headrace_connectors.jdbc.sqlite_json import JsonRows, row_type
+from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.types import Column, base_schema, microseconds, to_decimal, to_whole_number
+from headrace_connectors.jdbc.url import JdbcUrl
 
 _TYPES_OF_VALUES: Mapping[str, TypeEngine[Any]] = {"integer": Integer(), "real": Float(), "blob": LargeBinary()}
-_MILLISECOND = dt.timedelta(milliseconds=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BUSY_TIMEOUT_S = 10.0
+_FUNCTION = "headrace_microseconds"
 # The driver raises OperationalError for wrong SQL too: the primary result code tells what may pass by itself.
 _PRIMARY_CODE = 0xFF
 _PASSING_CODES = frozenset(
@@ -45,7 +50,6 @@ class SqliteDialect(Dialect):
     """One SQLite database file."""
 
     mark = "?"
-    checked_rows = True
     driver_error = sqlite3.Error
     transient_errors = (sqlite3.OperationalError,)
 
@@ -59,6 +63,11 @@ class SqliteDialect(Dialect):
             address, connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_S, "detect_types": 0}
         )
 
+    def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
+        super().__init__(url, config)
+        self._without_json: set[str] = set()
+        self._no_timestamp: Any = None
+
     def is_transient(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return super().is_transient(error) and code & _PRIMARY_CODE in _PASSING_CODES
@@ -67,14 +76,25 @@ class SqliteDialect(Dialect):
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()
         return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
-    def rows(self, connection: Connection, sql: str, parameters: tuple[Any, ...], fetch_size: int) -> Any:
-        cursor = connection.cursor()
-        cursor.arraysize = fetch_size
-        return cursor.execute(sql, parameters)
+    def select_list(self, columns: Sequence[Column], table: str) -> str:
+        names = super().select_list(columns, table)
+        return names if self._json_type(columns, table) is None else f"json_array({names})"
+
+    def _json_type(self, columns: Sequence[Column], table: str) -> Any:
+        return row_type(columns) if table and table not in self._without_json else None
+
+    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
+        json_type = self._json_type(columns, table)
+        if json_type is None:
+            return Rows(connection.execute(statement.sql, statement.parameters), typed=False)
+        return Rows(JsonRows(connection, statement, json_type, self.is_transient), typed=True)
+
+    def read_plainly(self, table: str) -> None:
+        self._without_json.add(table)
 
     def query_columns(self, sql: str) -> list[Column]:
         # A temporary view knows the declared types of the columns that a query passes through.
-        with self.engine.connect() as connection:
+        with driver_errors(), self.engine.connect() as connection:
             connection.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
             described = sqlalchemy.inspect(connection).get_columns("headrace_query")
             typed = [
@@ -120,7 +140,7 @@ class SqliteDialect(Dialect):
         if isinstance(type_, Numeric) and schema is not None:
             if schema.type is Type.BYTES:
                 return to_decimal(scale_of(schema))
-            return float if schema.type is Type.FLOAT64 else int
+            return float if schema.type is Type.FLOAT64 else to_whole_number
         if schema is not None and schema.type is Type.BYTES:
             return lambda value: value if isinstance(value, bytes) else str(value).encode()
         return None
@@ -128,21 +148,32 @@ class SqliteDialect(Dialect):
     def to_instant(self, value: Any) -> dt.datetime:
         return _to_instant(value, self.zone)
 
-    def ordering(self, connection: Connection, source: str, column: Column) -> Ordering:
-        name = self.quote(column.name)
-        row = connection.execute(f"SELECT typeof({name}) FROM {source} WHERE {name} IS NOT NULL LIMIT 1").fetchone()
-        if row is not None and row[0] in ("integer", "real"):
-            return Ordering(name, lambda instant: (instant - _EPOCH) // _MILLISECOND)
-        # Text comes in many shapes (with T, without a fraction): both sides are brought to one, in milliseconds.
-        return Ordering(f"strftime('%Y-%m-%d %H:%M:%f', {name})", self._local_text)
+    def holds_timestamps(self, column: Column) -> bool:
+        return True  # SQLite has no type for them, and stores any value in any column
 
-    def _local_text(self, instant: dt.datetime) -> str:
-        local = instant.astimezone(self.zone).replace(tzinfo=None)
-        return local.isoformat(sep=" ", timespec="milliseconds")
+    def ordering(self, column: Column) -> Ordering:
+        return Ordering(f"{_FUNCTION}({self.quote(column.name)})", microseconds)
+
+    def connect(self) -> Connection:
+        connection = super().connect()
+        connection.create_function(_FUNCTION, 1, self._microseconds, deterministic=True)
+        return connection
+
+    def _microseconds(self, value: Any) -> int | None:
+        try:
+            return None if value is None else microseconds(self.to_instant(value))
+        except (ValueError, TypeError, OverflowError):
+            self._no_timestamp = value  # SQLite tells only that something was raised
+            raise
+
+    def reason(self, error: Exception) -> str:
+        if self._no_timestamp is None:
+            return super().reason(error)
+        return f"{self._no_timestamp!r:.60} is no timestamp: these are ISO 8601 texts, or milliseconds since the epoch"
 
 
 def _to_instant(value: Any, zone: dt.tzinfo) -> dt.datetime:
-    """Whole milliseconds, which is what SQLite's own functions compare."""
+    """ISO 8601 text, or milliseconds since the epoch."""
     if isinstance(value, (int, float)):
         return _EPOCH + dt.timedelta(milliseconds=int(value))
     instant = dt.datetime.fromisoformat(value)

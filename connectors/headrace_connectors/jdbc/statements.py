@@ -8,7 +8,7 @@
 | timestamp+incrementing | ts < end and ((ts = ? and id > ?) or ts > ?) | ts, id |
 
 `ts` is COALESCE over the timestamp columns. A bound that is not known yet is left out: the first query reads
-everything.
+everything. Rows whose incrementing column is NULL have no place in the order and are left out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Cursor:
     incrementing: str | None
     timestamps: tuple[str, ...]
     bind_timestamp: Callable[[dt.datetime], Any]
+    incrementing_nullable: bool = False
 
     @property
     def timestamp(self) -> str | None:
@@ -65,6 +66,8 @@ def _conditions(cursor: Cursor, position: Position, end: dt.datetime | None, mar
     conditions: list[str] = []
     parameters: list[Any] = []
     timestamp, incrementing = cursor.timestamp, cursor.incrementing
+    if incrementing is not None and cursor.incrementing_nullable:
+        conditions.append(f"{incrementing} IS NOT NULL")
     if timestamp is not None and end is not None:
         conditions.append(f"{timestamp} < {mark}")
         parameters.append(cursor.bind_timestamp(end))

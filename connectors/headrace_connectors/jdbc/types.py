@@ -61,15 +61,24 @@ _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as a record's field: its schema, and how the driver's value becomes the field's (None: as it is)."""
+    """A column as a record's field: its schema, and how the driver's value becomes the field's (None: as it is).
+    `binary`: the driver makes the same value of the database's binary form as of its text.
+    """
 
     name: str
     schema: Schema
     convert: Convert | None = None
     is_timestamp: bool = False
+    is_zoned: bool = False
     is_autoincrement: bool = False
     nullable: bool = True
+    binary: bool = False
     declared: str = field(default="", compare=False)
+
+    @property
+    def as_it_is(self) -> type | None:
+        """The type whose values need no conversion, where the conversion is a type: float(a float) is that float."""
+        return self.convert if isinstance(self.convert, type) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +143,20 @@ def to_decimal(scale: int) -> Convert:
 
     def convert(value: Any) -> Decimal:
         try:
-            return Decimal(str(value)).quantize(exponent, context=_EXACT)
+            exact = value if type(value) is Decimal else Decimal(str(value))
+            return exact.quantize(exponent, context=_EXACT)
         except DecimalException:
             raise ValueError(f"{value} does not fit a decimal with {scale} digits after the point") from None
 
     return convert
+
+
+def to_whole_number(value: Any) -> int:
+    """A number of any Python type as an integer. Raises ValueError when digits would be lost."""
+    whole = int(value)
+    if whole != value:
+        raise ValueError(f"{value} is no whole number")
+    return whole
 
 
 def timestamp_schema(granularity: str) -> Schema:

@@ -35,16 +35,23 @@ def parse(url: str) -> JdbcUrl:
     match = re.fullmatch(r"jdbc:([A-Za-z0-9]+):(.*)", url.strip(), re.DOTALL)
     if match is None:
         raise ConfigError(
-            "connection.url", url, "must look like jdbc:sqlite:/path/to/file or jdbc:postgresql://host:5432/database"
+            "connection.url",
+            shown(url),
+            "must look like jdbc:sqlite:/path/to/file or jdbc:postgresql://host:5432/database",
         )
     kind, rest = match[1].lower(), match[2]
     if kind == "sqlite":
         return _file_url(url, rest)
     if kind not in SUPPORTED:
         raise ConfigError(
-            "connection.url", url, f"no driver for jdbc:{kind}: this version reads {' and '.join(SUPPORTED)}"
+            "connection.url", shown(url), f"no driver for jdbc:{kind}: this version reads {' and '.join(SUPPORTED)}"
         )
     return _network_url(url, kind, rest)
+
+
+def shown(url: str) -> str:
+    """A URL for people to read: without the passwords that it may hold."""
+    return re.sub(r"(?i)((?:password|pwd)=)[^&;]*", r"\1****", url)
 
 
 def check(url: str) -> None:
@@ -58,7 +65,7 @@ def check(url: str) -> None:
 def _file_url(url: str, rest: str) -> JdbcUrl:
     path, _, query = rest.removeprefix("file:").partition("?")
     if not path:
-        raise ConfigError("connection.url", url, "names no database file: jdbc:sqlite:/path/to/file")
+        raise ConfigError("connection.url", shown(url), "names no database file: jdbc:sqlite:/path/to/file")
     return JdbcUrl("sqlite", path, properties=dict(parse_qsl(query)))
 
 
@@ -67,7 +74,7 @@ def _network_url(url: str, kind: str, rest: str) -> JdbcUrl:
     if match is None:  # jdbc:postgresql:database is the local server
         if rest and "/" not in rest:
             return JdbcUrl(kind, unquote(rest), host="localhost")
-        raise ConfigError("connection.url", url, f"must look like jdbc:{kind}://host:port/database")
+        raise ConfigError("connection.url", shown(url), f"must look like jdbc:{kind}://host:port/database")
     port = int(match["port"]) if match["port"] else None
     return JdbcUrl(
         kind,

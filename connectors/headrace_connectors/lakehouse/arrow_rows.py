@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,14 +75,27 @@ class TopicRows:
             return self
         return self.filter(pc.invert(pc.is_in(pa.array(range(len(self))), pa.array(rows))))
 
+    def refused(self, schema_ids: Iterable[int]) -> list[int]:
+        """Return the rows whose schema has one of these ids."""
+        mask = pc.is_in(self.kafka["schema_id"], pa.array(list(schema_ids), pa.int64()))
+        rows: list[int] = pc.indices_nonzero(mask).to_pylist()
+        return rows
+
     def from_offsets(self, next_offsets: Mapping[TopicPartition, int]) -> TopicRows:
         """Return the rows at or after each partition's next offset: those that a table has not."""
+        return self._without_partly(next_offsets, pc.less)
+
+    def before_offsets(self, ends: Mapping[TopicPartition, int]) -> TopicRows:
+        """Return the rows before each partition's end, where it has one."""
+        return self._without_partly(ends, pc.greater_equal)
+
+    def _without_partly(self, offsets: Mapping[TopicPartition, int], compare: Callable[[Any, int], Any]) -> TopicRows:
         rows = self
-        for partition in pc.unique(self.kafka["partition"]).to_pylist():
-            next_offset = next_offsets.get((self.topic, partition), 0)
-            old = pc.and_(pc.equal(rows.kafka["partition"], partition), pc.less(rows.kafka["offset"], next_offset))
-            if pc.any(old).as_py():
-                rows = rows.filter(pc.invert(old))
+        for (topic, partition), offset in offsets.items():
+            if topic == self.topic:
+                outside = pc.and_(pc.equal(rows.kafka["partition"], partition), compare(rows.kafka["offset"], offset))
+                if pc.any(outside).as_py():
+                    rows = rows.filter(pc.invert(outside))
         return rows
 
     def to_table(self, columns: pa.Schema | None, *, metadata: bool) -> pa.Table | None:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.api.errors import DataError
 from headrace_connectors.lakehouse.column_types import ColumnType
 from headrace_connectors.lakehouse.layouts import Layout, Place
+from headrace_connectors.lakehouse.ranges import TopicPartition
 
 OUT_OF_RANGE = "\x1f"
 """Begins the text of a value that was read but does not fit its column; no JSON begins so."""
@@ -34,17 +35,41 @@ _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "time": 32, "
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that is no row, and why."""
+    """A record that is no row, and why; `of_other_columns` when its schema is sound and its table has another."""
 
     place: Place
     reason: str
+    of_other_columns: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
 
 
+class StoppingRecordError(DataError):
+    """A record that ends the task once all before it is loaded: `ends` has the first bad offset of each partition."""
+
+    def __init__(self, bad: Sequence[BadRecord]) -> None:
+        first = bad[0]
+        self.ends: dict[TopicPartition, int] = {}
+        for record in bad:
+            self.ends.setdefault((record.place.topic, record.place.partition), record.place.offset)
+        more = f" (and {len(bad) - 1} more records of this batch)" if len(bad) > 1 else ""
+        super().__init__(f"{first}{more}; all records before it are loaded. {_WAY_ON[first.of_other_columns]}")
+
+
+_SKIP = (
+    "errors.tolerance=all skips such records, and errors.deadletterqueue.topic.name=<topic> keeps them in a topic as"
+    " they are"
+)
+_WAY_ON = {
+    False: f"{_SKIP}.",
+    True: f"To go on, give the table the new columns and restart; or {_SKIP}, which a second connector can load into a"
+    " table of its own (the connector's README shows both).",
+}
+
+
 class BadRecords:
-    """Applies `errors.tolerance`: fail on the first, or skip, count, log and hand over to the dead letter queue."""
+    """Applies `errors.tolerance`: stop at the first, or skip, count, log and hand over to the dead letter queue."""
 
     def __init__(
         self, *, tolerate: bool, log: bool, dead_letters: Callable[[Sequence[BadRecord]], None] | None = None
@@ -54,14 +79,13 @@ class BadRecords:
         self._dead_letters = dead_letters
         self.skipped = 0
 
-    def handle(self, bad: Sequence[BadRecord]) -> None:
-        """Return when the records may be skipped; raises DataError naming the first unless errors are tolerated."""
+    def handle(self, bad: Sequence[BadRecord]) -> StoppingRecordError | None:
+        """Return None when the records may be skipped, else the error to raise once what precedes them is loaded."""
         if not bad:
-            return
+            return None
         ordered = sorted(bad, key=lambda record: (record.place.topic, record.place.partition, record.place.offset))
         if not self._tolerate:
-            more = f" (and {len(ordered) - 1} more records of this batch)" if len(ordered) > 1 else ""
-            raise DataError(f"{ordered[0]}{more}; errors.tolerance=all skips such records")
+            return StoppingRecordError(ordered)
         if self._dead_letters is not None:
             self._dead_letters(ordered)
         self.skipped += len(ordered)
@@ -74,6 +98,7 @@ class BadRecords:
         if self._log:
             for record in ordered[:_LOGGED_MAX]:
                 _log.error("Bad record skipped: %s", record)
+        return None
 
 
 def diagnose(text: str, layout: Layout, *, decimals_numeric: bool) -> str:

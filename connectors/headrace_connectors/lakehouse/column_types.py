@@ -8,8 +8,8 @@ JSON), and the text a person reads in an error (`str(type)`, Spark's DDL words).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 PRECISION_MAX = 38
@@ -188,26 +188,55 @@ def check_names(names: Iterable[str], path: str) -> None:
         raise SchemaError(f"{path}: a struct without fields has no columns")
 
 
-def differences(old: tuple[Column, ...], new: tuple[Column, ...], path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (field, old type, new type) for every column that differs; order and nullability do not count."""
-    before = {column.name: column.type for column in old}
-    after = {column.name: column.type for column in new}
-    for name in [*before, *(name for name in after if name not in before)]:
-        left, right = before.get(name), after.get(name)
-        if left is not None and right is not None and left.kind == right.kind == "struct":
-            yield from differences(left.fields, right.fields, f"{path}{name}.")
-        elif str(left) != str(right):
-            yield f"{path}{name}", str(left or "absent"), str(right or "absent")
-
-
-def defaults_of(columns: tuple[Column, ...], path: str = "") -> dict[str, str]:
-    """Return {field: default} of every field that has one, nested structs included."""
-    found = {}
+def leaf_types(columns: Iterable[Column], path: str = "") -> dict[str, str]:
+    """Return {path: type} of every column; a struct counts by its fields. Order and nullability are left out."""
+    leaves = {}
     for column in columns:
-        if column.default is not None:
-            found[path + column.name] = column.default
-        found.update(defaults_of(column.type.fields, f"{path}{column.name}."))
-    return found
+        name = path + quoted(column.name)
+        if column.type.fields:
+            leaves.update(leaf_types(column.type.fields, f"{name}."))
+        else:
+            leaves[name] = str(column.type)
+    return leaves
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Say how one table's leaf types become another's: `column n: int -> string`, `column z added (int)`."""
+    found = []
+    for name, type_ in before.items():
+        if name not in after:
+            found.append(f"column {name} removed ({type_})")
+        elif after[name] != type_:
+            found.append(f"column {name}: {type_} -> {after[name]}")
+    return found + [f"column {name} added ({type_})" for name, type_ in after.items() if name not in before]
+
+
+def with_defaults_of(columns: Iterable[Column], other: Iterable[Column]) -> tuple[Column, ...]:
+    """Return the columns, in their order, with the defaults of other columns of the same names and types."""
+    by_name = {column.name: column for column in other}
+    return tuple(
+        replace(
+            column, default=by_name[column.name].default, type=_with_defaults_of(column.type, by_name[column.name].type)
+        )
+        for column in columns
+    )
+
+
+def _with_defaults_of(type_: ColumnType, other: ColumnType) -> ColumnType:
+    element = type_.element
+    if element is not None and other.element is not None:
+        element = _with_defaults_of(element, other.element)
+    return replace(type_, fields=with_defaults_of(type_.fields, other.fields), element=element)
+
+
+def without_defaults(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Return the columns without any default, nested ones included."""
+    return tuple(replace(column, default=None, type=_without_defaults(column.type)) for column in columns)
+
+
+def _without_defaults(type_: ColumnType) -> ColumnType:
+    element = _without_defaults(type_.element) if type_.element is not None else None
+    return replace(type_, fields=without_defaults(type_.fields), element=element)
 
 
 # --- towards Spark --------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from headrace_connectors.lakehouse.arrow_rows import BAD
 from headrace_connectors.lakehouse.bad_records import OUT_OF_RANGE
 from headrace_connectors.lakehouse.column_types import Column, ColumnType, is_plain, struct_json, wire_type
-from headrace_connectors.lakehouse.layouts import Layout
+from headrace_connectors.lakehouse.layouts import Layout, Variant
 
 KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "schema_id", "schema", "error")
 
@@ -28,52 +28,65 @@ _MILLISECONDS_MAX = (2**63 - 1) // 1000  # a Spark timestamp counts microseconds
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Topics whose payloads are read alike."""
+    """Topics whose payloads are read alike: into the same columns, by each variant's own defaults."""
 
     name: str
-    layout: Layout
+    variants: tuple[Variant, ...]
     topics: tuple[str, ...]
-    schema_ids: tuple[int, ...]
     decimals_numeric: bool
+
+    def parsed_names(self) -> list[str]:
+        """The names of the parsed payloads, one for each variant."""
+        return [f"{self.name}_{number}" for number in range(len(self.variants))]
 
 
 def select_groups(rows: DataFrame, groups: Sequence[Group]) -> DataFrame:
     """Return the Kafka columns and one struct column per group."""
     kafka = [F.col(name) for name in KAFKA_COLUMNS]
     # Two selects: the parsed struct is computed once and its fields are taken from it, not parsed once per field.
-    parsed = rows.select(*kafka, *(_parsed(group).alias(group.name) for group in groups))
-    return parsed.select(*kafka, *(_typed_group(group).alias(group.name) for group in groups))
+    parsed = [
+        _parsed(group, variant).alias(name)
+        for group in groups
+        for name, variant in zip(group.parsed_names(), group.variants, strict=True)
+    ]
+    return rows.select(*kafka, *parsed).select(*kafka, *(_typed_group(group).alias(group.name) for group in groups))
 
 
-def _parsed(group: Group) -> SparkColumn:
+def _parsed(group: Group, variant: Variant) -> SparkColumn:
+    layout = variant.layout
     payload = F.col("payload")
     condition = payload.isNotNull() & F.col("topic").isin(list(group.topics))
-    if group.layout.encoded:
-        condition = condition & F.col("schema_id").isin(list(group.schema_ids))
-    if group.layout.text:
+    if layout.encoded:
+        condition = condition & F.col("schema_id").isin(sorted(variant.schema_ids))
+    if layout.text:
         return F.when(condition, F.struct(F.lit(None).cast("string").alias(BAD), payload.alias("value")))
-    if group.layout.wrapped:
+    if layout.wrapped:
         payload = F.concat(F.lit('{"value":'), payload, F.lit("}"))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
-    return F.when(condition, F.from_json(payload, _wire_struct(group), options))
+    return F.when(condition, F.from_json(payload, _wire_struct(layout, group.decimals_numeric), options))
 
 
-def _wire_struct(group: Group) -> StructType:
-    encoded = group.layout.encoded
+def _wire_struct(layout: Layout, numeric: bool) -> StructType:
     fields = [
-        (column.name, wire_type(column.type, encoded=encoded, decimals_numeric=group.decimals_numeric))
-        for column in group.layout.columns
+        (column.name, wire_type(column.type, encoded=layout.encoded, decimals_numeric=numeric))
+        for column in layout.columns
     ]
     return StructType.fromJson(struct_json([(BAD, "string"), *fields]))
 
 
 def _typed_group(group: Group) -> SparkColumn:
-    struct = F.col(group.name)
-    layout = group.layout
+    typed = [
+        _typed_variant(F.col(name), variant.layout, group.decimals_numeric)
+        for name, variant in zip(group.parsed_names(), group.variants, strict=True)
+    ]
+    return F.coalesce(*typed) if len(typed) > 1 else typed[0]
+
+
+def _typed_variant(struct: SparkColumn, layout: Layout, numeric: bool) -> SparkColumn:
     if not layout.encoded or all(column.default is None and is_plain(column.type) for column in layout.columns):
         return struct
-    fields = [_typed_field(struct, column, group.decimals_numeric).alias(column.name) for column in layout.columns]
-    bad = [struct.getField(BAD), *_out_of_range(struct, layout.columns, group.decimals_numeric)]
+    fields = [_typed_field(struct, column, numeric).alias(column.name) for column in layout.columns]
+    bad = [struct.getField(BAD), *_out_of_range(struct, layout.columns, numeric)]
     return F.when(struct.isNotNull(), F.struct(F.coalesce(*bad).alias(BAD), *fields))
 
 

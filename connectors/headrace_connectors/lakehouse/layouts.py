@@ -1,8 +1,8 @@
 """What each topic's records look like: which columns they have and how their payload is read. Pure.
 
-A topic's layout is learned from its first record with a schema (or declared), and holds for the life of the task. A
-record with another schema text of the same columns is accepted; one with other columns stops the task until tables can
-change their columns.
+A topic's layout is learned from its first record with a schema whose columns are those of the topic's table (or it is
+declared). The table knows best: where it exists its columns count, whatever record comes first. Another schema text of
+the same columns is a variant with defaults of its own; one of other columns is refused, and so are its records.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from headrace.api.errors import ConnectError
@@ -18,18 +19,17 @@ from headrace_connectors.lakehouse.column_types import (
     Column,
     ColumnType,
     SchemaError,
-    defaults_of,
-    differences,
+    changes,
+    leaf_types,
     parse_schema,
     table_columns,
+    with_defaults_of,
+    without_defaults,
 )
 from headrace_connectors.lakehouse.envelope import schema_id_of
 
+_CHANGES_SHOWN = 8
 METADATA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
-
-
-class SchemaChangedError(ConnectError):
-    """A record's schema has other columns than the topic's records before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,32 @@ class Place:
         return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Records that are read with one layout: those whose schema has one of these ids (none where there are no ids)."""
+
+    layout: Layout
+    schema_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why records of a schema cannot become rows; `other_columns`: they could, in another table."""
+
+    reason: str
+    other_columns: bool
+
+
+class _OtherColumnsError(SchemaError):
+    """The schema is sound, and its columns are not the table's."""
+
+
 @dataclass(slots=True)
 class _Learned:
+    """`schema_ids` by what a variant may have of its own: the columns' defaults, and whether it is wrapped."""
+
     layout: Layout
-    schema_ids: set[int]
-    place: Place
+    schema_ids: dict[tuple[tuple[Column, ...], bool], set[int]] = field(default_factory=dict)
     required: dict[int, frozenset[str]] = field(default_factory=dict)
 
 
@@ -76,6 +97,7 @@ class Layouts:
     def __init__(
         self,
         *,
+        root: Path,
         value: str,
         declared: Mapping[str, tuple[Column, ...]],
         declared_default: tuple[Column, ...] | None,
@@ -83,6 +105,7 @@ class Layouts:
         replace_null_with_default: bool,
         decimals_numeric: bool,
     ) -> None:
+        self._root = root
         self._value = value
         self._declared = declared
         self._declared_default = declared_default
@@ -90,6 +113,12 @@ class Layouts:
         self._defaults = replace_null_with_default
         self._decimals_numeric = decimals_numeric
         self._learned: dict[str, _Learned] = {}
+        self._refused: dict[str, dict[int, Refusal]] = {}
+        self._table_types: dict[str, Mapping[str, str]] = {}
+
+    def adopt(self, table: str, types: Mapping[str, str]) -> None:
+        """Take in the columns of a table that exists, as leaf types without the metadata columns."""
+        self._table_types[table] = types
 
     def find(self, topic: str, table: str) -> Layout | None:
         """Return a topic's layout, None while no record has shown it. Raises ConnectError when none is declared."""
@@ -106,13 +135,26 @@ class Layouts:
         learned = self._learned.get(topic)
         return learned.layout if learned is not None else None
 
-    def origin(self, topic: str) -> str:
-        """Say where a topic's layout comes from: its first record, or the declaration."""
-        return str(self._learned[topic].place) if topic in self._learned else f"topic {topic}"
+    def variants(self, topic: str, table: str) -> tuple[Variant, ...]:
+        """Return the layouts that a topic's records are read with; none while no record has shown one."""
+        layout = self.find(topic, table)
+        if layout is None:
+            return ()
+        if topic not in self._learned:
+            return (Variant(layout),)
+        return tuple(
+            Variant(replace(layout, columns=columns, wrapped=wrapped), frozenset(ids))
+            for (columns, wrapped), ids in self._learned[topic].schema_ids.items()
+        )
 
     def schema_ids(self, topic: str) -> frozenset[int]:
         """Return the ids of the schema texts that a topic's layout covers."""
-        return frozenset(self._learned[topic].schema_ids) if topic in self._learned else frozenset()
+        learned = self._learned.get(topic)
+        return frozenset[int]().union(*learned.schema_ids.values()) if learned is not None else frozenset()
+
+    def refused(self, topic: str) -> Mapping[int, Refusal]:
+        """Return the ids of the schema texts whose records cannot become rows of the topic's table, and why."""
+        return self._refused.get(topic, {})
 
     def required(self, topic: str) -> list[str]:
         """Return the top columns that are never null in records of one of the topic's schemas at least."""
@@ -123,31 +165,32 @@ class Layouts:
         """Return the top columns that are never null in records of that schema."""
         return self._learned[topic].required.get(schema_id, frozenset())
 
-    def learn(self, place: Place, schema: str, payload: str | None) -> None:
-        """Take in the schema of a record: a topic's first, or another one that has to fit it.
-
-        Raises SchemaChangedError, or SchemaError when no table can hold the schema.
-        """
+    def learn(self, topic: str, table: str, schema: str, payload: str | None) -> bool:
+        """Take in the schema of a record; False when it is refused, since its columns are not the table's."""
+        schema_id = schema_id_of(schema.encode())
         try:
             type_ = parse_schema(json.loads(schema))
             columns = table_columns(type_)
             self._check_clash(columns)
+            self._check_same(table, leaf_types(columns))
         except SchemaError as error:
-            raise ConnectError(f"{place}: {error}") from error
+            refusal = Refusal(str(error), isinstance(error, _OtherColumnsError))
+            self._refused.setdefault(topic, {})[schema_id] = refusal
+            return False
         if not self._defaults:
-            columns = tuple(map(_without_defaults, columns))
-        learned = self._learned.get(place.topic)
+            columns = without_defaults(columns)
+        wrapped = type_.kind != "struct"
+        learned = self._learned.get(topic)
         if learned is None:
             numeric = decimals_numeric(type_, payload)
-            layout = Layout(columns, encoded=True, wrapped=type_.kind != "struct", decimals_numeric=numeric)
-            learned = self._learned[place.topic] = _Learned(layout, set(), place)
-        else:
-            self._check_same(learned, columns, place)
-        schema_id = schema_id_of(schema.encode())
-        learned.schema_ids.add(schema_id)
+            layout = Layout(columns, encoded=True, wrapped=wrapped, decimals_numeric=numeric)
+            learned = self._learned[topic] = _Learned(layout)
+        variant = (with_defaults_of(learned.layout.columns, columns), wrapped)
+        learned.schema_ids.setdefault(variant, set()).add(schema_id)
         learned.required[schema_id] = frozenset(
             column.name for column in columns if not column.optional and column.default is None
         )
+        return True
 
     def learn_decimals(self, topic: str, payload: str) -> bool:
         """Look how a payload writes decimals when no record showed it before; tell whether that was news."""
@@ -176,29 +219,21 @@ class Layouts:
                     " lakehouse.metadata.columns=false"
                 )
 
-    @staticmethod
-    def _check_same(learned: _Learned, columns: tuple[Column, ...], place: Place) -> None:
-        changes = list(differences(learned.layout.columns, columns))
-        what = "type"
-        if not changes:
-            before, after = defaults_of(learned.layout.columns), defaults_of(columns)
-            names = sorted({*before, *after})
-            what = "default"
-            changes = [(n, before.get(n, "none"), after.get(n, "none")) for n in names if before.get(n) != after.get(n)]
-        if changes:
-            name, old, new = changes[0]
-            more = f" (and {len(changes) - 1} more changes)" if len(changes) > 1 else ""
-            raise SchemaChangedError(
-                f"{place}: the schema changed: the {what} of field {name} was {old} (since {learned.place})"
-                f" and is {new}{more}; a table keeps the columns of its first record: send records of the new form to a"
-                " topic of their own"
+    def _check_same(self, table: str, types: dict[str, str]) -> None:
+        """Refuse columns that are not the table's; a table that does not exist gets those of its first record."""
+        before = self._table_types.setdefault(table, types)
+        if not self._metadata_columns and before.keys() - types.keys() == set(METADATA_COLUMNS):
+            raise ConnectError(
+                f"table {self._root / table} has the metadata columns ({', '.join(METADATA_COLUMNS)}), which"
+                " lakehouse.metadata.columns=false leaves out: set it to true, or name another table"
+                " (lakehouse.table.name.format)"
             )
-
-
-def _without_defaults(column: Column) -> Column:
-    return replace(
-        column, default=None, type=replace(column.type, fields=tuple(map(_without_defaults, column.type.fields)))
-    )
+        found = changes(before, types)
+        if found:
+            raise _OtherColumnsError(
+                f"the record's columns are not those of table {self._root / table}: {', '.join(found[:_CHANGES_SHOWN])}"
+                + (f" and {len(found) - _CHANGES_SHOWN} more changes" if len(found) > _CHANGES_SHOWN else "")
+            )
 
 
 def decimals_numeric(type_: ColumnType, payload: str | None) -> bool | None:

@@ -15,10 +15,11 @@ from confluent_kafka import KafkaException
 
 from headrace.api.errors import ConnectError
 from headrace.api.task import SelfReadingSinkTaskContext
-from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecords
+from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecords, StoppingRecordError
 from headrace_connectors.lakehouse.client_config import librdkafka_config
 from headrace_connectors.lakehouse.config import ErrorHandling, LakehouseSinkConfig, ValueFormat
 from headrace_connectors.lakehouse.dead_letters import DeadLetters
+from headrace_connectors.lakehouse.faults import disk_full, is_disk_full
 from headrace_connectors.lakehouse.first_records import first_payloads
 from headrace_connectors.lakehouse.kafka_source import FORMAT, SPEC_OPTION, KafkaSource
 from headrace_connectors.lakehouse.layouts import Layouts
@@ -141,6 +142,8 @@ class LoadQuery:
         own = re.search(re.escape(MARKER) + r"(.*)", text)
         if own:
             raise ConnectError(own[1].strip())
+        if is_disk_full(text):
+            raise disk_full(self._checkpoint, "lakehouse.checkpoint.path")
         raise ConnectError(f"the Spark query ended: {text}")
 
     # --- batches ----------------------------------------------------------------------------------------------------
@@ -159,7 +162,11 @@ class LoadQuery:
         batch = Batch(
             BatchIdentity(self._connector, self._generation, batch_id), end, tuple(ranges_between(self._position, end))
         )
-        self._loader.load(rows, batch, self._may_commit)
+        try:
+            self._loader.load(rows, batch, self._may_commit)
+        except StoppingRecordError as error:
+            self._context.report_offsets({**end.next_offsets, **error.ends})
+            raise
         self._position = end
         self._context.report_offsets(end.next_offsets)
 
@@ -208,6 +215,7 @@ class LoadQuery:
 
     def _layouts(self) -> Layouts:
         return Layouts(
+            root=self._config.root,
             value=str(self._value.kind),
             declared=self._config.declared_schemas(),
             declared_default=self._config.declared_default(),

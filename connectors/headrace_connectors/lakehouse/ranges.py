@@ -8,8 +8,8 @@ lost what came next, where the batch starts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 TopicPartition = tuple[str, int]
@@ -23,6 +23,10 @@ class Range:
     partition: int
     start: int
     end: int
+
+    @property
+    def key(self) -> TopicPartition:
+        return (self.topic, self.partition)
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -82,6 +86,12 @@ def ranges_between(start: Position, end: Position) -> list[Range]:
         if first < end_offset:
             ranges.append(Range(topic, partition, first, end_offset))
     return ranges
+
+
+def cut(ranges: Iterable[Range], ends: Mapping[TopicPartition, int]) -> list[Range]:
+    """Return what is left of ranges that must not go past some partitions' ends; a range without rest is left out."""
+    cuts = (replace(range_, end=min(range_.end, ends.get(range_.key, range_.end))) for range_ in ranges)
+    return [range_ for range_ in cuts if range_.start < range_.end]
 
 
 def admit(

@@ -92,6 +92,7 @@ DEFAULT_CONF = {
 _LAUNCHER_KEYS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.extraClassPath")
 _START_TIMEOUT_S = 180.0
 _EXIT_TIMEOUT_S = 2.0
+_DEATH_TIMEOUT_S = 1.0  # its sockets close before the kernel says that it is gone
 _PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger(__name__)
@@ -160,6 +161,15 @@ class SparkProcess:
             jvm.wait(_EXIT_TIMEOUT_S)
             assert jvm.stdin is not None
             jvm.stdin.close()
+
+    def exit_status(self) -> int | None:
+        """Return how the JVM ended when it did so by itself (negative: by that signal), None while it lives."""
+        if self._jvm is None:
+            return None
+        try:
+            return self._jvm.wait(_DEATH_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def output(self) -> str:
         """The last lines that the JVM wrote."""

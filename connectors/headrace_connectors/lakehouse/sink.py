@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextvars
 import logging
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigErrors, ConnectError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.task import SelfReadingSinkTask
 from headrace_connectors.lakehouse.config import (
     ErrorHandling,
@@ -26,12 +27,14 @@ from headrace_connectors.lakehouse.config import (
     check,
     check_value_format,
 )
+from headrace_connectors.lakehouse.faults import disk_full, is_disk_full, jvm_death
 
 if TYPE_CHECKING:
     from headrace_connectors.lakehouse.query import LoadQuery
     from headrace_connectors.lakehouse.session import SparkProcess
 
 _RETRY_S = 1.0
+_ROOM_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -47,18 +50,21 @@ class LakehouseSinkTask(SelfReadingSinkTask):
         self._spark: SparkProcess | None = None
 
     def start(self, config: LakehouseSinkConfig) -> None:
-        """Check what only the task sees: the converter in force. Raises ConfigErrors."""
+        """Check what only the task sees: the converter in force, whether it may write. Raises ConfigErrors."""
         self._config = config
         value = ValueFormat(self.context.props)
         declared = config.declared_default() is not None or bool(config.declared_schemas())
         errors = list(check_value_format(value, declared))
-        if errors:
-            raise ConfigErrors(errors)
         self._value = value
         self._errors = ErrorHandling(self.context.props)
         self._name = self.context.props.get("name") or self.context.client_properties["group.id"].removeprefix(
             "connect-"
         )
+        errors += _unwritable(config.root, "lakehouse.path")
+        if not errors:
+            errors += _unwritable(config.checkpoint_root(self._name), "lakehouse.checkpoint.path")
+        if errors:
+            raise ConfigErrors(errors)
         self._paused = self.context.pause_requested
 
     def run(self) -> None:
@@ -117,10 +123,30 @@ class LakehouseSinkTask(SelfReadingSinkTask):
         except ConnectError:
             raise
         except Exception as error:  # py4j and Spark raise what they like
-            raise ConnectError(f"the Spark query failed: {error}\n{spark.output()}") from error
+            raise _fault(error, spark, checkpoints) from error
         finally:
             if query is not None:
                 query.stop()
+
+
+def _fault(error: Exception, spark: SparkProcess, checkpoints: Path) -> ConnectError:
+    """Say what has ended a query that ended by none of our own errors."""
+    status = spark.exit_status()
+    if status is not None:
+        return jvm_death(status, spark.output())
+    if is_disk_full(str(error)):
+        return disk_full(checkpoints, "lakehouse.checkpoint.path")
+    return ConnectError(f"the Spark query failed: {error}\n{spark.output()}")
+
+
+def _unwritable(directory: Path, key: str) -> Iterator[ConfigError]:
+    """Yield an error when nothing can be written into a directory, which is made where it is not there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(_ROOM_BYTES))  # on a full disk Spark's JVM would hang at start
+    except OSError as error:
+        yield ConfigError(key, str(directory), f"the directory cannot be written to: {error.strerror}")
 
 
 def _new_generation(checkpoints: Path) -> int:

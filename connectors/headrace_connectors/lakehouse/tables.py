@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import pyarrow as pa
+
 from headrace.api.errors import ConnectError
+from headrace_connectors.lakehouse.faults import table_fault
 from headrace_connectors.lakehouse.ranges import Position, Range, TopicPartition
-from headrace_connectors.lakehouse.writers.base import TableWriter
+from headrace_connectors.lakehouse.writers.base import BatchIdentity, TableWriter
 
 TOPIC_VARIABLE = "${topic}"
 
@@ -24,6 +27,21 @@ class Table:
         self.name = name
         self.writer = writer
         self.committed = writer.committed(partitions)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this connector has loaded anything into the table."""
+        return bool(self.committed.next_offsets)
+
+    def write(self, identity: BatchIdentity, rows: pa.Table, position: Position) -> None:
+        """Append rows and move the table's offsets to `position`, in one commit. Raises ConnectError."""
+        try:
+            self.writer.write(identity, rows, position)
+        except ConnectError:
+            raise
+        except Exception as error:  # delta-rs and file systems raise what they like
+            raise table_fault(self.writer.directory, "written", error) from error
+        self.committed = position
 
     def lacks(self, range_: Range) -> bool:
         """Tell whether the table has not all records of a range."""
@@ -66,7 +84,7 @@ class Tables:
             except ConnectError:
                 raise
             except Exception as error:  # delta-rs and file systems raise what they like
-                raise ConnectError(f"table {self._root / name} cannot be read: {error}") from error
+                raise table_fault(self._root / name, "read", error) from error
         return self._tables[name]
 
     def position(self, partitions: Iterable[TopicPartition]) -> Position:

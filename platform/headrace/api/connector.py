@@ -6,7 +6,7 @@ Life of an instance: made, `context` set, `start`, then `task_configs` (again af
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -54,6 +54,15 @@ class Connector(Plugin):
 
         Called on an instance that was not started, with the outcome of the checks of `config_model`.
         """
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Modules that all processes of a connector with these properties import, and that take long to import.
+
+        The platform imports them once and forks these processes then. Importing them must start no thread and open
+        nothing. `props` has not been checked yet.
+        """
+        return ()
 
     def alter_offsets(self, config: Any, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Check offsets that a user wants to write. Raises ConnectError to refuse; True when the system knows them too.

@@ -31,6 +31,19 @@ class Run(NamedTuple):
     values: Values
 
 
+class Enclosed(NamedTuple):
+    """Bytes that all begin and end alike: `values` are what is between."""
+
+    before: bytes
+    values: list[bytes]
+    after: bytes
+
+    def whole(self) -> list[bytes]:
+        """The bytes with what is around them."""
+        before, after = self.before, self.after
+        return [before + value + after for value in self.values]
+
+
 NO_VALUE = SchemaAndValue(None, None)
 
 
@@ -63,7 +76,7 @@ class Converter(Plugin):
             raise BatchError(errors)
         return encoded
 
-    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
+    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
         """The same for values in a compact form; override it only to be faster."""
         return self.from_connect_batch(topic, schema, values.items())
 

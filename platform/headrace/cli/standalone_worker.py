@@ -97,19 +97,26 @@ class _Standalone:
         processes = self._processes()
         from headrace.herder.standalone import StandaloneHerder
         from headrace.rest.server import ListenerError, RestServer
+        from headrace.runtime.worker import Worker
 
         self._listen_to_signals()
-        rest = RestServer(self._config["listeners"])
+        rest = RestServer(self._config)
         try:
-            host, port = rest.bind()
+            scheme, host, port = rest.bind()
         except ListenerError as error:
             raise CannotStart(PREPARING, [str(error)]) from None
         config = await self._unless_signalled(self._with_broker())
         if config is None:
             return 0
-        herder = StandaloneHerder(config, _offset_store(config), _worker_id(config, host, port), processes)
+        herder = StandaloneHerder(
+            config,
+            _offset_store(config),
+            _worker_id(config, host, port),
+            lambda events: Worker(config, events, processes),
+        )
         await rest.start(herder)
-        log.info("REST server listening at http://%s:%d/, %.0f ms after the start", host, port, self._elapsed_ms())
+        address = f"{scheme}://{host}:{port}/"
+        log.info("REST server listening at %s, %.0f ms after the start", address, self._elapsed_ms())
         try:
             await self._unless_signalled(self._create_connectors(herder))
             if not self._signalled.is_set():

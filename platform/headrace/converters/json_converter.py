@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from headrace.api.config import Config, ConfigType, Importance, Width, key
-from headrace.api.converter import NO_VALUE, Converter, HeaderConverter, Run, SchemaAndValue
+from headrace.api.converter import NO_VALUE, Converter, Enclosed, HeaderConverter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, DataError
-from headrace.converters.json_decoding import Decoder, from_json, parse, unreadable
+from headrace.converters.json_decoding import from_json, parse, unreadable
 from headrace.converters.json_encoding import encode_list, encode_schema
+from headrace.converters.json_lists import Decoder
 from headrace.converters.json_schema import schema_from_json
+from headrace.converters.json_template import encode_compact
 from headrace.converters.json_values import Style
-from headrace.data.columns import Values, listed
+from headrace.data.columns import Compact, Values, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import row_maker, struct_maker
 
@@ -151,6 +153,14 @@ class JsonConverter(Converter, HeaderConverter):
             return [None if value is None else text for value, text in zip(values, texts, strict=True)]
         return texts
 
+    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
+        """The JSON of each value, without an object for each where that can be."""
+        before, after = b"", b""
+        if self._schemas_enabled:
+            before, after = self._prefixes.get(schema) or self._envelope_prefix(schema), b"}"
+        texts = encode_compact(schema, values, self._style, before, after)
+        return self.from_connect_batch(topic, schema, values.items()) if texts is None else texts
+
     def _envelope_prefix(self, schema: Schema | None) -> bytes:
         text = b"null" if schema is None else encode_schema(schema, self._style)
         return _remember(self._prefixes, schema, b'{"schema":' + text + b',"payload":', self._cache_size)
@@ -261,8 +271,10 @@ def _all_begin_with(prefix: bytes, data: Sequence[Any]) -> bool:
     return smallest.startswith(prefix) and largest.startswith(prefix) and set(map(_last, data)) == {_BRACE}
 
 
-def _leading(data: Sequence[bytes | None], position: int) -> list[bytes]:
+def _leading(data: Sequence[bytes | None], position: int) -> Sequence[bytes]:
     """The items from `position` on, before the next one that is null or empty."""
+    if position == 0 and all(data):
+        return cast("Sequence[bytes]", data)
     items: list[bytes] = []
     for item in islice(data, position, None):
         if not item:

@@ -1,8 +1,7 @@
 """JSON text to Connect values, for Kafka's JsonConverter.
 
-Two ways to the same values. `from_json` turns one parsed value into a Connect value of a schema, with every check; it
-is the definition. `Decoder` holds, for one schema, what decodes whole lists: msgspec parses struct payloads straight
-into checked fields, which become rows. When that fails for a list, it is gone through value by value.
+`from_json` turns one parsed value into a Connect value of a schema, with every check; it is the definition. The way for
+whole lists is `headrace.converters.json_lists`.
 
 Values keep what Kafka's converter would silently lose: a text where a number is due, or a number beyond its type's
 range, is an error here, not 0 or another number; integers beyond 64 bits without schema stay whole.
@@ -13,22 +12,19 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from headrace.api.errors import BatchError, DataError
-from headrace.converters.json_schema import plain_names
+from headrace.api.errors import DataError
 from headrace.data.java import float32
 from headrace.data.logical import DECIMAL_NAME, bytes_to_decimal, from_base, is_logical, scale_of
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.struct import row_maker
 
 _exact = msgspec.json.Decoder(float_hook=Decimal)
-_plain = msgspec.json.Decoder()
-_NULL = msgspec.Raw(b"null")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -202,105 +198,3 @@ _READERS: dict[Type, Callable[[Schema, Any, bool], Any]] = {
     Type.MAP: _map,
     Type.STRUCT: _struct,
 }
-
-
-# ---- whole lists -----------------------------------------------------------------------------------------------------
-
-
-class Decoder:
-    """Decodes payloads of one schema (None: without schema)."""
-
-    __slots__ = ("_fast", "_replace_null", "schema")
-    schema: Schema | None
-
-    def __init__(self, schema: Schema | None, replace_null: bool) -> None:
-        self.schema = schema
-        self._replace_null = replace_null
-        self._fast = _fast_decoder(schema, replace_null)
-
-    def decode(self, payload: bytes) -> Any:
-        """One value. Raises DataError."""
-        return from_json(self.schema, parse(payload), self._replace_null)
-
-    def decode_list(self, payloads: Sequence[bytes]) -> list[Any]:
-        """Every value, structs as rows. Raises BatchError naming every payload that cannot be read."""
-        if self._fast is not None:
-            try:
-                return self._fast(payloads)
-            except (msgspec.MsgspecError, DataError, UnicodeDecodeError, RecursionError, ArithmeticError):
-                pass  # looked at one by one below: some are bad, or right in a way that only `from_json` knows
-        values = []
-        errors: dict[int, Exception] = {}
-        for index, payload in enumerate(payloads):
-            try:
-                values.append(self.decode(payload))
-            except DataError as error:
-                errors[index] = error
-        if errors:
-            raise BatchError(errors)
-        return values
-
-
-_ListDecoder = Callable[[Sequence[bytes]], list[Any]]
-
-
-def _fast_decoder(schema: Schema | None, replace_null: bool) -> _ListDecoder | None:
-    if schema is None:
-        return lambda payloads: list(map(_plain.decode, payloads))
-    if schema.type is Type.STRUCT and schema.fields and not schema.optional and plain_names(schema):
-        return _struct_decoder(schema, replace_null)
-    return None
-
-
-def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
-    """Let msgspec check names, types and ranges; run what it cannot know (`after`) over the rows."""
-    fields: list[Any] = []
-    after: dict[int, Callable[[Any], Any]] = {}
-    for field in schema.fields:
-        type_, convert = _field_plan(field.schema, replace_null)
-        if convert is not None:
-            after[field.index] = convert
-        default = _NULL if type_ is msgspec.Raw else None if field.schema.optional else msgspec.NODEFAULT
-        fields.append((f"v{field.index}", type_, msgspec.field(name=field.name, default=default)))
-    decode = msgspec.json.Decoder(msgspec.defstruct("Row", fields, gc=False, kw_only=True)).decode
-    as_tuple = msgspec.structs.astuple
-    if not after:
-        return lambda payloads: list(map(as_tuple, map(decode, payloads)))
-    finish = _row_finisher(len(fields), after)
-    return lambda payloads: finish(map(as_tuple, map(decode, payloads)))
-
-
-def _row_finisher(width: int, after: dict[int, Callable[[Any], Any]]) -> Callable[[Any], list[Any]]:
-    names = ", ".join(f"v{index}" for index in range(width))
-    parts = ", ".join(f"f{index}(v{index})" if index in after else f"v{index}" for index in range(width))
-    scope = {f"f{index}": convert for index, convert in after.items()}
-    finisher: Callable[[Any], list[Any]] = eval(f"lambda rows: [({parts},) for {names}, in rows]", scope)
-    return finisher
-
-
-_SIMPLE: dict[Type, Any] = {
-    **{type_: Annotated[int, msgspec.Meta(ge=low, le=high)] for type_, (low, high) in INT_RANGES.items()},
-    Type.FLOAT32: float,
-    Type.FLOAT64: float,
-    Type.BOOLEAN: bool,
-    Type.STRING: str,
-    Type.BYTES: bytes,
-}
-
-
-def _field_plan(schema: Schema, replace_null: bool) -> tuple[Any, Callable[[Any], Any] | None]:
-    """What msgspec reads a struct's field as, and what is left to do then."""
-    if schema.default is not None or schema.name == DECIMAL_NAME or not schema.type.is_primitive:
-        return msgspec.Raw, lambda raw: from_json(schema, parse(raw), replace_null)
-    convert: Callable[[Any], Any] | None = float32 if schema.type is Type.FLOAT32 else None
-    if is_logical(schema):
-        convert = from_base(schema)
-    if not schema.optional:
-        return _SIMPLE[schema.type], convert
-    return _SIMPLE[schema.type] | None, _unless_none(convert)
-
-
-def _unless_none(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if convert is None:
-        return None
-    return lambda value: None if value is None else convert(value)

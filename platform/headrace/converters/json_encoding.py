@@ -29,7 +29,7 @@ _SAFE = {str, int, bool, type(None)}
 
 def write(tree: Any) -> bytes:
     """The text of what `to_json` returned."""
-    return _java_escapes(_encoder.encode(tree))
+    return java_escapes(_encoder.encode(tree))
 
 
 def encode_schema(schema: Schema, style: Style) -> bytes:
@@ -56,7 +56,7 @@ def encode_list(schema: Schema | None, values: list[Any], style: Style) -> list[
     return texts
 
 
-def _java_escapes(text: bytes) -> bytes:
+def java_escapes(text: bytes) -> bytes:
     """Jackson's spelling: control characters in upper case, characters beyond 16 bits as two escaped surrogates."""
     if b"\\" in text and b"\\u00" in text:  # the first look is a memchr, and mostly enough
         text = _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
@@ -70,7 +70,7 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
 
 def _lines(items: list[Any]) -> list[bytes]:
     """The texts of many items; JSON strings hold no raw newline, so one may cut there."""
-    texts = _java_escapes(_encoder.encode_lines(items)).split(b"\n")
+    texts = java_escapes(_encoder.encode_lines(items)).split(b"\n")
     texts.pop()
     return texts
 
@@ -87,7 +87,7 @@ def encoder(schema: Schema | None, style: Style) -> ListEncoder:
     if schema.type is Type.STRUCT and schema.fields and plain_names(schema):
         return _struct_encoder(schema, style)
     if schema.type is Type.STRING and not schema.optional:
-        return lambda values: _lines(values) if set(map(type, values)) == {str} else None
+        return lambda values: _guarded(values) if set(map(type, values)) == {str} else None
     return lambda values: None
 
 

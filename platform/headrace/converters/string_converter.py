@@ -9,6 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, Width, key
 from headrace.api.converter import Converter, HeaderConverter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, ConfigError, ConfigErrors, DataError
+from headrace.data.columns import Compact, Lines
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, Schema
 from headrace.data.text import formatter
 
@@ -75,6 +76,12 @@ class StringConverter(Converter, HeaderConverter):
             raise BatchError(errors)
         return encoded
 
+    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
+        """The text of each value as bytes."""
+        if isinstance(values, Lines) and self._encoding == "utf-8":
+            return values.text.encode("utf-8", "replace").split(b"\n")  # type: ignore[return-value]  # no nulls
+        return self.from_connect_batch(topic, schema, values.items())
+
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         """The text in the bytes."""
         return SchemaAndValue(OPTIONAL_STRING_SCHEMA, None if data is None else data.decode(self._encoding, "replace"))
@@ -82,6 +89,9 @@ class StringConverter(Converter, HeaderConverter):
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
         """The text in each value's bytes."""
         encoding = self._encoding
+        lines = _lines(data) if encoding == "utf-8" else None
+        if lines is not None:
+            return [Run(OPTIONAL_STRING_SCHEMA, lines)]
         values = [None if item is None else item.decode(encoding, "replace") for item in data]
         return [Run(OPTIONAL_STRING_SCHEMA, values)] if values else []
 
@@ -92,3 +102,15 @@ class StringConverter(Converter, HeaderConverter):
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
         """The text in a header's bytes."""
         return self.to_connect(topic, data)
+
+
+def _lines(data: Sequence[bytes | None]) -> Lines | None:
+    """The texts as one; None when one of them is null or has a line feed, or there is none.
+
+    A line feed ends what cannot be decoded as the end of the data does.
+    """
+    try:
+        joined = b"\n".join(data)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return Lines(joined.decode("utf-8", "replace"), len(data)) if joined.count(b"\n") == len(data) - 1 else None

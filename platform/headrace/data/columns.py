@@ -62,7 +62,8 @@ class Shared:
     value: Any
 
 
-Column = list[Any] | Lines | Shared
+Column = list[Any] | range | Lines | Shared
+"""One item for each record; numbers in a row may be a range."""
 
 
 class Columns(Compact):
@@ -141,7 +142,7 @@ def column_items(column: Column, count: int) -> list[Any]:
     """The values of a column, one for each of `count` records."""
     if isinstance(column, Shared):
         return [column.value] * count
-    return listed(column)
+    return list(column) if isinstance(column, range) else listed(column)
 
 
 @lru_cache(maxsize=1024)

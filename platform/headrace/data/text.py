@@ -8,10 +8,9 @@ for which Java prints a meaningless address, are shown as hexadecimal.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
 
 from headrace.data.java import double_text, float_text, hash_map_order
@@ -26,78 +25,6 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 def java_string(value: Any, schema: Schema | None = None) -> str:
     """The text of one value; rows need their schema, and 32-bit floats are told from doubles by it."""
     return formatter(schema)(value)
-
-
-def java_strings(schema: Schema | None, values: list[Any]) -> list[str]:
-    """The text of many values of one schema."""
-    if schema is not None and schema.type is Type.STRING and None not in values:
-        return values
-    if len(values) > 1:
-        texts = _rows_text(schema, values) if schema is not None else _maps_text(values)
-        if texts is not None:
-            return texts
-    convert = formatter(schema)
-    return [convert(value) for value in values]
-
-
-def _rows_text(schema: Schema, values: list[Any]) -> list[str] | None:
-    """Rows column by column, a third of the work of one after the other; None where nulls come in between."""
-    if schema.type is not Type.STRUCT or not schema.fields or any(row.__class__ is not tuple for row in values):
-        return None
-    columns = list(zip(*values, strict=True))
-    if any(None in column for column in columns):
-        return None
-    schemas = [field.schema for field in schema.fields]
-    return _joiner("Struct{", tuple(field.name for field in schema.fields), ",")(_texts(values, columns, schemas))
-
-
-def _maps_text(values: list[Any]) -> list[str] | None:
-    """Maps of the same string keys column by column; None where they differ."""
-    first = values[0]
-    keys = tuple(first) if first.__class__ is dict else ()
-    if not keys or any(type(key) is not str for key in keys):
-        return None
-    if set(map(type, values)) != {dict} or set(map(len, values)) != {len(keys)}:
-        return None
-    order = hash_map_order(keys)
-    try:
-        rows = (
-            list(zip(map(itemgetter(order[0]), values))) if len(order) == 1 else list(map(itemgetter(*order), values))
-        )
-    except KeyError:
-        return None
-    columns = list(zip(*rows, strict=True))
-    return _joiner("{", tuple(order), ", ")(_texts(rows, columns, [None] * len(order)))
-
-
-def _texts(
-    rows: list[tuple[Any, ...]], columns: list[tuple[Any, ...]], schemas: Sequence[Schema | None]
-) -> Iterable[tuple[Any, ...]]:
-    """The rows with every value in a form that formats as its text: strings and integers stay as they are."""
-    pairs = list(zip(schemas, columns, strict=True))
-    if all(_is_plain(schema, column) for schema, column in pairs):
-        return rows
-    made = [column if _is_plain(schema, column) else map(formatter(schema), column) for schema, column in pairs]
-    return zip(*made, strict=True)
-
-
-def _is_plain(schema: Schema | None, column: Sequence[Any]) -> bool:
-    classes = set(map(type, column))
-    return classes == {str} or (classes == {int} and (schema is None or schema.type is not Type.FLOAT32))
-
-
-@lru_cache(maxsize=256)
-def _joiner(opening: str, names: tuple[str, ...], separator: str) -> Callable[[Iterable[tuple[Any, ...]]], list[str]]:
-    """A function from rows to ``opening name=value separator name=value }``, compiled: twice as fast as ``%``."""
-    values = [f"a{index}" for index in range(len(names))]
-    quoted = [name.replace("{", "{{").replace("}", "}}") for name in names]
-    fields = separator.join(f"{name}={{{value}}}" for name, value in zip(quoted, values, strict=True))
-    template = opening.replace("{", "{{") + fields + "}}"
-    # The names stand in the literal's text only, escaped by repr.
-    made: Callable[[Iterable[tuple[Any, ...]]], list[str]] = eval(
-        f"lambda rows: [f{template!r} for ({', '.join(values)},) in rows]"
-    )
-    return made
 
 
 def date_text(value: dt.date | dt.time | dt.datetime) -> str:

@@ -24,21 +24,25 @@ class AdminEndpoints:
         self._herder = herder
 
     def routes(self) -> list[Route]:
-        """All routes."""
+        """Those of every listener."""
         table: list[tuple[str, str, Any]] = [
             ("GET", "/", self.root),
             ("GET", "/health", self.health),
             ("GET", "/connector-plugins", self.plugins),
             ("GET", "/connector-plugins/{plugin}/config", self.plugin_config),
             ("PUT", "/connector-plugins/{plugin}/config/validate", self.validate),
+            ("GET", "/metrics", self.metrics),
+        ]
+        return _routes(table)
+
+    def admin_routes(self) -> list[Route]:
+        """Those that `admin.listeners` moves to listeners of their own, or turns off (KIP-495)."""
+        table: list[tuple[str, str, Any]] = [
             ("GET", "/admin/loggers", self.loggers),
             ("GET", "/admin/loggers/{logger}", self.logger),
             ("PUT", "/admin/loggers/{logger}", self.set_logger),
-            ("GET", "/metrics", self.metrics),
         ]
-        if self._herder.config["admin.listeners"] == []:  # given, and empty: off (KIP-495)
-            table = [entry for entry in table if not entry[1].startswith("/admin/")]
-        return [Route(path, answer(endpoint), methods=[method]) for method, path, endpoint in table]
+        return _routes(table)
 
     async def root(self, request: Request) -> Response:
         """Who this is. The version is Kafka's whose API this is: tools compare it."""
@@ -59,16 +63,16 @@ class AdminEndpoints:
     async def plugins(self, request: Request) -> Response:
         """The plug-ins there are."""
         connectors_only = request.query_params.get("connectorsOnly", "true").lower() == "true"
-        return JSONResponse(await self._herder.list_plugins(connectors_only))
+        return JSONResponse(await self._herder.plugins.all(connectors_only))
 
     async def plugin_config(self, request: Request) -> Response:
         """The keys of one plug-in."""
-        return JSONResponse(await self._herder.plugin_config(path_text(request, "plugin")))
+        return JSONResponse(await self._herder.plugins.config_of(path_text(request, "plugin")))
 
     async def validate(self, request: Request) -> Response:
         """Check a configuration; errors are part of the answer."""
         plugin = path_text(request, "plugin")
-        return JSONResponse(await self._herder.validate_for(plugin, await config_of(request)))
+        return JSONResponse(await self._herder.plugins.validate_for(plugin, await config_of(request)))
 
     async def loggers(self, request: Request) -> Response:
         """Loggers whose level was set."""
@@ -101,3 +105,7 @@ class AdminEndpoints:
         """Prometheus' text format."""
         text = prometheus.render(self._herder.board, self._herder.names(), self._herder.worker.counters())
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def _routes(table: list[tuple[str, str, Any]]) -> list[Route]:
+    return [Route(path, answer(endpoint), methods=[method]) for method, path, endpoint in table]

@@ -137,6 +137,16 @@ async def validate(config: dict[str, str], worker: dict[str, str], plugin: str |
     return await asyncio.to_thread(validate_config, config, worker, plugin)
 
 
+async def shared_modules(config: dict[str, str], worker: dict[str, str]) -> list[str]:
+    """What the processes of that connector all import. Raises ConnectError, and whatever the plug-in raises."""
+    return await asyncio.to_thread(_shared_modules, config, worker)
+
+
+def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> list[str]:
+    values = resolved(config, worker)
+    return list(registry.find("connector", values.get("connector.class", "")).shared_modules(values))
+
+
 async def alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
     """Have a connector that is not running check offsets. Raises what it raises."""
     return await asyncio.to_thread(_alter_offsets, spec, offsets)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
-from headrace.api.converter import Converter, HeaderConverter, Run
+from headrace.api.converter import Converter, Enclosed, HeaderConverter, Run
 from headrace.api.errors import BatchError
 from headrace.data.batch import Batch, SinkBatch
 from headrace.data.columns import listed
@@ -50,20 +51,23 @@ class ToBytes:
             name = converters.header.display_class()
             parts = [done for part in parts for done in run(Stage.HEADER_CONVERTER, name, self._headers, part)]
         name = converters.value.display_class()
-        valued = [done for part in parts for done in run(Stage.VALUE_CONVERTER, name, self._values, part)]
-        return [_columns(part, now_ms) for part in valued]
+        values = partial(self._values, now_ms)
+        return [done for part in parts for done in run(Stage.VALUE_CONVERTER, name, values, part)]
 
     def _keys(self, batch: Batch) -> Batch:
         assert batch.keys is not None
         return batch.replace(keys=self._converters.key.from_connect_batch(batch.topic, batch.key_schema, batch.keys))
 
-    def _values(self, batch: Batch) -> Batch:
+    def _values(self, now_ms: int, batch: Batch) -> RecordColumns:
         converter, compact = self._converters.value, batch.compact
-        if compact is not None:
-            values = converter.from_connect_compact(batch.topic, batch.value_schema, compact)
-        else:
-            values = converter.from_connect_batch(batch.topic, batch.value_schema, batch.values)
-        return batch.replace(values=values)
+        if compact is None:
+            return _columns(batch, converter.from_connect_batch(batch.topic, batch.value_schema, batch.values), now_ms)
+        values = converter.from_connect_compact(batch.topic, batch.value_schema, compact)
+        if not isinstance(values, Enclosed):
+            return _columns(batch, values, now_ms)
+        columns = _columns(batch, cast("list[bytes | None]", values.values), now_ms)
+        columns.before, columns.after = values.before, values.after
+        return columns
 
     def _headers(self, batch: Batch) -> Batch:
         assert batch.headers is not None
@@ -185,7 +189,7 @@ def _sink_batch(
         part.raw.topic,
         values.values,
         value_schema=values.schema,
-        keys=None if keys is None else keys.values,
+        keys=None if keys is None else listed(keys.values),
         key_schema=None if keys is None else keys.schema,
         partition=part.raw.partition,
         offsets=offsets,
@@ -246,11 +250,11 @@ def take_columns(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumn
     )
 
 
-def _columns(batch: Batch, now_ms: int) -> RecordColumns:
+def _columns(batch: Batch, values: list[bytes | None], now_ms: int) -> RecordColumns:
     timestamps: Any = batch.timestamps
     if timestamps is None:
         timestamps = now_ms
     elif isinstance(timestamps, list) and None in timestamps:
         timestamps = [now_ms if timestamp is None else timestamp for timestamp in timestamps]
     headers: Any = batch.headers
-    return RecordColumns(values=batch.values, keys=batch.keys, headers=headers, timestamps=timestamps)
+    return RecordColumns(values=values, keys=batch.keys, headers=headers, timestamps=timestamps)

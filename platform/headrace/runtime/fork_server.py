@@ -2,13 +2,15 @@
 
     python -m headrace.runtime.fork_server CONTROL_FD WORKER_PID
 
-Guarantees: it runs no plug-in code, so it cannot hang; when the worker dies, by whatever signal, it kills everything
+Guarantees: of plug-ins it runs no more than imports of what they name (`Connector.shared_modules`), so it does not
+hang; when the worker dies, by whatever signal, it kills everything
 below itself, orphans of orphans included, and goes; when a child ends, what that child has left behind is killed.
 Its children get SIGKILL from the kernel should the fork server itself die.
 
 The control socket is SOCK_SEQPACKET: one message a packet, JSON. From the worker: `{"spawn": n, "name": text}` with
-the child's end of a socket pair as ancillary data, `{"kill": pid}`. To the worker: `{"ready": pid}`,
-`{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}`, `{"exited": pid, "status": code}` (negative = signal).
+the child's end of a socket pair as ancillary data, `{"share": module}`, `{"kill": pid}`. To the worker:
+`{"ready": pid}`, `{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}`, `{"exited": pid, "status": code}`
+(negative = signal).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from headrace.runtime import process_tree
+from headrace.runtime import preload, process_tree
 
 MESSAGE_SIZE_MAX = 4096
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of containers and drops them all: no need to look each time
@@ -70,6 +72,8 @@ class ForkServer:
         match json.loads(packet):
             case {"spawn": number, "name": name}:
                 self._spawn(number, name, descriptors[0])
+            case {"share": module}:
+                preload.share(module)
             case {"kill": pid} if pid in self._children:
                 process_tree.kill_tree(pid)
         return True
@@ -138,7 +142,6 @@ def main() -> None:
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
     from headrace.metrics import logs
-    from headrace.runtime import preload
 
     logs.set_up()
     preload.load()

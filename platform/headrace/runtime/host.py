@@ -48,8 +48,8 @@ class Host:
     """The units of this process, by id. What the worker asks:
 
     `start_task(id, spec)`, `start_connector(id, spec)`, `tell(id, method, arguments)`, `stop(id)`,
-    `log_level(logger, level, now_ms)`, `exit()`; and, without a unit, `validate`, `alter_offsets`, `list_plugins`,
-    `plugin_config`.
+    `log_level(logger, level, now_ms)`, `exit()`; and, without a unit, `validate`, `shared_modules`, `alter_offsets`,
+    `list_plugins`, `plugin_config`.
     """
 
     def __init__(self) -> None:
@@ -82,6 +82,8 @@ class Host:
                     self._units.pop(unit_id, None)
             case "validate", [config, worker, plugin]:
                 return await connector_unit.validate(config, worker, plugin)
+            case "shared_modules", [config, worker]:
+                return await connector_unit.shared_modules(config, worker)
             case "alter_offsets", [spec, offsets]:
                 return await connector_unit.alter_offsets(msgspec.convert(spec, ConnectorSpec), offsets)
             case "list_plugins", [worker, connectors_only]:

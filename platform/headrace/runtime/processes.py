@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from headrace.runtime import process_tree
@@ -60,6 +61,7 @@ class Processes:
         self._living: dict[int, HostProcess] = {}
         self._closing = False
         self._ready: asyncio.Future[None] | None = None
+        self._modules: set[str] = set()  # that the fork server was told to import
 
     @property
     def fork_server_pid(self) -> int | None:
@@ -78,6 +80,7 @@ class Processes:
                 raise
         ours.setblocking(False)
         self._control = ours
+        self._modules.clear()
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         loop.add_reader(ours.fileno(), self._receive)
@@ -100,6 +103,15 @@ class Processes:
             raise
         host.channel = await Channel.open(ours, handler)
         return host
+
+    def share(self, modules: Iterable[str]) -> bool:
+        """Have the fork server import modules for all children to come; False when it did so before. After `spawn`."""
+        new = [module for module in modules if module not in self._modules]
+        for module in new:
+            assert self._control is not None
+            self._control.send(json.dumps({"share": module}).encode())
+        self._modules.update(new)
+        return bool(new)
 
     async def _spawn(self, host: HostProcess, theirs: socket.socket) -> None:
         with theirs:

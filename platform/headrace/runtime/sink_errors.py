@@ -1,14 +1,16 @@
 """What becomes of a sink's bad records: the log, the dead letter queue, the errant record reporter (KIP-298, KIP-610).
 
 A dead letter holds the record's own bytes. It is on its way before the record's offset can be committed: commits wait
-for the letters.
+for the letters. Those of one delivery leave in the order of their offsets, whichever stage failed first.
 """
 
 from __future__ import annotations
 
 import bisect
 import logging
+from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.errors import ConnectError
@@ -42,6 +44,7 @@ class SinkErrors:
         self._replication = int(config.get("errors.deadletterqueue.topic.replication.factor", 3))
         self._with_context = config.get("errors.deadletterqueue.context.headers.enable", "false").lower() == "true"
         self._writer: Writer | None = None
+        self._unsent: deque[_Letter] = deque()  # a task may report from any thread
         self._letters: list[Future[Any]] = []
 
     async def open(self) -> None:
@@ -95,12 +98,21 @@ class SinkErrors:
 
     def wait_for_reports(self) -> None:
         """Wait until every dead letter is written. Raises ConnectError."""
+        self.send_letters()
         letters, self._letters = self._letters, []
         for letter in letters:
             try:
                 letter.result()
             except Exception as error:
                 raise ConnectError(f"A dead letter could not be written to {self._topic}: {error}") from error
+
+    def send_letters(self) -> None:
+        """Send the dead letters there are, by offset; in the task's thread."""
+        letters: list[_Letter] = []
+        while self._unsent:
+            letters.append(self._unsent.popleft())
+        letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
+        self._letters += map(self._send, letters)
 
     def _note(self, failure: Failure, topic: str, partition: int, offset: int, columns: RecordColumns | None) -> None:
         counters = self._unit.counters
@@ -118,23 +130,29 @@ class SinkErrors:
                 exc_info=failure.error,
             )
         if self._writer is not None and columns is not None:
-            self._letters.append(self._send(failure, topic, partition, offset, columns))
+            self._unsent.append(_Letter(failure, topic, partition, offset, columns))
 
-    def _send(self, failure: Failure, topic: str, partition: int, offset: int, columns: RecordColumns) -> Future[Any]:
+    def _send(self, letter: _Letter) -> Future[Any]:
         assert self._writer is not None
+        columns = letter.columns
         headers = list(columns.headers[0]) if columns.headers else []
         if self._with_context:
             spec = self._unit.spec
             headers += context_headers(
-                failure, topic=topic, partition=partition, offset=offset, connector=spec.connector, task=spec.number
+                letter.failure,
+                topic=letter.topic,
+                partition=letter.partition,
+                offset=letter.offset,
+                connector=spec.connector,
+                task=spec.number,
             )
-        letter = RecordColumns(
+        record = RecordColumns(
             values=columns.values,
             keys=columns.keys,
             headers=[headers] if headers else None,
             timestamps=columns.timestamps,
         )
-        future: Future[Any] = self._writer.send_blocking(self._topic, 0, letter)
+        future: Future[Any] = self._writer.send_blocking(self._topic, 0, record)
         return future
 
     def _raw_record(self, topic: str, partition: int, offset: int) -> RecordColumns | None:
@@ -161,6 +179,17 @@ class SinkErrors:
             headers=[headers] if headers else None,
             timestamps=record.timestamp,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A record that could not be handled, and why."""
+
+    failure: Failure
+    topic: str
+    partition: int
+    offset: int
+    columns: RecordColumns
 
 
 def _identity(part: Any) -> tuple[str, int, int]:

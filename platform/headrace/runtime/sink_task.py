@@ -1,7 +1,8 @@
 """A sink task: read, convert, transform, put; offsets are committed as the task's `pre_commit` allows.
 
-The event loop reads and hands what it read to the task's thread through an inbox; rebalances, commits and orders take
-the same way, so everything happens in one order: what was read before a partition went is put before it is closed.
+The event loop reads and hands the bytes it read to the task's thread through an inbox; rebalances, commits and orders
+take the same way, so everything happens in one order: what was read before a partition went is put before it is closed.
+The thread parses, converts, transforms and puts some thousand records at a time, which stay in the CPU's cache.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from random import Random
 from typing import Any
@@ -19,28 +20,19 @@ from typing import Any
 from headrace.api.errors import RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.batch import SinkBatch
-from headrace.data.java_regex import JavaPattern
-from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import FromBytes, RawPart
-from headrace.runtime.plugin_setup import split_list
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
+from headrace.runtime.sink_reading import SinkReading
 from headrace.runtime.task_unit import TaskUnit
 from headrace.runtime.tolerance import ErrorPolicy, Stages
-from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.errors import ClientError
-from headrace_broker.client.reader import FetchedBatch, OffsetAndMetadata, Reader
-from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headrace_broker.client.reader import FetchedBatch, FetchedChunk
 
 log = logging.getLogger(__name__)
 
-POLL_TIMEOUT_MS = 1000
-DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
-LEAVE_TIMEOUT_S = 2.0
-READ_AHEAD = 2  # polls whose records may wait for the task
 RETRY_BACKOFF_MS = 100
 
 
@@ -52,20 +44,15 @@ class SinkTaskUnit(TaskUnit):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.offsets = SinkOffsets()
-        self.reader: Reader | None = None
         self.paused_by_task: set[TopicPartition] = set()
         self.retry_timeout_ms: int | None = None
         self.wanted_positions: dict[TopicPartition, int] = {}  # the task's seeks, for when its call has returned
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._held: deque[FetchedBatch] = deque()  # read, but its partition is paused
+        self._held: deque[FetchedChunk] = deque()  # read, but its partition is paused
         self._redeliver: deque[tuple[FetchedBatch, deque[SinkBatch]]] = deque()
         self._resting = False  # the user paused the task
-        self._epoch = 0  # counts seeks: what was fetched before the last one is stale
-        self._pump: asyncio.Task[None] | None = None
         self._chain: TransformChain | None = None
-        self._closing = False
-        self._cluster: Cluster | None = None
-        self._static_member: tuple[str, str | None] = ("", None)
+        self._reading: SinkReading | None = None
 
     # the task's thread
 
@@ -90,8 +77,9 @@ class SinkTaskUnit(TaskUnit):
         if self._chain is None:
             return
         try:
-            self.from_loop(self._stop_reading())
-            self._give_back(list(self.offsets.delivered))
+            if self._reading is not None:
+                self.from_loop(self._reading.stop())
+            self.give_back(list(self.offsets.delivered))
         finally:
             self._chain.close()
             self._converters.close()
@@ -123,14 +111,14 @@ class SinkTaskUnit(TaskUnit):
         for partition, offset in positions.items():
             if partition in self.offsets.delivered:
                 self.offsets.deliver(partition, offset)
-        self.from_loop(self._seek(dict(self.offsets.delivered)))
+        self.from_loop(self._reader.seek(dict(self.offsets.delivered)))
         self.apply_pauses()
 
     def apply_pauses(self) -> None:
         """Tell the reader which partitions are paused, now that this has changed."""
         assigned = set(self.offsets.delivered)
         paused = assigned if self._resting or self._redeliver else self.paused_by_task & assigned
-        self.from_loop(self._pause(paused, assigned - paused))
+        self.from_loop(self._reader.pause(paused, assigned - paused))
 
     def _open(self) -> None:
         setup = self.setup
@@ -149,32 +137,36 @@ class SinkTaskUnit(TaskUnit):
         self._from_bytes = FromBytes(self._converters, stages)
         self._chain = TransformChain(setup.make_steps(), stages)
 
-    def _take_fetched(self, epoch: int, batches: Sequence[FetchedBatch]) -> None:
-        if epoch == self._epoch:
-            self._held.extend(batches)
+    def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
+        """Put what a poll brought; the task's empty put when it brought nothing."""
+        if epoch == self._reader.epoch:
+            self._held.extend(chunks)
             self._deliver_held()
-        if not batches and not self._resting and not self._redeliver and not self._held:
+        if not chunks and not self._resting and not self._redeliver and not self._held:
             self.task.put_nothing()
-        self._read_on()
+        self._reader.read_on()
 
     def _deliver_held(self) -> None:
-        """Put what is held and not paused, in order."""
+        """Put what is held and not paused, in order, piece by piece."""
         waiting, self._held = self._held, deque()
-        while waiting:
-            fetched = waiting.popleft()
-            if self._is_paused((fetched.topic, fetched.partition)):
-                self._held.append(fetched)
-            elif (fetched.topic, fetched.partition) in self.offsets.delivered:
-                self._deliver(fetched)
+        while waiting and not self.stopping.is_set():
+            chunk = waiting.popleft()
+            partition = (chunk.topic, chunk.partition)
+            if self._is_paused(partition):
+                self._held.append(chunk)
+            elif partition in self.offsets.delivered:
+                fetched = chunk.take(self._reader.records_max)
+                if fetched is None:
+                    self.offsets.deliver(partition, chunk.next_offset)  # control batches come last, or alone
+                else:
+                    waiting.appendleft(chunk)
+                    self._deliver(fetched)
 
     def _is_paused(self, partition: TopicPartition) -> bool:
         return self._resting or bool(self._redeliver) or partition in self.paused_by_task
 
     def _deliver(self, fetched: FetchedBatch) -> None:
         assert self._chain is not None
-        if not len(fetched.columns):  # control batches, or what compaction left of a log
-            self.offsets.deliver((fetched.topic, fetched.partition), fetched.next_offset)
-            return
         raw = RawPart(fetched.topic, fetched.partition, fetched.columns)
         self.errors.current = raw
         ready = deque(result for batch in self._from_bytes.convert(raw) for result in self._chain.apply(batch))
@@ -191,6 +183,7 @@ class SinkTaskUnit(TaskUnit):
                 self.apply_pauses()
                 return
             ready.popleft()
+        self.errors.send_letters()
         self.offsets.deliver((fetched.topic, fetched.partition), fetched.next_offset)
         self.counters.records += len(fetched.columns)
         self.counters.batches += 1
@@ -222,7 +215,8 @@ class SinkTaskUnit(TaskUnit):
         if not resting:
             self._deliver_held()
 
-    def _take_over(self, positions: Mapping[TopicPartition, int]) -> None:
+    def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
+        """These partitions are the task's from now on."""
         self.offsets.assign(positions)
         for topic in {topic for topic, _ in positions}:
             self.use_topic(topic)
@@ -230,7 +224,8 @@ class SinkTaskUnit(TaskUnit):
         if self._resting or self._redeliver or self.paused_by_task:
             self.apply_pauses()
 
-    def _give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
+    def give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
+        """These partitions are not the task's any more; those `lost` are somebody else's already."""
         if not partitions:
             return
         if not lost:
@@ -243,7 +238,7 @@ class SinkTaskUnit(TaskUnit):
         self.task.close(sorted(gone))
 
     def _send_commit(self, offsets: dict[TopicPartition, int], wait: bool) -> None:
-        future = self.later(self._commit(offsets))
+        future = self.later(self._reader.commit(offsets))
         future.add_done_callback(lambda done: self._inbox.put(lambda: self._committed(offsets, done)))
         if wait:
             timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
@@ -265,8 +260,10 @@ class SinkTaskUnit(TaskUnit):
             if partition in self.offsets.committed:
                 self.offsets.committed[partition] = max(offset, self.offsets.committed[partition])
 
-    def _read_on(self) -> None:
-        self.loop.call_soon_threadsafe(self._credit.release)
+    @property
+    def _reader(self) -> SinkReading:
+        assert self._reading is not None
+        return self._reading
 
     # the event loop
 
@@ -279,54 +276,19 @@ class SinkTaskUnit(TaskUnit):
         """Commit as soon as the thread comes round to it; from any thread."""
         self._inbox.put(self.commit)
 
+    def hand_over(self, action: Callable[[], None]) -> None:
+        """Have the thread do something, after all that was handed over before; from any thread."""
+        self._inbox.put(action)
+
     async def _open_reader(self) -> None:
         setup, spec = self.setup, self.spec
         properties = client_configs.consumer_properties(setup.worker, setup.connector_config, spec.name)
         config = ClientConfig.from_properties(properties, kind="consumer")
         for warning in config.warnings:
             log.warning("%s", warning)
-        self._credit = asyncio.Semaphore(READ_AHEAD)
-        self._cluster = await Cluster.open(config)
-        self._static_member = (config.group_id or "", config.group_instance_id)
-        self.reader = await Reader.open(config, cluster=self._cluster)
-        self._pump = self.loop.create_task(self._read_forever(self.reader))
+        self._reading = SinkReading(self, config, setup.connector_config, spec.number)
+        await self._reading.open()
         self.background(self._commit_forever())
-
-    def _subscription(self) -> dict[str, Any]:
-        config = self.setup.connector_config
-        if config.get("topics.regex"):
-            return {"pattern": JavaPattern(config["topics.regex"]).matches}
-        return {"topics": split_list(config.get("topics"))}
-
-    async def _read_forever(self, reader: Reader) -> None:
-        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
-        try:
-            await reader.subscribe(
-                **self._subscription(),
-                on_assigned=self._on_assigned,
-                on_revoked=self._on_revoked,
-                on_lost=self._on_lost,
-                discovery_interval_ms=DISCOVERY_INTERVAL_MS,
-            )
-            while True:
-                batches = await self._poll(reader)
-                epoch = self._epoch  # a seek during the poll has made the reader forget what was fetched before
-                await self._credit.acquire()
-                self._inbox.put(lambda epoch=epoch, batches=batches: self._take_fetched(epoch, batches))  # type: ignore[misc]
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the thread raises it: the task fails
-            self._inbox.put(lambda error=error: _raise(error))  # type: ignore[misc]
-
-    async def _poll(self, reader: Reader) -> list[FetchedBatch]:
-        try:
-            return await reader.poll(POLL_TIMEOUT_MS)
-        except ClientError as error:
-            if not error.retriable:
-                raise
-            log.warning("Reading failed and is tried again: %s", error)
-            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
-            return []
 
     async def _commit_forever(self) -> None:
         interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
@@ -334,77 +296,10 @@ class SinkTaskUnit(TaskUnit):
             await asyncio.sleep(interval_s)
             self._inbox.put(self.commit)
 
-    async def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        assert self.reader is not None
-        positions = {partition: await self.reader.position(partition) for partition in partitions}
-        await self._in_thread(lambda: self._take_over(positions))
-
-    async def _on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._in_thread(lambda: self._give_back(list(partitions)))
-
-    async def _on_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._in_thread(lambda: self._give_back(list(partitions), lost=True))
-
-    async def _in_thread(self, action: Callable[[], None]) -> None:
-        """Run something in the task's thread after all that is before it in the inbox."""
-        if self._closing:
-            return  # the thread gives everything back by itself
-        done = asyncio.Event()
-
-        def run() -> None:
-            try:
-                action()
-            finally:
-                self.loop.call_soon_threadsafe(done.set)
-
-        self._inbox.put(run)
-        await done.wait()
-
-    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        assert self.reader is not None
-        await self.reader.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
-
-    async def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        assert self.reader is not None
-        self._epoch += 1
-        assigned = set(self.reader.assignment)
-        for partition, offset in positions.items():
-            if partition in assigned:
-                self.reader.seek(partition, offset)
-
-    async def _pause(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
-        assert self.reader is not None
-        assigned = set(self.reader.assignment)
-        self.reader.pause(pause & assigned)
-        self.reader.resume(resume & assigned)
-
-    async def _stop_reading(self) -> None:
-        self._closing = True
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.wait({self._pump})
-
     async def _close_clients(self) -> None:
-        if self.reader is not None:
-            await self.reader.close()
-            await self._leave_for_good()
-        if self._cluster is not None:
-            await self._cluster.close()
+        if self._reading is not None:
+            await self._reading.close()
         await self.errors.close()
-
-    async def _leave_for_good(self) -> None:
-        """Remove a static member from its group: it stays after a crash, not after a stop."""
-        group_id, instance_id = self._static_member
-        if instance_id is None or self._cluster is None:
-            return
-        leaver = MemberIdentity(member_id="", group_instance_id=instance_id, reason="the task was stopped")
-        try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self._cluster.request_coordinator(
-                    group_id, LeaveGroupRequest(group_id=group_id, members=[leaver])
-                )
-        except (ClientError, TimeoutError) as error:
-            log.info("Leaving group %s was not confirmed: %s", group_id, error)
 
 
 class _Context:
@@ -445,7 +340,3 @@ class _Context:
     def timeout(self, timeout_ms: int) -> None:
         """Wait so long before a put that is to be retried."""
         self._unit.retry_timeout_ms = timeout_ms
-
-
-def _raise(error: Exception) -> None:
-    raise error

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -26,8 +26,7 @@ from headrace.runtime.task_unit import TaskUnit
 from headrace.runtime.tolerance import ErrorPolicy, Failure, Stages
 from headrace.runtime.topic_maker import TopicMaker
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.writer import Writer
-from headrace_broker.records.columns import RecordColumns
+from headrace_broker.client.writer import RecordMetadata, Writer
 
 log = logging.getLogger(__name__)
 
@@ -136,15 +135,13 @@ class SourceTaskUnit(TaskUnit):
         notify = _Acknowledgement(self, submission, batch)
         if not outgoing and self._hears_acknowledgements:
             self._acknowledged.append(batch)
+        writer = self._writer
+        assert writer is not None
         for topic, partition, columns in outgoing:
             if topic not in self._topics_used:
                 self._first_use(topic)
-            self._write(topic, partition, columns).add_done_callback(notify)
+            writer.send_telling(topic, partition, columns, partial(notify, len(columns)))
             counters.records += len(columns)
-
-    def _write(self, topic: str, partition: int | None, columns: RecordColumns) -> Future[Any]:
-        assert self._writer is not None
-        return cast("Future[Any]", self._writer.send_blocking(topic, partition, columns))
 
     def _first_use(self, topic: str) -> None:
         if self._topic_maker is not None:
@@ -182,15 +179,23 @@ class SourceTaskUnit(TaskUnit):
 
     # the event loop
 
-    def acknowledged(self, submission: Submission, batch: SourceBatch, error: BaseException | None) -> None:
-        """A part of a batch was written, or failed for good."""
+    def acknowledged(
+        self, submission: Submission, batch: SourceBatch, sent: int, written: int, error: BaseException | None
+    ) -> None:
+        """A part of a batch was written, or some of it failed for good: `written` of the `sent` records are there."""
         if error is not None:
-            self.counters.errors += 1
+            self.counters.errors += sent - written
             if not self._policy.tolerate:
                 self._send_error = error
                 return
-            log.error("Records for topic %s could not be written and are skipped: %s", batch.topic, error)
-            self.counters.skipped += len(batch)
+            self.counters.skipped += sent - written
+            log.error(
+                "%d of %d records for topic %s could not be written and are skipped: %s",
+                sent - written,
+                sent,
+                batch.topic,
+                error,
+            )
         submission.acknowledge()
         if self._hears_acknowledgements and submission.parts <= 0:
             self._acknowledged.append(batch)
@@ -233,7 +238,7 @@ class SourceTaskUnit(TaskUnit):
 
 
 class _Acknowledgement:
-    """A future's callback, without a closure for each batch."""
+    """What the writer tells of one batch."""
 
     __slots__ = ("_batch", "_submission", "_unit")
 
@@ -242,8 +247,9 @@ class _Acknowledgement:
         self._submission = submission
         self._batch = batch
 
-    def __call__(self, future: Future[Any]) -> None:
-        self._unit.acknowledged(self._submission, self._batch, future.exception())
+    def __call__(self, sent: int, result: RecordMetadata | None, error: BaseException | None) -> None:
+        written = 0 if result is None else result.count
+        self._unit.acknowledged(self._submission, self._batch, sent, written, error)
 
 
 class _Context:

@@ -149,8 +149,20 @@ class Worker:
 
     async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
         """The outcome of validating a connector configuration, in REST's shape. Raises RemoteError, Hung."""
+        await self._share_modules(config)
         result: dict[str, Any] = await self._ask_validator("validate", dict(config), self.config.properties, plugin)
         return result
+
+    async def _share_modules(self, config: Mapping[str, str]) -> None:
+        """Have imported, once, what the connector's processes would each import: validation is the first of them."""
+        if self._isolation == "thread":
+            return
+        try:
+            modules = await self._ask_validator("shared_modules", dict(config), self.config.properties)
+        except RemoteError:
+            return  # validation says what is wrong
+        if self._processes.share(modules):
+            self._dismiss_validator()
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
         """Have a connector check offsets. Raises RemoteError, Hung."""

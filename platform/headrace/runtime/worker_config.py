@@ -12,6 +12,7 @@ from typing import Any
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, unknown_key_warnings
 from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.runtime.override_policy import POLICIES, known_policy
+from headrace.runtime.rest_config import Listener, Tls, header_rules
 
 ISOLATIONS = ("process", "connector", "thread")
 _BOOL, _STRING, _LONG, _LIST, _CLASS = (
@@ -40,12 +41,25 @@ def _policy(value: Any) -> None:
 
 
 def _listeners(values: Any) -> None:
-    for value in values:
-        scheme, _, rest = value.partition("://")
-        if scheme.lower() not in ("http", "https") or not rest.rpartition(":")[2].isdigit():
-            raise ValueError(f"{value!r} is no listener; write http://HOST:PORT, without HOST for all addresses")
-        if scheme.lower() == "https":
-            raise ValueError(f"{value!r}: TLS on the REST listener is not supported yet")
+    for value in values or ():
+        Listener.parse(value)
+
+
+def _one_listener_at_least(values: Any) -> None:
+    if not values:
+        raise ValueError("there must be one listener at least")
+
+
+def _headers(value: Any) -> None:
+    header_rules(value or "")
+
+
+def _no_extensions(values: Any) -> None:
+    if values:
+        raise ValueError(
+            "REST extensions are Java classes, which cannot run here; a worker that left one out, which checks "
+            "passwords say, would be open to anybody. Remove the key, and guard the REST API by other means"
+        )
 
 
 def _key(name: str, type_: ConfigType, default: Any, doc: str, *validators: Any) -> ConfigKey:
@@ -77,15 +91,15 @@ STANDALONE = ConfigDef(
         _key("topic.creation.enable", _BOOL, True, "Honour topic.creation.* of source connectors."),
         _key("topic.tracking.enable", _BOOL, True, "Keep the topics that connectors use."),
         _key("topic.tracking.allow.reset", _BOOL, True, "Allow resetting them."),
-        _key("listeners", _LIST, ["http://:8083"], "REST listeners.", _listeners),
+        _key("listeners", _LIST, ["http://:8083"], "REST listeners.", _one_listener_at_least, _listeners),
         _key("rest.advertised.host.name", _STRING, None, "Host in the worker's id."),
         _key("rest.advertised.port", ConfigType.INT, None, "Port in the worker's id."),
         _key("rest.advertised.listener", _STRING, None, "http or https."),
         _key("access.control.allow.origin", _STRING, "", "CORS origins."),
         _key("access.control.allow.methods", _STRING, "", "CORS methods."),
-        _key("response.http.headers.config", _STRING, "", "Extra response headers."),
-        _key("admin.listeners", _LIST, None, "Listeners of the admin endpoints."),
-        _key("rest.extension.classes", _LIST, [], "REST extensions."),
+        _key("response.http.headers.config", _STRING, "", "Extra response headers.", _headers),
+        _key("admin.listeners", _LIST, None, "Listeners of the admin endpoints.", _listeners),
+        _key("rest.extension.classes", _LIST, [], "REST extensions; there are none.", _no_extensions),
         _key("task.isolation", _STRING, "process", "Where tasks run: process, connector or thread.", _isolation),
         _key("headrace.data.dir", _STRING, "headrace-data", "Data of the embedded broker and the offsets file."),
         _key(
@@ -110,8 +124,6 @@ _PREFIXES = (
     "admin.listeners.https.",
     "ssl.",
     "sasl.",
-    "metrics.",
-    "metric.",
 )
 _PASSED_ON = frozenset(
     {
@@ -128,8 +140,24 @@ _DISTRIBUTED = (
     "status.storage.",
     "connect.protocol",
     "inter.worker.",
+    "exactly.once.source.support",
+    "scheduled.rebalance.max.delay.ms",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "rebalance.timeout.ms",
+    "worker.sync.timeout.ms",
+    "worker.unsync.backoff.ms",
 )
-_REMOVED = {
+_PROMETHEUS = "metrics are served in Prometheus' format, at GET /metrics"
+_ONE_VERSION = "there is one version of each plug-in"
+_IGNORED = {
+    "metric.reporters": _PROMETHEUS,
+    "metrics.num.samples": _PROMETHEUS,
+    "metrics.recording.level": _PROMETHEUS,
+    "metrics.sample.window.ms": _PROMETHEUS,
+    "key.converter.plugin.version": _ONE_VERSION,
+    "value.converter.plugin.version": _ONE_VERSION,
+    "header.converter.plugin.version": _ONE_VERSION,
     "internal.key.converter": "it was removed in Kafka 3.0",
     "internal.value.converter": "it was removed in Kafka 3.0",
     "rest.host.name": "it was removed in Kafka 3.0; use listeners",
@@ -161,6 +189,7 @@ class WorkerConfig:
             errors.append(
                 ConfigError("offset.storage.file.filename", None, "the file that keeps source offsets is missing")
             )
+        errors += _tls_errors(values, properties)
         if errors:
             raise ConfigErrors(errors)
         return cls(dict(properties), values, tuple(_warnings(properties)))
@@ -174,21 +203,27 @@ class WorkerConfig:
         return not self.values["bootstrap.servers"]
 
 
-_NOT_YET = ("response.http.headers.config", "rest.extension.classes", "admin.listeners", "listeners.https.")
+def _tls_errors(values: Mapping[str, Any], properties: Mapping[str, str]) -> list[ConfigError]:
+    """What the https listeners lack."""
+    errors: list[ConfigError] = []
+    for key in ("listeners", "admin.listeners"):
+        for listener in values.get(key) or ():
+            if listener.lower().startswith("https://"):
+                try:
+                    Tls.of(properties, admin=key == "admin.listeners")
+                except ValueError as error:
+                    errors.append(ConfigError(key, listener, str(error)))
+    return errors
 
 
 def _warnings(properties: Mapping[str, str]) -> list[str]:
-    warnings = [
-        f"Configuration key {name} has no effect yet"
-        for name, value in properties.items()
-        if name.startswith(_NOT_YET) and value.strip()
-    ]
+    warnings: list[str] = []
     unknown: list[str] = []
     for name in properties:
-        if name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
+        if name in _IGNORED:
+            warnings.append(f"Configuration key {name} is ignored: {_IGNORED[name]}")
+        elif name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
             continue
-        if name in _REMOVED:
-            warnings.append(f"Configuration key {name} is ignored: {_REMOVED[name]}")
         elif name.startswith(_DISTRIBUTED):
             warnings.append(f"Configuration key {name} is ignored: it is for distributed workers")
         else:

@@ -60,7 +60,7 @@ def test_one_failure_fails_the_whole_after_all_parts_are_known() -> None:
     fail([Share(made, 3)], error)
     assert told.results == []
     acknowledge([Share(made, 2)], 1, 20)
-    assert told.results == [(None, error)]
+    assert told.results == [(RecordMetadata("t", 1, 20, 2), error)]
 
 
 def test_shares_are_cut_where_a_batch_is_split() -> None:
@@ -125,3 +125,15 @@ def test_a_delivery_that_is_done_needs_no_garbage_collector() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_failure_tells_what_was_written_all_the_same() -> None:
+    made, told = delivery(3)
+    error = ClientError("no")
+    acknowledge([Share(made, 3)], 0, 10)
+    fail([Share(made, 1)], error)
+    acknowledge([Share(made, 2)], 1, 20)
+    [(result, failure)] = told.results
+    assert failure is error
+    assert result is not None
+    assert result.count == 5

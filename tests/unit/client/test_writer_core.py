@@ -149,7 +149,28 @@ def test_a_batch_too_large_is_split_in_its_place() -> None:
     core.request_done(1)
     assert core.refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
     core.replace(batch, [make_batch(2), make_batch(2)])
-    assert [(b.count, b.base_sequence) for b in sent(drain(core))] == [(2, 0), (2, 2), (1, 4)]
+    order = []
+    for _ in range(3):  # one at a time: a part that is too large still must not be overtaken
+        (part,) = sent(drain(core))
+        order.append((part.count, part.base_sequence))
+        core.request_done(1)
+        core.acknowledge(part)
+    assert order == [(2, 0), (2, 2), (1, 4)]
+
+
+def test_a_part_that_is_too_large_again_keeps_its_place() -> None:
+    core = make_core()
+    core.add(make_batch(4))
+    (batch,) = sent(drain(core))
+    core.request_done(1)
+    core.refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, 0)
+    core.replace(batch, [make_batch(2), make_batch(2)])
+    (first,) = sent(drain(core))
+    core.request_done(1)
+    assert core.refuse(first, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
+    core.replace(first, [make_batch(1), make_batch(1)])
+    (part,) = sent(drain(core))
+    assert (part.number, part.base_sequence) == ((0, 0, 0), 0)
 
 
 def test_a_single_record_too_large_fails() -> None:

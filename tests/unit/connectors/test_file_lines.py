@@ -18,8 +18,10 @@ def test_blocks_of_any_size_give_the_same_lines(block_size: int) -> None:
     taken: list[str] = []
     for start in range(0, len(TEXT), block_size):
         cutter.feed(TEXT[start : start + block_size])
-        while cutter.waiting:
-            taken += cutter.take(2)
+        while cutter.has_lines:
+            lines = cutter.take(2)
+            assert len(lines) == len(lines.items()) <= 2
+            taken += lines.items()
     assert taken == LINES
     assert cutter.position == len(TEXT) - len("last")
     assert cutter.held_bytes == len("last")
@@ -32,22 +34,22 @@ def test_a_position_resumes_exactly() -> None:
         whole.take(1)
         rest = LineCutter(whole.position)
         rest.feed(TEXT[whole.position :])
-        assert rest.take(100) == LINES[taken:]
+        assert rest.take(100).items() == LINES[taken:]
 
 
 def test_text_beyond_ascii_is_counted_in_bytes() -> None:
     cutter = LineCutter()
     cutter.feed("ä\nöö\n".encode())
-    assert cutter.take(1) == ["ä"]
+    assert cutter.take(1).items() == ["ä"]
     assert cutter.position == 3
-    assert cutter.take(5) == ["öö"]
+    assert cutter.take(5).items() == ["öö"]
     assert cutter.position == 8
 
 
 def test_bytes_that_are_no_utf_8_are_replaced_and_counted() -> None:
     cutter = LineCutter()
     cutter.feed(b"a\xffb\nc\n")
-    assert cutter.take(1) == ["a\ufffdb"]
+    assert cutter.take(1).items() == ["a\ufffdb"]
     assert cutter.position == 4
 
 
@@ -57,5 +59,5 @@ def test_a_very_long_line_is_not_copied_again_and_again() -> None:
     for _ in range(2048):
         cutter.feed(block)
     cutter.feed(b"\r\n")
-    assert cutter.take(1) == ["x" * (2048 * 16_384)]
+    assert cutter.take(1).items() == ["x" * (2048 * 16_384)]
     assert time.process_time() - started < 2  # copying each time: 32 GB

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +35,34 @@ def test_a_deleted_output_is_made_anew(tmp_path: Path) -> None:
     file.parent.rmdir()
     with pytest.raises(ConnectError, match="Couldn't find or create file"):
         task.put_batch(batch("three"))
+    task.stop()
+
+
+@contextmanager
+def no_file_over(size_bytes: int) -> Iterator[None]:
+    """A write that would make a file larger is cut, and the next one fails: as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("written_behind", ["", "somebody else's\n"])
+def test_no_half_line_is_left_on_a_full_disk(tmp_path: Path, written_behind: str) -> None:
+    file = tmp_path / "out"
+    task = FileStreamSinkTask()
+    task.start(FileStreamSinkConfig.parse({"file": str(file)}))
+    task.put_batch(batch("one"))
+    with file.open("a") as other:
+        other.write(written_behind)
+    before = file.read_text()
+    with no_file_over(len(before) + 5), pytest.raises(ConnectError, match=r"Cannot write to .*out: File too large"):
+        task.put_batch(batch("two", "three"))
+    assert file.read_text() == before
+    task.put_batch(batch("two", "three"))
+    assert file.read_text() == before + "two\nthree\n"
     task.stop()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.data.lines import java_lines
 from headrace.data.schema import (
     FLOAT32_SCHEMA,
     FLOAT64_SCHEMA,
@@ -18,7 +19,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
-from headrace.data.text import java_string, java_strings
+from headrace.data.text import java_string
 
 INNER = struct([("f", FLOAT32_SCHEMA)], optional=True)
 OUTER = struct([("a", INT32_SCHEMA), ("b", OPTIONAL_STRING_SCHEMA), ("i", INNER), ("l", array(FLOAT32_SCHEMA))])
@@ -69,4 +70,4 @@ def test_structs_leave_nulls_out() -> None:
     ],
 )
 def test_text_of_lists(schema: Schema | None, values: list[Any], texts: list[str]) -> None:
-    assert java_strings(schema, values) == texts
+    assert java_lines(schema, values) == "".join(text + "\n" for text in texts)

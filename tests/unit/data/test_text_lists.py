@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace.data.lines import java_lines
 from headrace.data.schema import FLOAT32_SCHEMA, INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
-from headrace.data.text import java_string, java_strings
+from headrace.data.text import java_string
 
 ROW = struct(fields=[("100%", INT64_SCHEMA), ("b", OPTIONAL_STRING_SCHEMA), ("f", FLOAT32_SCHEMA)])
 
@@ -31,4 +32,4 @@ ROW = struct(fields=[("100%", INT64_SCHEMA), ("b", OPTIONAL_STRING_SCHEMA), ("f"
     ],
 )
 def test_lists_equal_single_values(schema: Schema | None, values: list[Any]) -> None:
-    assert java_strings(schema, values) == [java_string(value, schema) for value in values]
+    assert java_lines(schema, values) == "".join(java_string(value, schema) + "\n" for value in values)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace.herder.errors import NotFoundError
-from headrace.herder.standalone import StandaloneHerder
 from headrace.herder.states import TargetState
-from headrace.runtime.processes import Processes
-from headrace.runtime.worker import Instance
-from headrace.runtime.worker_config import WorkerConfig
-from headrace.stores.file_offsets import FileOffsetStore
+from support.herder import CONFIG, make
 
 pytestmark = pytest.mark.anyio
 
@@ -22,56 +17,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-class SlowWorker:
-    """Every call lets the others run first; `running` is what has been started and not stopped."""
-
-    def __init__(self) -> None:
-        self.running: set[Instance] = set()
-        self.tasks = 2
-
-    async def validate(self, config: dict[str, str]) -> dict[str, Any]:
-        await asyncio.sleep(0)
-        return {"type": "source", "configs": []}
-
-    async def start_connector(self, name: str, config: dict[str, str], generation: int) -> Instance:
-        return await self._started(Instance(name, None, generation, ""))
-
-    async def task_configs(self, instance: Instance) -> list[dict[str, str]]:
-        await asyncio.sleep(0)
-        return [{} for _ in range(self.tasks)]
-
-    async def start_task(self, spec: Any, generation: int) -> Instance:
-        return await self._started(Instance(spec.connector, spec.number, generation, ""))
-
-    async def stop_connector(self, instance: Instance) -> None:
-        await self.stop_tasks([instance])
-
-    async def stop_tasks(self, instances: list[Instance]) -> None:
-        await asyncio.sleep(0)
-        self.running -= set(instances)
-
-    async def _started(self, instance: Instance) -> Instance:
-        await asyncio.sleep(0)
-        self.running.add(instance)
-        return instance
-
-
-CONFIG = {"connector.class": "C"}
-
-
-def make(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
-    herder = StandaloneHerder(
-        WorkerConfig.standalone({"key.converter": "K", "value.converter": "V", "bootstrap.servers": "none:1",
-                                 "offset.storage.file.filename": "unused"}),
-        FileOffsetStore(tmp_path / "offsets"),
-        "worker:1",
-        Processes(),
-    )  # fmt: skip
-    worker = SlowWorker()
-    herder.worker = worker  # type: ignore[assignment]
-    return herder, worker
 
 
 async def test_what_waits_for_a_deletion_finds_no_connector(tmp_path: Path) -> None:

@@ -12,13 +12,22 @@ from sqlalchemy.types import TypeEngine
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
-from headrace.data.schema import FLOAT64_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, STRING_SCHEMA, Schema
+from headrace.data.schema import (
+    BYTES_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT16_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    STRING_SCHEMA,
+    Schema,
+)
 from headrace_connectors.jdbc import types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.offsets import Position
+from headrace_connectors.jdbc.postgresql import libpq_options
 from headrace_connectors.jdbc.rows import row_converter
-from headrace_connectors.jdbc.source import _groups
 from headrace_connectors.jdbc.statements import Cursor, select
+from headrace_connectors.jdbc.tables import groups
 from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema
 from headrace_connectors.jdbc.url import JdbcUrl, parse
 
@@ -158,10 +167,31 @@ def test_a_value_of_another_type_is_refused_with_its_place() -> None:
         convert([(1, 2), (3, "big")])
 
 
+def test_values_of_the_right_type_are_not_converted() -> None:
+    columns = [Column("id", INT64_SCHEMA), Column("ratio", FLOAT64_SCHEMA.replace(optional=True), convert=float)]
+    convert = row_converter("shoes", columns, checked=True)
+    rows = [(1, 0.5), (2, None)]
+    assert convert(rows) is rows
+    assert [type(ratio) for _, ratio in convert([(1, 2), (2, 0.5)])] == [float, float]
+
+
+@pytest.mark.parametrize(("schema", "value"), [(INT64_SCHEMA, 1.0), (STRING_SCHEMA, b"x"), (BYTES_SCHEMA, "eHg=")])
+def test_types_that_look_alike_are_told_apart(schema: Schema, value: Any) -> None:
+    convert = row_converter("shoes", [Column("size", schema)], checked=True)
+    with pytest.raises(ConnectError, match="shoes, column size, row"):
+        convert([(value,)])
+
+
+def test_whole_numbers_never_lose_digits() -> None:
+    assert types.to_whole_number(Decimal("12")) == 12
+    with pytest.raises(ValueError, match=r"1\.5 is no whole number"):
+        types.to_whole_number(1.5)
+
+
 def test_groups_are_contiguous_and_even() -> None:
-    assert _groups(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
-    assert _groups(["a"], 4) == [["a"]]
-    assert _groups([], 4) == []
+    assert groups(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
+    assert groups(["a"], 4) == [["a"]]
+    assert groups([], 4) == []
 
 
 def test_every_error_at_once() -> None:
@@ -182,3 +212,23 @@ def test_keys_that_do_not_fit_together(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:sqlite:/a", **props})
     assert [item.key for item in error.value.errors] == [key]
+
+
+def test_passwords_of_urls_are_not_shown() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse("jdbc:db2://host/shop?user=u&password=secret&ssl=true")
+    assert "secret" not in str(error.value)
+    assert "user=u&password=****&ssl=true" in str(error.value)
+
+
+def test_properties_of_the_jdbc_driver_become_options_of_the_c_library(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"ApplicationName": "a", "currentSchema": "s", "ssl": "true", "loginTimeout": "3", "tcpKeepAlive": "true"}
+    assert libpq_options({**given, "sslrootcert": "/ca", "prepareThreshold": "0"}) == {
+        "application_name": "a",
+        "options": "-csearch_path=s",
+        "sslmode": "verify-full",
+        "connect_timeout": "3",
+        "keepalives": "1",
+        "sslrootcert": "/ca",
+    }
+    assert "connection property prepareThreshold" in caplog.text

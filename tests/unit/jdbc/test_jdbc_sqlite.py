@@ -14,8 +14,11 @@ from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
+from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.inspection import faults
 from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.sqlite import SqliteDialect
 from support.jdbc import Context, Offsets, read_all, rows
 
 
@@ -76,6 +79,38 @@ def test_timestamp_mode_never_stops_inside_a_group_of_equal_timestamps(database:
     start = int(base.timestamp() * 1000)
     # Rows 0-3, 4-7 and 8-9 share a second each: batches of 3 end at rows 2, 5, 8, 9.
     assert millis == [None, start, start + 1000, start + 2000]
+
+
+@pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
+def test_timestamps_of_microseconds_are_read_once(database: sqlite3.Connection, mode: str) -> None:
+    database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL)")
+    stored = [
+        "2026-01-01 00:00:00.123600",
+        "2026-01-01 00:00:00.123700",
+        "2026-01-01T01:00:00.1238+01:00",
+        1767225600124,
+        "2026-01-01 00:00:59.999900",
+        "2026-01-01 00:00:59.9999005Z",
+        "2026-01-01 00:01",
+    ]
+    database.executemany("INSERT INTO events (at) VALUES (?)", [(at,) for at in stored])
+    props = _props(database, mode=mode, timestamp_column_name="at", incrementing_column_name="id", batch_max_rows="1")
+    for count in range(1, len(stored)):
+        offsets = Offsets()
+        for batch in read_all(props, Offsets())[:count]:
+            offsets.commit(batch.source_partition, batch.source_offset)
+        ids = [row[0] for row in rows(read_all(props, offsets))]
+        assert ids in (list(range(count + 1, 8)), list(range(count, 8)) if count in (5, 6) else [])
+    offsets = Offsets()
+    assert [row[0] for row in rows(read_all(props, offsets))] == list(range(1, 8))
+    assert read_all(props, offsets) == []
+
+
+def test_a_text_that_is_no_timestamp_is_named(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE events (at TIMESTAMP NOT NULL)")
+    database.executemany("INSERT INTO events VALUES (?)", [("2026-01-01",), ("yesterday",)])
+    with pytest.raises(ConnectError, match="the database refuses the query: 'yesterday' is no timestamp"):
+        read_all(_props(database, mode="timestamp", timestamp_column_name="at"))
 
 
 def test_a_restart_inside_a_group_reads_the_group_again(database: sqlite3.Connection) -> None:
@@ -196,8 +231,18 @@ def test_table_lists(database: sqlite3.Connection) -> None:
     ("ddl", "props", "message"),
     [
         ("CREATE TABLE t (id INTEGER)", {"incrementing_column_name": "id"}, "column id may be NULL"),
-        ("CREATE TABLE t (id INTEGER NOT NULL)", {"incrementing_column_name": "idd"}, "has no column idd: it has id"),
+        (
+            "CREATE TABLE t (id INTEGER NOT NULL)",
+            {"incrementing_column_name": "idd"},
+            r"has no column idd; did you mean id\?",
+        ),
+        ("CREATE TABLE t (key INTEGER NOT NULL)", {"incrementing_column_name": "id"}, "has no column id; it has key"),
         ("CREATE TABLE t (a TEXT)", {}, "0 autoincrement columns"),
+        (
+            "CREATE TABLE t (a TEXT NOT NULL)",
+            {"incrementing_column_name": "a"},
+            "a for .*: the column is TEXT, and must",
+        ),
     ],
 )
 def test_cursor_columns_are_checked(
@@ -208,21 +253,110 @@ def test_cursor_columns_are_checked(
         read_all(_props(database, mode="incrementing", **props))
 
 
+def _errors(props: dict[str, str]) -> dict[str, list[str]]:
+    """What validation says, by key."""
+    values = config_def(JdbcSourceConfig).validate(props)
+    JdbcSourceConnector().validate(props, values)
+    return {name: value.errors for name, value in values.items() if value.errors}
+
+
 def test_a_missing_file_or_table_is_named_at_validation(database: sqlite3.Connection, tmp_path: Path) -> None:
     _orders(database, 1)
-
-    def errors(props: dict[str, str]) -> dict[str, list[str]]:
-        values = config_def(JdbcSourceConfig).validate(props)
-        JdbcSourceConnector().validate(props, values)
-        return {name: value.errors for name, value in values.items() if value.errors}
-
     good = _props(database, mode="incrementing", table_whitelist="orders")
-    assert errors(good) == {}
-    (message,) = errors({**good, "table.whitelist": "orders,ordrs"})["table.whitelist"]
+    assert _errors(good) == {}
+    (message,) = _errors({**good, "table.whitelist": "orders,ordrs"})["table.whitelist"]
     assert message == "table ordrs does not exist in the database; did you mean orders?"
-    (message,) = errors({**good, "connection.url": f"jdbc:sqlite:{tmp_path}/no.db"})["connection.url"]
+    (message,) = _errors({**good, "connection.url": f"jdbc:sqlite:{tmp_path}/no.db"})["connection.url"]
     assert "there is no database file" in message
     assert not (tmp_path / "no.db").exists()
+
+
+def test_cursor_columns_are_checked_at_validation(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    database.execute("CREATE TABLE visits (visit_id INTEGER, at TIMESTAMP)")
+    props = _props(database, mode="timestamp+incrementing", table_whitelist="orders,visits")
+    props |= {"incrementing.column.name": "visitid", "timestamp.column.name": "at"}
+    prefix = "Invalid value visitid for configuration incrementing.column.name"
+    assert _errors(props) == {
+        "incrementing.column.name": [
+            f"{prefix}: table orders has no column visitid; it has id, item",
+            f"{prefix}: table visits has no column visitid; did you mean visit_id?",
+        ]
+    }
+    props["table.whitelist"], props["incrementing.column.name"] = "visits", "visit_id"
+    [(key, [message])] = _errors(props).items()
+    assert (key, "table visits: column visit_id may be NULL" in message) == ("incrementing.column.name", True)
+    props["validate.non.null"] = "false"
+    assert _errors(props) == {}
+    props["timestamp.column.name"] = "at,before"
+    assert list(_errors(props)) == ["timestamp.column.name"]
+    del props["table.whitelist"]
+    props |= {"query": "SELECT * FROM visits", "topic.prefix": "visits"}
+    assert _errors(props) == {}
+
+
+def test_a_slow_database_is_not_asked_for_long(database: sqlite3.Connection, caplog: pytest.LogCaptureFixture) -> None:
+    _orders(database, 1)
+    names = [f"t{number}" for number in range(5)]
+    config = JdbcSourceConfig.parse(_props(database, mode="incrementing", table_whitelist=",".join(names)))
+    clock = iter([0.0, 4.0, 8.0, 12.0])
+    found = faults(config, SqliteDialect(url.parse(config.connection_url), config), lambda: next(clock))
+    assert [message.split()[1] for _, message in found] == ["t0", "t1"]
+    assert "columns of 3 tables are not checked" in caplog.text
+
+
+def test_rows_without_an_id_do_not_stop_the_others(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE events (id INTEGER, at DATETIME NOT NULL)")
+    database.executemany("INSERT INTO events VALUES (?, '2026-01-01')", [(None,), (1,), (None,), (2,)])
+    props = _props(database, incrementing_column_name="id", validate_non_null="false", batch_max_rows="1")
+    offsets = Offsets()
+    assert [row[0] for row in rows(read_all({**props, "mode": "incrementing"}, offsets))] == [1, 2]
+    props |= {"mode": "timestamp+incrementing", "timestamp.column.name": "at"}
+    first, _ = read_all(props, Offsets())
+    offsets.commit(first.source_partition, first.source_offset)
+    assert [row[0] for row in rows(read_all(props, offsets))] == [2]
+
+
+def test_rows_read_as_json_are_those_that_are_stored(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, note TEXT, at TIMESTAMP, flag BOOLEAN, day DATE)")
+    notes = ["", 'a"b\\c/\u2028', "line\none\x00\x1f", "hé 😀", '{"a": [1]}', None, "1", "null"]
+    database.executemany(
+        "INSERT INTO notes VALUES (?, ?, ?, ?, ?)",
+        [
+            (number * (2**63 - 1) // 7, note, number if number % 2 else "2026-01-01T00:00:00.5", number % 2, None)
+            for number, note in enumerate(notes)
+        ],
+    )
+    found = rows(read_all(_props(database, mode="incrementing", batch_max_rows="3")))
+    assert [row[1] for row in found] == notes
+    stored = database.execute("SELECT id, note, flag FROM notes ORDER BY id").fetchall()
+    assert [(row[0], row[1], row[3]) for row in found] == stored
+    assert [row[2].microsecond for row in found] == [500000, 1000, 500000, 3000, 500000, 5000, 500000, 7000]
+
+
+@pytest.mark.parametrize(("value", "message"), [(1.5, r"the row holds 1\.5"), ("x", "'x'"), (b"x", "b'x'")])
+def test_rows_that_do_not_travel_as_json(database: sqlite3.Connection, value: object, message: str) -> None:
+    database.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, size INTEGER)")
+    database.executemany("INSERT INTO odd VALUES (?, ?)", [(1, 1), (2, 2), (3, value)])
+    props, offsets = _props(database, mode="incrementing", batch_max_rows="2"), Offsets()
+    with pytest.raises(ConnectError, match=rf"odd, column size, row \(3, .*\): .*{message}"):
+        read_all(props, offsets)
+    assert offsets.read({"protocol": "1", "table": "odd"}) == {"incrementing": 2}
+
+
+def test_a_table_with_more_columns_than_a_function_takes(database: sqlite3.Connection) -> None:
+    names = ", ".join(f"c{number} INTEGER" for number in range(300))
+    database.execute(f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {names})")
+    database.execute("INSERT INTO wide (id, c299) VALUES (1, 2)")
+    [row] = rows(read_all(_props(database, mode="incrementing")))
+    assert (row[0], row[1], row[300]) == (1, None, 2)
+
+
+def test_an_id_that_is_no_whole_number_is_refused(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE t (id NUMERIC(20,0) NOT NULL)")
+    database.executemany("INSERT INTO t VALUES (?)", [(1,), (1.5,)])
+    with pytest.raises(ConnectError, match=r"t: .* must hold whole numbers: 1\.5 is no whole number, in row \(1\.5,\)"):
+        read_all(_props(database, mode="incrementing", incrementing_column_name="id"))
 
 
 def test_the_monitor_sees_new_tables(database: sqlite3.Connection) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_connectors.lakehouse.planner import Planner
-from headrace_connectors.lakehouse.ranges import Position, Range, admit, pack, parse_position, ranges_between
+from headrace_connectors.lakehouse.ranges import Position, Range, admit, cut, pack, parse_position, ranges_between
 from headrace_connectors.lakehouse.spec import SourceError, SourceSpec
 
 Key = tuple[str, int]
@@ -24,6 +24,11 @@ def test_a_position_survives_sparks_log() -> None:
     text = json.dumps(position.to_json())
     assert parse_position(text) == position
     assert json.dumps(parse_position(text).to_json()) == text
+
+
+def test_ranges_are_cut_at_the_ends_of_partitions() -> None:
+    ranges = [Range("t", 0, 5, 9), Range("t", 1, 5, 9), Range("t", 2, 5, 9), Range("u", 0, 5, 9)]
+    assert cut(ranges, {("t", 0): 7, ("t", 1): 5, ("t", 2): 9}) == [Range("t", 0, 5, 7), *ranges[2:]]
 
 
 def test_ranges_go_on_from_the_start_or_from_where_a_new_partition_begins() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.api.errors import ConnectError, DataError
+from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecords, diagnose
 from headrace_connectors.lakehouse.column_types import (
     Column,
     ColumnType,
     SchemaError,
+    leaf_types,
     parse_schema,
     table_columns,
     wire_type,
@@ -30,7 +32,7 @@ from headrace_connectors.lakehouse.envelope import (
     StringReader,
     schema_id_of,
 )
-from headrace_connectors.lakehouse.layouts import Layout, Layouts, Place, SchemaChangedError
+from headrace_connectors.lakehouse.layouts import METADATA_COLUMNS, Layout, Layouts, Place, Refusal, Variant
 
 S1, S2 = b'{"type":"struct","fields":[]}', b'{"type":"struct","fields":[],"version":2}'
 
@@ -179,6 +181,7 @@ def test_ddl_errors_say_where(ddl: str, message: str) -> None:
 
 def layouts(**changes: Any) -> Layouts:
     settings: dict[str, Any] = {
+        "root": Path("/tables"),
         "value": "envelope",
         "declared": {},
         "declared_default": None,
@@ -200,37 +203,85 @@ B = {"type": "string", "optional": False, "field": "b"}
 def test_a_topic_keeps_the_layout_of_its_first_record() -> None:
     known = layouts()
     assert known.find("t", "t") is None
-    known.learn(Place("t", 0, 3), text(A, B), "{}")
-    known.learn(Place("t", 1, 0), text({**B, "optional": True}, A, version=2), "{}")  # another text, the same columns
+    assert known.variants("t", "t") == ()
+    assert known.learn("t", "t", text(A, B), "{}")
+    # another text, the same columns
+    assert known.learn("t", "t", text({**B, "optional": True}, A, version=2), "{}")
     layout = known.find("t", "t")
     assert layout is not None
     assert [column.name for column in layout.columns] == ["a", "b"]
+    assert known.variants("t", "t") == (Variant(layout, known.schema_ids("t")),)
     assert len(known.schema_ids("t")) == 2
     assert known.required("t") == ["b"]
     assert sorted(map(len, (known.required_in("t", id_) for id_ in known.schema_ids("t")))) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ((A,), "the type of field b was string .* and is absent"),
-        ((A, B, {"type": "int8", "field": "c"}), "the type of field c was absent .* and is tinyint"),
-        (({**A, "type": "int64"}, B), r"since topic t, partition 0, offset 3\) and is bigint"),
-        (({**A, "default": 1}, B), "the default of field a was none .* and is 1"),
-    ],
-)
-def test_a_changed_schema_names_field_and_record(fields: tuple[dict[str, Any], ...], message: str) -> None:
+def test_another_default_is_a_variant_of_the_same_columns() -> None:
     known = layouts()
-    known.learn(Place("t", 0, 3), text(A, B), "{}")
-    with pytest.raises(SchemaChangedError, match="topic t, partition 1, offset 9: .*" + message):
-        known.learn(Place("t", 1, 9), text(*fields), "{}")
+    inner = {"type": "struct", "optional": True, "field": "s", "fields": [A]}
+    items = {"type": "array", "optional": True, "field": "l", "items": {"type": "struct", "fields": [A]}}
+    assert known.learn("t", "t", text(A, inner, items), None)
+    changed = {**A, "default": 7}
+    assert known.learn("t", "t", text({**items, "items": {"type": "struct", "fields": [changed]}}, inner, A), None)
+    assert known.learn("t", "t", text({**inner, "fields": [changed]}, changed, items), None)
+    old, in_list, new = (variant.layout.columns for variant in known.variants("t", "t"))
+    assert {variant.layout for variant in known.variants("t", "t")} >= {known.find("t", "t")}
+    assert leaf_types(old) == leaf_types(in_list) == leaf_types(new)
+    assert [column.name for column in new] == ["a", "s", "l"]
+    assert (old[0].default, new[0].default, new[1].type.fields[0].default) == (None, "7", "7")
+    element = in_list[2].type.element
+    assert element is not None
+    assert element.fields[0].default == "7"
+
+    without = layouts(replace_null_with_default=False)
+    for fields in ((A, items), (changed, {**items, "items": {"type": "struct", "fields": [changed]}})):
+        assert without.learn("t", "t", text(*fields), None)
+    assert len(without.variants("t", "t")) == 1
+
+
+OTHER_COLUMNS = [
+    ((A,), "column b removed (string)"),
+    ((A, B, {"type": "int8", "field": "c d"}), "column `c d` added (tinyint)"),
+    (({**A, "type": "int64"}, B), "column a: int -> bigint"),
+    ((B, {**struct({**A, "type": "int64"}), "field": "a"}), "column a removed (int), column a.a added (bigint)"),
+]
+
+
+@pytest.mark.parametrize(("fields", "changed"), OTHER_COLUMNS)
+def test_other_columns_than_the_tables_are_refused(fields: tuple[dict[str, Any], ...], changed: str) -> None:
+    """Whether the table had its columns before, or gets them from the first record of any of its topics."""
+    existing = layouts()
+    existing.adopt("all", {"a": "int", "b": "string"})
+    first = layouts()
+    assert first.learn("u", "all", text(A, B), None)
+    for known in (existing, first):
+        assert not known.learn("t", "all", text(*fields), None)
+        assert known.find("t", "all") is None
+        assert known.refused("t") == {
+            schema_id_of(text(*fields).encode()): Refusal(
+                f"the record's columns are not those of table /tables/all: {changed}", other_columns=True
+            )
+        }
+        assert known.learn("t", "all", text(A, B), None)
 
 
 def test_metadata_columns_cannot_be_shadowed() -> None:
     clash = {"type": "int32", "field": "_Kafka_Offset"}
-    with pytest.raises(ConnectError, match="offset 0: the field '_Kafka_Offset' has the name of a metadata column"):
-        layouts().learn(Place("t", 0, 0), text(clash), None)
-    layouts(metadata_columns=False).learn(Place("t", 0, 0), text(clash), None)
+    known = layouts()
+    assert not known.learn("t", "t", text(clash), None)
+    (refusal,) = known.refused("t").values()
+    assert "the field '_Kafka_Offset' has the name of a metadata column" in refusal.reason
+    assert not refusal.other_columns
+    assert layouts(metadata_columns=False).learn("t", "t", text(clash), None)
+
+
+def test_a_table_with_metadata_columns_is_no_matter_of_the_records() -> None:
+    known = layouts(metadata_columns=False)
+    known.adopt("t", {**dict.fromkeys(METADATA_COLUMNS, "int"), "a": "int"})
+    with pytest.raises(
+        ConnectError, match=r"table /tables/t has the metadata columns.*lakehouse.metadata.columns=false"
+    ):
+        known.learn("t", "t", text(A), None)
 
 
 def test_how_decimals_are_written_is_seen_in_the_first_that_is_there() -> None:
@@ -241,7 +292,7 @@ def test_how_decimals_are_written_is_seen_in_the_first_that_is_there() -> None:
         "field": "d",
     }
     known = layouts()
-    known.learn(Place("t", 0, 0), text(decimal), '{"d":null}')
+    known.learn("t", "t", text(decimal), '{"d":null}')
     layout = known.find("t", "t")
     assert layout is not None
     assert known.reads_decimals_as_numbers(layout) is False
@@ -275,12 +326,28 @@ def test_a_bad_payload_is_diagnosed(payload: str, reason: str) -> None:
     assert re.search(reason.replace("expected string", "expected boolean"), found), found
 
 
-def test_bad_records_fail_or_are_skipped_after_the_dead_letters() -> None:
-    records = [BadRecord(Place("t", 0, 9), "late"), BadRecord(Place("t", 0, 2), "early")]
-    with pytest.raises(DataError, match=r"topic t, partition 0, offset 2: early \(and 1 more"):
-        BadRecords(tolerate=False, log=True).handle(records)
+def test_bad_records_stop_the_task_or_are_skipped_after_the_dead_letters() -> None:
+    records = [
+        BadRecord(Place("t", 0, 9), "late"),
+        BadRecord(Place("t", 0, 2), "early"),
+        BadRecord(Place("u", 1, 4), "x"),
+    ]
+    stopping = BadRecords(tolerate=False, log=True).handle(records)
+    assert stopping is not None
+    assert str(stopping).startswith(
+        "topic t, partition 0, offset 2: early (and 2 more records of this batch); all records before it are loaded."
+        " errors.tolerance=all skips such records, "
+    )
+    assert stopping.ends == {("t", 0): 2, ("u", 1): 4}
     sent: list[BadRecord] = []
     tolerant = BadRecords(tolerate=True, log=True, dead_letters=sent.extend)
-    tolerant.handle(records)
-    assert [record.place.offset for record in sent] == [2, 9]
-    assert tolerant.skipped == 2
+    assert tolerant.handle(records) is None
+    assert [record.place.offset for record in sent] == [2, 9, 4]
+    assert tolerant.skipped == 3
+    assert tolerant.handle([]) is None
+
+
+def test_the_error_of_other_columns_says_the_way_on() -> None:
+    stopping = BadRecords(tolerate=False, log=False).handle([BadRecord(Place("t", 0, 2), "changed", True)])
+    assert "give the table the new columns" in str(stopping)
+    assert "a second connector can load into a table of its own" in str(stopping)

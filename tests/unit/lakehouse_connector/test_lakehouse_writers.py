@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("deltalake")
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, write_deltalake
 
+from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.arrow_rows import BAD, TopicRows, split_by_topic
+from headrace_connectors.lakehouse.column_types import leaf_types
+from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.ranges import Position, Range
 from headrace_connectors.lakehouse.tables import Table, Tables
 from headrace_connectors.lakehouse.writers import open_writer
-from headrace_connectors.lakehouse.writers.base import BatchIdentity, TableConflictError, TableSchemaError
+from headrace_connectors.lakehouse.writers.base import (
+    BatchIdentity,
+    TableConflictError,
+    TableSchemaError,
+    TableUnusableError,
+    leaf_type_texts,
+)
 
 SCHEMA = pa.schema([("name with space", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("n", pa.int32())])
 FORMATS = pytest.mark.parametrize("format_", ["delta", "parquet"])
@@ -53,9 +65,9 @@ def test_rows_and_offsets_are_one_commit(format_: str, tmp_path: Path) -> None:
     assert fresh.committed() == position(6)
     assert fresh.columns() is not None
     fresh.prepare(SCHEMA)
-    with pytest.raises(TableSchemaError, match="column n is int in the table and bigint in the records"):
+    with pytest.raises(TableSchemaError, match="column n: int -> bigint"):
         fresh.prepare(SCHEMA.set(2, pa.field("n", pa.int64())))
-    with pytest.raises(TableSchemaError, match="column `name with space` is string in the table and absent"):
+    with pytest.raises(TableSchemaError, match=r"column `name with space` removed \(string\)"):
         fresh.prepare(SCHEMA.remove(0))
 
 
@@ -84,6 +96,57 @@ def test_delta_offsets_survive_the_clean_up_of_the_log(tmp_path: Path) -> None:
     (directory / "_delta_log" / f"{0:020d}.json").unlink()
     found = open_writer("delta", directory, "sink").committed([("t", 0), ("u", 3), ("u", 4)])
     assert found.next_offsets == position(4).next_offsets
+
+
+def test_a_delta_table_that_was_altered_or_rewritten_goes_on_from_its_offsets(tmp_path: Path) -> None:
+    """What the error of a changed schema advises."""
+    directory = tmp_path / "table"
+    writer = open_writer("delta", directory, "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(4))
+    DeltaTable(directory).alter.add_columns([Field("extra", "integer")])
+    wider = SCHEMA.append(pa.field("extra", pa.int32()))
+    again = open_writer("delta", directory, "sink")
+    assert again.committed() == position(4)
+    again.prepare(wider)
+    again.write(batch(1), pa.Table.from_pylist([{"n": 2, "extra": 3}], schema=wider), position(5))
+
+    texts = DeltaTable(directory).to_pyarrow_table().cast(wider.set(2, pa.field("n", pa.string())))
+    write_deltalake(directory, texts, mode="overwrite", schema_mode="overwrite")
+    last = open_writer("delta", directory, "sink")
+    assert last.committed() == position(5)
+    with pytest.raises(TableSchemaError, match="column n: string -> int"):
+        last.prepare(wider)
+
+
+@pytest.mark.parametrize("others", ["append", "delete", "property", "create"])
+def test_what_other_tools_do_to_a_delta_table_is_no_conflict(others: str, tmp_path: Path) -> None:
+    directory = tmp_path / "table"
+    writer = open_writer("delta", directory, "sink")
+    writer.committed()
+    if others == "create":
+        write_deltalake(directory, rows(1))
+    else:
+        writer.write(batch(0), rows(1), position(4))
+    if others == "append":
+        write_deltalake(directory, rows(7), mode="append")
+    elif others == "delete":
+        DeltaTable(directory).delete("n = 1")
+    elif others == "property":
+        DeltaTable(directory).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    writer.write(batch(1), rows(2), position(5))
+    expected = {"append": [1, 2, 7], "delete": [2], "property": [1, 2], "create": [1, 2]}
+    assert numbers_in("delta", directory) == expected[others]
+    assert open_writer("delta", directory, "sink").committed() == position(5)
+
+
+def test_columns_that_change_between_two_commits_are_named(tmp_path: Path) -> None:
+    writer = open_writer("delta", tmp_path / "table", "sink")
+    writer.committed()
+    writer.write(batch(0), rows(1), position(4))
+    DeltaTable(tmp_path / "table").alter.add_columns([Field("extra", "integer")])
+    with pytest.raises(TableSchemaError, match="column extra removed"):
+        writer.write(batch(1), rows(2), position(5))
 
 
 def test_another_connector_has_offsets_of_its_own_in_a_delta_table(tmp_path: Path) -> None:
@@ -119,6 +182,52 @@ def test_a_crash_around_a_parquet_commit_is_mended(
     assert list((directory / "_headrace" / "staged").iterdir()) == []
 
 
+def test_parquet_does_not_mix_with_the_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    pq.write_table(rows(1), tmp_path / "foreign" / "a.parquet")
+    with pytest.raises(TableUnusableError, match=r"foreign holds files .* not write \(a.parquet\): name another table"):
+        open_writer("parquet", tmp_path / "foreign", "sink").committed()
+    for format_, other, message in (("delta", "parquet", "is a Delta table"), ("parquet", "delta", "format=parquet")):
+        writer = open_writer(format_, tmp_path / format_, "sink")
+        writer.committed()
+        writer.write(batch(0), rows(1), position(1))
+        with pytest.raises(TableUnusableError, match=message):
+            open_writer(other, tmp_path / format_, "sink").committed()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "doing"),
+    [
+        ({"minReaderVersion": 9, "minWriterVersion": 9}, "read: .*Unsupported minimum reader version 9"),
+        ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}, "written: .*RowTracking"),
+        ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["futureThing"]}, "written: .*futureThing"),
+    ],
+)
+def test_a_delta_table_of_a_newer_protocol_is_named(protocol: dict[str, object], doing: str, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", rows(1))
+    (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
+    tables = Tables(tmp_path, "${topic}", lambda directory: open_writer("delta", directory, "sink"))
+    with pytest.raises(ConnectError, match=f"table {tmp_path}/t cannot be {doing}.*lakehouse.table.name.format"):
+        tables.of("t").write(batch(0), rows(2), position(1))
+
+
+@FORMATS
+def test_a_full_disk_is_named_and_the_next_write_goes_on(
+    format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(tmp_path, "${topic}", lambda directory: open_writer(format_, directory, "sink"))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    function = {"delta": "delta.write_deltalake", "parquet": "parquet.pq.write_table"}[format_]
+    with monkeypatch.context() as patched:
+        patched.setattr(f"headrace_connectors.lakehouse.writers.{function}", Mock(side_effect=full))
+        with pytest.raises(ConnectError, match=f"no space left on the disk of {tmp_path}/t .lakehouse.path"):
+            tables.of("t").write(batch(0), rows(1), position(1))
+    assert not tables.of("t").is_ours
+    tables.of("t").write(batch(0), rows(1), position(1))
+    assert tables.of("t").is_ours
+    assert numbers_in(format_, tmp_path / "t") == [1]
+
+
 def test_tables_tell_how_far_each_topic_is_loaded(tmp_path: Path) -> None:
     tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
     table = tables.of("t")
@@ -129,6 +238,34 @@ def test_tables_tell_how_far_each_topic_is_loaded(tmp_path: Path) -> None:
     assert again.position([("t", 0), ("t", 1), ("new", 0)]) == Position({("t", 0): 5}, {"t": "id"})
     assert not again.of("t").lacks(Range("t", 0, 0, 5))
     assert (tmp_path / "bronze" / "t" / "_delta_log").is_dir()
+
+
+def test_a_tables_columns_read_as_the_records_do() -> None:
+    declared = parse_ddl(
+        "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, j date, k timestamp,"
+        " l decimal(12,3), m array<struct<`x y`: int, z: string>>, n map<string, array<int>>,"
+        " o struct<p: struct<q: int>>"
+    )
+    schema = pa.schema(
+        [
+            ("a", pa.int8()),
+            ("b", pa.int16()),
+            ("c", pa.int32()),
+            ("d", pa.int64()),
+            ("e", pa.float32()),
+            ("f", pa.float64()),
+            ("g", pa.bool_()),
+            ("h", pa.string()),
+            ("i", pa.binary()),
+            ("j", pa.date32()),
+            ("k", pa.timestamp("us", tz="UTC")),
+            ("l", pa.decimal128(12, 3)),
+            ("m", pa.list_(pa.struct([("x y", pa.int32()), ("z", pa.string())]))),
+            ("n", pa.map_(pa.string(), pa.list_(pa.int32()))),
+            ("o", pa.struct([("p", pa.struct([("q", pa.int32())]))])),
+        ]
+    )
+    assert leaf_type_texts(schema) == leaf_types(declared)
 
 
 # --- Arrow rows -----------------------------------------------------------------------------------------------------
@@ -178,6 +315,14 @@ def test_rows_that_a_table_has_are_left_out() -> None:
     fresh = topic_rows().from_offsets({("t", 0): 5, ("t", 1): 7, ("u", 0): 99})
     assert fresh.kafka["offset"].to_pylist() == [6, 7]
     assert topic_rows().from_offsets({}).kafka["offset"].to_pylist() == [4, 5, 6, 7]
+
+
+def test_rows_from_a_partitions_end_on_are_left_out() -> None:
+    before = topic_rows().before_offsets({("t", 0): 6, ("u", 1): 0})
+    assert before.kafka["offset"].to_pylist() == [4, 5, 7]
+    assert before.values is not None
+    assert len(before.values) == 3
+    assert topic_rows().refused([0, 9]) == [1]
 
 
 def test_tombstones_take_the_tables_columns() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,3 +124,35 @@ async def test_a_fork_server_that_did_not_start_is_tried_again(monkeypatch: pyte
 
 async def test_nothing_was_started_and_is_ended() -> None:
     await Processes().close()
+
+
+async def test_modules_are_shared_once(control: Any) -> None:
+    worker, server = control
+    processes = _processes(worker)
+    assert processes.share(["one", "two"])
+    assert not processes.share(["two", "one"])
+    assert processes.share(["two", "three"])
+    assert [json.loads(server.recv(4096)) for _ in range(3)] == [{"share": name} for name in ("one", "two", "three")]
+
+
+async def test_the_fork_server_imports_what_is_shared(
+    control: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, server = control
+    (tmp_path / "shared_sound.py").write_text("")
+    (tmp_path / "shared_broken.py").write_text("raise SystemExit(1)")
+    (tmp_path / "shared_busy.py").write_text(
+        "import threading\nstop = threading.Event()\nthread = threading.Thread(target=stop.wait)\nthread.start()"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    forks = ForkServer(server, os.getpid())
+    for name in ("shared_broken", "shared_busy", "shared_sound"):
+        worker.send(json.dumps({"share": name}).encode())
+        assert forks._serve_one()
+    gc.unfreeze()
+    busy = sys.modules.pop("shared_busy")
+    busy.stop.set()
+    busy.thread.join()
+    assert sys.modules.pop("shared_sound")
+    [record] = caplog.records
+    assert record.getMessage().startswith("Importing shared_busy starts a thread")

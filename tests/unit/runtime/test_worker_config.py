@@ -39,7 +39,14 @@ def test_unknown_keys_are_warned_about_with_the_nearest_one() -> None:
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [("internal.key.converter", "removed"), ("group.id", "distributed"), ("config.storage.topic", "distributed")],
+    [
+        ("internal.key.converter", "removed"),
+        ("group.id", "distributed"),
+        ("config.storage.topic", "distributed"),
+        ("exactly.once.source.support", "distributed"),
+        ("metric.reporters", "GET /metrics"),
+        ("value.converter.plugin.version", "one version"),
+    ],
 )
 def test_keys_of_other_workers_and_times_are_named(key: str, reason: str) -> None:
     (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings

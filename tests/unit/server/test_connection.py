@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.server.connection import Connection, ConnectionLimits, Slot
+from headrace_broker.server.receive_memory import ReceiveMemory
+from headrace_broker.server.wakefulness import Wakefulness
 
 
 class FakeTransport:
@@ -48,11 +51,13 @@ class FakeTransport:
 class FakeRouter:
     """Answers each frame with itself unless told otherwise by the frame's first byte."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ReceiveMemory | None = None) -> None:
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
         self.gone = False
         self.unsent_bytes = 0
+        self.receive_memory = memory or ReceiveMemory(1 << 30)
+        self.wakefulness = Wakefulness(cast(asyncio.AbstractEventLoop, None), processors=1)
         self.act: Callable[[Connection, bytes], None] | None = None
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -80,8 +85,8 @@ class FakeRouter:
 class Peer:
     """One connection with its fakes; `send` delivers bytes as a transport does."""
 
-    def __init__(self, limits: ConnectionLimits | None = None) -> None:
-        self.router = FakeRouter()
+    def __init__(self, limits: ConnectionLimits | None = None, memory: ReceiveMemory | None = None) -> None:
+        self.router = FakeRouter(memory)
         self.transport = FakeTransport()
         self.connection = Connection(self.router, "PLAINTEXT", limits or ConnectionLimits(turn_s=600))
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
@@ -137,7 +142,7 @@ def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], step: int) -
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 101, 2**31 - 1])
 def test_a_frame_of_an_impossible_size_closes_the_connection(size: int, caplog: pytest.LogCaptureFixture) -> None:
-    peer = Peer(ConnectionLimits(request_bytes_max=100))
+    peer = Peer(ConnectionLimits(request_bytes_max=100, turn_s=600))
     peer.send(struct.pack(">i", size) + bytes(50))
     assert peer.transport.closed
     assert peer.router.frames == []
@@ -189,7 +194,7 @@ async def test_a_peer_that_never_reads_is_not_read_from(peer: Peer) -> None:
 
 @pytest.mark.anyio
 async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(held_bytes_max=10_000))
+    peer = Peer(ConnectionLimits(held_bytes_max=10_000, turn_s=600))
     peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
     assert 10 <= len(peer.router.frames) <= 13
     assert not peer.transport.reading
@@ -200,7 +205,7 @@ async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
 
 @pytest.mark.anyio
 async def test_parked_requests_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(parked_requests_max=10))
+    peer = Peer(ConnectionLimits(parked_requests_max=10, turn_s=600))
     peer.send(frame(body(b"P")) * 5000)
     assert len(peer.router.slots) == 10
     assert not peer.transport.reading
@@ -245,7 +250,7 @@ def test_a_peer_is_stuck_that_reads_and_sends_nothing_while_answers_wait(peer: P
 
 @pytest.mark.anyio
 async def test_requests_that_wait_count_as_held_bytes() -> None:
-    peer = Peer(ConnectionLimits(held_bytes_max=100_000))
+    peer = Peer(ConnectionLimits(held_bytes_max=100_000, turn_s=600))
     handle = peer.router.handle
 
     def park(connection: Connection, frame: memoryview) -> None:
@@ -324,3 +329,116 @@ def test_a_closing_connection_whose_peer_does_not_read_is_aborted(peer: Peer) ->
     peer.connection.close("enough")
     peer.connection.sweep()
     assert peer.transport.aborted
+
+
+# -- memory shared by all connections --------------------------------------------------------------------------------
+
+
+async def deliver(*streams: tuple[Peer, bytes]) -> None:
+    """Send to every peer in turn until all is taken; what is held back comes when there is room."""
+    left = dict(streams)
+    for _ in range(10_000):
+        left = {
+            peer: data[peer.send(data, 50_000) :] if peer.transport.reading else data for peer, data in left.items()
+        }
+        left = {peer: data for peer, data in left.items() if data}
+        if not left:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"{len(left)} of {len(streams)} streams stand still")
+
+
+@pytest.mark.anyio
+async def test_large_requests_of_many_share_a_bound_and_all_arrive() -> None:
+    memory = ReceiveMemory(8 << 20)
+    peers = [Peer(memory=memory) for _ in range(20)]
+    bodies = [bytes([65 + number]) * 5_000_000 for number in range(20)]
+    peak = 0
+
+    def measured(receiver: object, capacity_bytes: int, request_bytes: int) -> bool:
+        nonlocal peak
+        taken = ReceiveMemory.take(memory, receiver, capacity_bytes, request_bytes)  # type: ignore[arg-type]
+        peak = max(peak, memory.used_bytes)
+        return taken
+
+    memory.take = measured  # type: ignore[method-assign]
+    await deliver(*[(peer, frame(content)) for peer, content in zip(peers, bodies, strict=True)])
+    assert [peer.router.frames for peer in peers] == [[content] for content in bodies]
+    assert peak <= (8 << 20) + (8 << 20)  # the bound and one request, whose buffer is a power of two
+    assert not memory.is_short
+
+
+@pytest.mark.anyio
+async def test_who_sends_half_a_request_and_stops_is_told_from_who_waits() -> None:
+    memory = ReceiveMemory(4 << 20)
+    silent, waiting = Peer(memory=memory), Peer(memory=memory)
+    silent.send(frame(bytes(6_000_000))[:-1])
+    taken = waiting.send(frame(bytes(6_000_000)))
+    assert not waiting.transport.reading
+    assert taken < 6_000_000
+    for peer in (silent, waiting):
+        assert not peer.connection.hoards_memory()  # both have sent something since they came
+    assert silent.connection.hoards_memory()
+    assert not waiting.connection.hoards_memory()
+    silent.connection.connection_lost(None)
+    await deliver((waiting, frame(bytes(6_000_000))[taken:]))
+    assert len(waiting.router.frames) == 1
+
+
+@pytest.mark.anyio
+async def test_requests_of_the_usual_size_go_on_beside_large_ones() -> None:
+    memory = ReceiveMemory(16 << 20)
+    large = [Peer(memory=memory) for _ in range(10)]
+    for peer in large:
+        peer.send(frame(bytes(9_000_000))[:-1])
+    usual = Peer(memory=memory)
+    usual.send(frame(bytes(1_000_000)))
+    assert len(usual.router.frames) == 1
+
+
+def test_idle_buffers_are_given_back_when_others_need_them() -> None:
+    memory = ReceiveMemory(3 << 20)
+    idle, other = Peer(memory=memory), Peer(memory=memory)
+    idle.send(frame(bytes(1_500_000)))
+    assert memory.used_bytes == 2 << 20
+    other.send(frame(bytes(1_500_000)))
+    assert other.router.frames
+    assert idle.connection.buffered_bytes == 16 * 1024
+
+
+# -- staying awake ---------------------------------------------------------------------------------------------------
+
+
+class FakeLoop:
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        self.due.append(work)
+
+    def turn(self) -> None:
+        due, self.due = self.due, []
+        for work in due:
+            work()
+
+
+def test_the_loop_stays_awake_while_requests_follow_each_other_closely_and_for_one_pause() -> None:
+    loop, now_ns = FakeLoop(), 0
+    awake = Wakefulness(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
+    for _ in range(50):
+        now_ns += 500_000  # paced: no rhythm
+        awake.answered()
+        assert not loop.due
+    for _ in range(16):
+        now_ns += 100_000
+        awake.answered()
+    assert len(loop.due) == 1
+    now_ns += 100_000
+    loop.turn()
+    assert len(loop.due) == 1
+    now_ns += 100_000
+    loop.turn()
+    assert not loop.due
+    now_ns += 1_000
+    awake.answered()
+    assert not loop.due  # the rhythm must be found again

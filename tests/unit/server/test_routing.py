@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace_broker.protocol.apis import API
 from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.receive_memory import ReceiveMemory
 from headrace_broker.server.routing import RequestRouter, load_routes
 
 
@@ -35,7 +36,10 @@ def router(**limits: int) -> RequestRouter:
     for name, value in limits.items():
         setattr(config, name, value)
     broker: Any = SimpleNamespace(config=config)
-    return RequestRouter(broker, {}, connections_max=100)
+    wakefulness: Any = SimpleNamespace(answered=lambda: None)
+    return RequestRouter(
+        broker, {}, connections_max=100, wakefulness=wakefulness, receive_memory=ReceiveMemory(1_000_000)
+    )
 
 
 def connect(to: RequestRouter, host: str = "127.0.0.1") -> tuple[Connection, Transport]:

@@ -10,9 +10,11 @@ from headrace_broker.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.ALTER_CONFIGS
 VERSIONS = (0, 2)
+PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
 
 
 async def handle(context: RequestContext, request: AlterConfigsRequest, version: int) -> AlterConfigsResponse:

@@ -6,9 +6,11 @@ from headrace_broker.metadata.topics import create_partitions
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.CREATE_PARTITIONS
 VERSIONS = (0, 3)
+PARTS = (Parts(("topics",), ("results",), together=True, count_max=100),)
 
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest, version: int) -> CreatePartitionsResponse:

@@ -9,10 +9,12 @@ from headrace_broker.metadata.topics import create_topics
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.topic_creation import topic_defaults
 
 API_KEY = ApiKey.CREATE_TOPICS
 VERSIONS = (2, 7)
+PARTS = (Parts(("topics",), ("topics",), together=True, count_max=100),)
 
 
 async def handle(context: RequestContext, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:

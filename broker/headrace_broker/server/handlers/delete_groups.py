@@ -7,9 +7,11 @@ from collections.abc import Awaitable
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.DELETE_GROUPS
 VERSIONS = (0, 3)
+PARTS = (Parts(("groups_names",), ("results",)),)
 
 
 def handle(context: RequestContext, request: DeleteGroupsRequest, version: int) -> Awaitable[DeleteGroupsResponse]:

@@ -14,11 +14,13 @@ from headrace_broker.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.DELETE_RECORDS
 VERSIONS = (0, 2)
+PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
 
 _TO_HIGH_WATERMARK = -1
 _FAILED = -1

@@ -11,9 +11,14 @@ from headrace_broker.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.DELETE_TOPICS
 VERSIONS = (1, 6)
+PARTS = (
+    Parts(("topics",), ("responses",), together=True, count_max=100),
+    Parts(("topic_names",), ("responses",), together=True, count_max=100),
+)
 
 
 async def handle(context: RequestContext, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:

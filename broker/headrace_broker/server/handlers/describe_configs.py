@@ -21,9 +21,11 @@ from headrace_broker.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.DESCRIBE_CONFIGS
 VERSIONS = (1, 4)
+PARTS = (Parts(("resources",), ("results",)),)
 _Described = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
 
 

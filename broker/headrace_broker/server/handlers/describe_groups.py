@@ -9,9 +9,11 @@ from __future__ import annotations
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.DESCRIBE_GROUPS
 VERSIONS = (0, 6)
+PARTS = (Parts(("groups",), ("groups",)),)
 
 _READ, _DELETE, _DESCRIBE = 1 << 3, 1 << 6, 1 << 8
 _ALL_OPERATIONS = _READ | _DELETE | _DESCRIBE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import defaultdict
 
@@ -17,15 +18,18 @@ from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_LOG_DIRS
 VERSIONS = (1, 4)
+_PARTITIONS_PER_STEP = 1000
 
 
-def handle(context: RequestContext, request: DescribeLogDirsRequest, version: int) -> DescribeLogDirsResponse:
+async def handle(context: RequestContext, request: DescribeLogDirsRequest, version: int) -> DescribeLogDirsResponse:
     """Describe every log dir, with the wanted partitions that lie in it; null = all."""
     wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
     by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
         path: defaultdict(list) for path in context.config.log_dirs
     }
-    for partition in context.partitions:
+    for number, partition in enumerate(list(context.partitions), 1):
+        if not number % _PARTITIONS_PER_STEP:
+            await asyncio.sleep(0)
         if wanted is not None and partition.index not in wanted.get(partition.topic, ()):
             continue
         path = os.path.dirname(partition.log.directory)

@@ -10,11 +10,14 @@ field; 16+ tells where the leader is (KIP-951).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import asyncio
+import logging
+from collections.abc import Hashable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.framing import encode_response
 from headrace_broker.protocol.messages.fetch import (
     EpochEndOffset,
@@ -28,7 +31,7 @@ from headrace_broker.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace_broker.protocol.notation import Buffer
-from headrace_broker.server.connection import Connection
+from headrace_broker.server.connection import Connection, Slot
 from headrace_broker.server.fetch_codec import read_fetch_request
 from headrace_broker.server.partitions import Partition
 
@@ -38,9 +41,15 @@ if TYPE_CHECKING:
 API_KEY = ApiKey.FETCH
 VERSIONS = (4, 17)
 
+_FIRST_VERSION_WITH_SESSIONS = 7
 _FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_LEADER_HINTS = 16
 _READ_COMMITTED = 1
+_LARGE_FRAME_BYTES = 32 * 1024
+_LARGE_WAIT_MS_MAX = 5000
+_PARTITIONS_PER_STEP = 500
+
+logger = logging.getLogger(__name__)
 
 
 class _Reading:
@@ -57,6 +66,11 @@ class _Reading:
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
     """Answer with what is there, or wait for more up to max_wait_ms."""
+    if len(frame) > _LARGE_FRAME_BYTES:
+        slot = connection.hold()
+        work = partial(_answer_large, broker, connection, slot, bytes(frame), version, correlation_id)
+        broker.router.start(connection, API_KEY.name, work)
+        return
     request = read_fetch_request(frame, version)
     if request.session_id != 0 and request.session_epoch > 0:
         refused = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -79,8 +93,49 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
     connection.parked.add(operation)
 
 
+async def _answer_large(
+    broker: Broker, connection: Connection, slot: Slot, frame: bytes, version: int, correlation_id: int
+) -> None:
+    """The same for a request that names so many partitions that the loop has to be given back in between."""
+    aside = broker.router.large_requests.aside
+    request = await aside(lambda: read_fetch_request(memoryview(frame), version))
+    count = sum(len(topic.partitions) for topic in request.topics)
+    if count > broker.partitions.named_max:
+        fault = f"a Fetch of {count} partitions, where {broker.partitions.named_max} are more than there can be"
+        if version < _FIRST_VERSION_WITH_SESSIONS:
+            raise ProtocolError(fault)
+        logger.warning("refusing request from %s: %s", connection.peer, fault)
+        refused = FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
+        slot.fill(encode_response(correlation_id, refused, version))
+        return
+    reading = await _read_in_steps(broker, request, version)
+    wait_ms = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX)
+    if reading.keys and not reading.must_answer and reading.size_bytes < request.min_bytes and wait_ms > 0:
+        due = asyncio.get_running_loop().create_future()
+        missing_bytes = request.min_bytes - reading.size_bytes
+        broker.waiting.park(lambda: due.set_result(None), reading.keys, wait_ms, missing_bytes=missing_bytes)
+        await due
+        reading = await _read_in_steps(broker, request, version)
+    slot.fill(await aside(lambda: _encode(broker, connection, reading, version, correlation_id)))
+
+
+async def _read_in_steps(broker: Broker, request: FetchRequest, version: int) -> _Reading:
+    reading = _Reading()
+    for _ in _steps(broker, request, version, reading):
+        await asyncio.sleep(0)
+    return reading
+
+
 def _read(broker: Broker, request: FetchRequest, version: int) -> _Reading:
     reading = _Reading()
+    for _ in _steps(broker, request, version, reading):
+        pass
+    return reading
+
+
+def _steps(broker: Broker, request: FetchRequest, version: int, reading: _Reading) -> Iterator[None]:
+    """Read the wanted partitions, with a halt after every so many."""
+    left_in_step = _PARTITIONS_PER_STEP
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     for topic in request.topics:
         answers: list[PartitionData] = []
@@ -88,11 +143,14 @@ def _read(broker: Broker, request: FetchRequest, version: int) -> _Reading:
             answer, size_bytes = _read_partition(broker, request, topic, wanted, left, reading, version)
             left -= size_bytes
             answers.append(answer)
+            left_in_step -= 1
+            if not left_in_step:
+                left_in_step = _PARTITIONS_PER_STEP
+                yield
         if version >= _FIRST_VERSION_WITH_IDS:
             reading.responses.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=answers))
         else:
             reading.responses.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
-    return reading
 
 
 def _read_partition(

@@ -20,10 +20,12 @@ from headrace_broker.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.topic_creation import ensure_internal_topic
 
 API_KEY = ApiKey.FIND_COORDINATOR
 VERSIONS = (0, 6)
+PARTS = (Parts(("coordinator_keys",), ("coordinators",)),)
 
 GROUP = 0
 _NO_TRANSACTIONS = "Transactions are not supported by this broker yet: remove transactional.id from the producer."

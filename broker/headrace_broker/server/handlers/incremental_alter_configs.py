@@ -10,9 +10,11 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
 VERSIONS = (0, 1)
+PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
 
 
 async def handle(

@@ -16,10 +16,12 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.partitions import Partition
 
 API_KEY = ApiKey.LIST_OFFSETS
 VERSIONS = (1, 11)
+PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
 
 LATEST = -1
 EARLIEST = -2

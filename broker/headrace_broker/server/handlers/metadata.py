@@ -14,16 +14,20 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts, answered_in_parts
 from headrace_broker.server.topic_creation import create_missing_topics
 
 API_KEY = ApiKey.METADATA
 VERSIONS = (0, 13)
+_TOPICS_AT_ONCE = 500
+PARTS = (Parts(("topics",), ("topics",)),)
 
 
 def handle(
@@ -32,7 +36,7 @@ def handle(
     """Answer at once, unless topics have to be created first."""
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
-        return _respond(context, [(topic.name, b"") for topic in context.image.topics.values()], {})
+        return _respond_with_all(context, version)
     named = list(
         dict.fromkeys((topic.name, topic.topic_id) for topic in wanted)
     )  # each once, however often it is asked
@@ -41,6 +45,18 @@ def handle(
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
         return _create_and_respond(context, named, missing)
     return _respond(context, named, {})
+
+
+def _respond_with_all(context: RequestContext, version: int) -> MetadataResponse | Awaitable[MetadataResponse]:
+    topics = context.image.topics
+    if len(topics) <= _TOPICS_AT_ONCE:
+        return _respond(context, [(name, b"") for name in topics], {})
+    names = [MetadataRequestTopic(name=name) for name in topics]
+    return answered_in_parts(
+        MetadataRequest(topics=names, allow_auto_topic_creation=False),
+        PARTS[0],
+        lambda part: handle(context, part, max(1, version)),
+    )
 
 
 async def _create_and_respond(

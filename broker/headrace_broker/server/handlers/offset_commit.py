@@ -17,9 +17,11 @@ from headrace_broker.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_COMMIT
 VERSIONS = (2, 10)
+PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
 
 _TOPIC_IDS_VERSION = 10
 

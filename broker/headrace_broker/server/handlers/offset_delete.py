@@ -13,9 +13,11 @@ from headrace_broker.protocol.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_DELETE
 VERSIONS = (0, 0)
+PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
 
 
 async def handle(context: RequestContext, request: OffsetDeleteRequest, version: int) -> OffsetDeleteResponse:

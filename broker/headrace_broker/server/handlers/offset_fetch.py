@@ -15,9 +15,14 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_FETCH
 VERSIONS = (1, 10)
+PARTS = (
+    Parts(("topics", "partition_indexes"), ("topics", "partitions")),
+    Parts(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
+)
 
 _TOPIC_IDS_VERSION = 10
 

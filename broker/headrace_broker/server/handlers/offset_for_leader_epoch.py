@@ -12,9 +12,11 @@ from headrace_broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
 VERSIONS = (2, 4)
+PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
 
 
 def handle(context: RequestContext, request: OffsetForLeaderEpochRequest, version: int) -> OffsetForLeaderEpochResponse:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
     """Append every batch and answer; acks=all waits for the high watermark."""
-    transactional_id, acks, timeout_ms, topics = read_produce_request(frame, version)
+    transactional_id, acks, timeout_ms, topics = read_produce_request(frame, version, broker.partitions.named_max)
     if len(topics) == 1 and acks == 1 and transactional_id is None:
         topic, partitions = topics[0]
         if len(partitions) == 1:  # what producers of one topic send, and worth its own few lines

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.column_types import quoted
+from headrace_connectors.lakehouse.column_types import changes, quoted
 from headrace_connectors.lakehouse.ranges import Position, TopicPartition
 
 OFFSETS_KEY = "headrace.offsets"
@@ -20,6 +20,10 @@ OFFSETS_KEY = "headrace.offsets"
 
 class TableSchemaError(ConnectError):
     """The table has other columns than the records."""
+
+
+class TableUnusableError(ConnectError):
+    """The table's directory holds something else, which rows must not be mixed with."""
 
 
 class TableConflictError(ConnectError):
@@ -82,25 +86,39 @@ class TableWriter(ABC):
             check_columns(self.directory, existing, columns)
 
 
+def unusable(directory: Path, what: str) -> TableUnusableError:
+    """The error for a table's directory that holds something else."""
+    return TableUnusableError(
+        f"{directory} {what}: name another table (lakehouse.table.name.format) or another lakehouse.path, or move"
+        " what is there away"
+    )
+
+
 def check_columns(directory: Path, table: pa.Schema, rows: pa.Schema) -> None:
-    """Raise TableSchemaError naming the first column in which table and rows differ."""
-    found = list(schema_differences(table, rows))
+    """Raise TableSchemaError naming the columns in which table and rows differ; order does not count."""
+    check_types(directory, leaf_type_texts(table), leaf_type_texts(rows))
+
+
+def check_types(directory: Path, table: Mapping[str, str], rows: Mapping[str, str]) -> None:
+    """Do so for columns that are told by their leaf types."""
+    found = changes(table, rows)
     if found:
-        name, old, new = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise TableSchemaError(
-            f"table {directory}: column {quoted(name)} is {old} in the table and {new} in the records{more};"
-            " load the new form into another table (lakehouse.table.name.format) or rewrite this one"
+            f"the records' columns are not those of table {directory}: {', '.join(found)}; load them into another table"
+            " (lakehouse.table.name.format), or give this one their columns"
         )
 
 
-def schema_differences(table: pa.Schema, rows: pa.Schema) -> Iterable[tuple[str, str, str]]:
-    """Yield (column, type in the table, type in the rows) where they differ; order does not count."""
-    before = {field.name: type_text(field.type) for field in table}
-    after = {field.name: type_text(field.type) for field in rows}
-    for name in [*before, *(name for name in after if name not in before)]:
-        if before.get(name) != after.get(name):
-            yield name, before.get(name, "absent"), after.get(name, "absent")
+def leaf_type_texts(fields: Iterable[pa.Field], path: str = "") -> dict[str, str]:
+    """Return {path: type} of Arrow's columns as `column_types.leaf_types` does of Connect's."""
+    leaves = {}
+    for field in fields:
+        name = path + quoted(field.name)
+        if pa.types.is_struct(field.type) and field.type.num_fields:
+            leaves.update(leaf_type_texts(field.type, f"{name}."))
+        else:
+            leaves[name] = type_text(field.type)
+    return leaves
 
 
 def type_text(type_: pa.DataType) -> str:

@@ -30,6 +30,7 @@ from headrace_connectors.lakehouse.writers.base import (
     TableWriter,
     offsets_json,
     offsets_position,
+    unusable,
 )
 
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
@@ -52,12 +53,22 @@ class ParquetWriter(TableWriter):
         """Return the offsets of the last commit, after finishing or clearing what a crash left."""
         self._last = self._read_last()
         if self._last is None:
+            self._refuse_foreign()
             return Position()
         if self._last["file"] is not None and (self._staged / self._last["file"]).exists():
             self._publish(self._last["file"])
         for name in os.listdir(self._staged):
             (self._staged / name).unlink()
         return offsets_position(self._last[OFFSETS_KEY])
+
+    def _refuse_foreign(self) -> None:
+        """Raise TableUnusableError when there are files that readers of the directory would take for rows of ours."""
+        names = sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
+        if "_delta_log" in names:
+            raise unusable(self.directory, "is a Delta table, and lakehouse.format=parquet is set")
+        found = [name for name in names if not name.startswith(("_", "."))]
+        if found:
+            raise unusable(self.directory, f"holds files that this connector did not write ({found[0]})")
 
     def columns(self) -> pa.Schema | None:
         """Return the columns of the newest commit with rows."""

@@ -1,0 +1,106 @@
+"""The committed offsets of a reader's group: committing, by order and by itself, and looking them up.
+
+On the reader's loop. As a member of the group the reader commits with its generation, so that the group's coordinator
+refuses what comes from a member it has given up; without membership anybody's commit is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from headrace_broker.client import offsets as offset_api
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import BrokerError, ClientError, CommitFailedError
+from headrace_broker.client.membership import GroupMembership
+from headrace_broker.client.offsets import OffsetAndMetadata
+from headrace_broker.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+
+_MEMBER_ERRORS = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    )
+)
+
+
+class GroupOffsets:
+    """What group.id has committed; `membership` is set while the reader is a member."""
+
+    def __init__(self, cluster: Cluster, config: ClientConfig) -> None:
+        self.membership: GroupMembership | None = None
+        self.commits_by_itself = config.enable_auto_commit and bool(config.group_id)
+        self._cluster = cluster
+        self._config = config
+        self._last_commit_ms = cluster.now_ms()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit. Raises CommitFailedError when the group went on without this member, BrokerError, TimedOutError."""
+        group_id = self._group_id("commit")
+        if not offsets:
+            return
+        generation = None
+        if self.membership is not None:
+            generation = self.membership.generation
+            if generation.generation_id < 0:
+                raise CommitFailedError(f"group {group_id}: this reader is no member at the moment")
+
+        async def attempt() -> None:
+            codes = await offset_api.commit_offsets(
+                self._cluster,
+                group_id,
+                offsets,
+                generation=generation,
+                group_instance_id=self._config.group_instance_id,
+            )
+            for (topic, partition), code in codes.items():
+                if code != ErrorCode.NONE:
+                    raise self._commit_error(group_id, f"{topic}-{partition}", code)
+
+        await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
+
+    async def commit_by_itself(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit what was handed out; that it failed is logged."""
+        try:
+            await self.commit(at_positions(positions))
+        except ClientError as error:
+            logger.warning("auto-commit: %s", error)
+
+    def is_due(self, now_ms: float) -> bool:
+        """Whether it is time to commit by itself; if so, the next time is auto.commit.interval.ms from now."""
+        if not self.commits_by_itself or now_ms - self._last_commit_ms < self._config.auto_commit_interval_ms:
+            return False
+        self._last_commit_ms = now_ms
+        return True
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what is committed for these partitions, None where nothing."""
+        return await offset_api.fetch_offsets(self._cluster, self._group_id("committed"), partitions)
+
+    def _group_id(self, what: str) -> str:
+        if not self._config.group_id:
+            raise ClientError(f"{what}: group.id is not configured")
+        return self._config.group_id
+
+    def _commit_error(self, group_id: str, subject: str, code: ErrorCode) -> ClientError:
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self._cluster.forget_coordinator(group_id)
+        if code not in _MEMBER_ERRORS:
+            return BrokerError(code, f"group {group_id}, {subject}")
+        if self.membership is not None:
+            self.membership.give_up(code)
+        failed = CommitFailedError(f"group {group_id}, {subject}: {code.name}: {code.message}")
+        failed.code = code
+        return failed
+
+
+def at_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Positions as offsets to commit."""
+    return {topic_partition: OffsetAndMetadata(offset) for topic_partition, offset in positions.items()}

@@ -1,0 +1,216 @@
+"""A connector's life: its instance and tasks brought to the state that its user wants.
+
+The connector's lock is held by whoever calls anything here but `reconfigure_later` and `cancel`. The instance of a
+paused connector is stopped, as Connect does, and its tasks rest where they are; a stopped one has neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.herder.states import Board, State, TargetState
+from headrace.metrics import logs
+from headrace.runtime.channel import RemoteError
+from headrace.runtime.spec import TaskSpec
+from headrace.runtime.worker import Hung, Instance, Worker
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY_MIN_S, _RETRY_DELAY_MAX_S = 0.25, 60.0
+_FAILURES = (RemoteError, Hung, OSError)  # what was raised there; no answer; no process, PeerGone among them
+
+
+@dataclass(slots=True)
+class Connector:
+    """One connector: what its user wants, and what runs for it."""
+
+    name: str
+    config: dict[str, str]
+    target: TargetState
+    kind: str
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    instance: Instance | None = None
+    task_configs: list[dict[str, str]] = field(default_factory=list)
+    applied_config: dict[str, str] = field(default_factory=dict)  # what the running tasks were started with
+    tasks: dict[int, Instance] = field(default_factory=dict)
+    topics: dict[str, None] = field(default_factory=dict)
+    retry: asyncio.Task[None] | None = None
+
+
+class Lifecycle:
+    """Starts and stops what connectors consist of."""
+
+    def __init__(self, worker_properties: dict[str, str], board: Board, worker: Worker) -> None:
+        self._worker_properties = worker_properties
+        self._board = board
+        self._worker = worker
+        self._background: set[asyncio.Task[None]] = set()
+
+    def cancel(self) -> None:
+        """The worker is to stop: begin nothing any more."""
+        for background in list(self._background):
+            background.cancel()
+
+    # all of a connector
+
+    async def start(self, connector: Connector) -> None:
+        """Start what the connector's target asks for."""
+        if connector.target is TargetState.STOPPED:
+            await self.stop_tasks(connector)
+        await self.start_instance(connector)
+        await self.update_tasks(connector)
+
+    async def replace_config(self, connector: Connector, config: Mapping[str, str], kind: str) -> None:
+        """Go on with another configuration; tasks are replaced when they have changed."""
+        await self.stop_instance(connector)
+        connector.config, connector.kind = dict(config), kind
+        await self.start(connector)
+
+    async def stop(self, connector: Connector) -> None:
+        """End tasks and instance."""
+        await self.stop_tasks(connector)
+        await self.stop_instance(connector)
+
+    async def follow_target(self, connector: Connector) -> None:
+        """Pause, resume or stop. A connector that has failed stays so; its tasks follow all the same."""
+        if connector.target is TargetState.STOPPED:
+            await self.stop(connector)
+            self._board.set(connector.name, None, State.STOPPED)
+            return
+        paused = connector.target is TargetState.PAUSED
+        for task in connector.tasks.values():
+            self._worker.tell(task, "pause" if paused else "resume")
+        if self._board.of(connector.name).connector.state is State.FAILED:
+            log.error("Cannot transition connector %s to %s since it has failed", connector.name, connector.target)
+        elif paused:
+            await self.stop_instance(connector)
+            self._board.set(connector.name, None, State.PAUSED)
+        elif connector.instance is None:
+            await self.start(connector)
+
+    # the instance
+
+    async def start_instance(self, connector: Connector) -> None:
+        """Start the instance, if there is to be one."""
+        name = connector.name
+        if connector.target is not TargetState.STARTED:
+            paused = connector.target is TargetState.PAUSED
+            self._board.set(name, None, State.PAUSED if paused else State.STOPPED)
+            return
+        generation = self._board.begin(name, None)
+        try:
+            connector.instance = await self._worker.start_connector(name, connector.config, generation)
+        except _FAILURES as error:
+            self._board.set(name, None, State.FAILED, _trace(error))
+            log.error("%sThe connector could not be started: %s", logs.context(name, "worker"), error)
+            return
+        self._board.set(name, None, State.RUNNING)
+
+    async def stop_instance(self, connector: Connector) -> None:
+        """Stop the instance, if there is one."""
+        instance, connector.instance = connector.instance, None
+        if connector.retry is not None:
+            connector.retry.cancel()
+        if instance is not None:
+            await self._worker.stop_connector(instance)
+
+    # tasks
+
+    async def update_tasks(self, connector: Connector) -> None:
+        """Ask the connector for its task configurations; start the new set if they have changed."""
+        if connector.instance is None:
+            return
+        try:
+            configs = await self._worker.task_configs(connector.instance)
+        except _FAILURES as error:
+            if _is_too_many(error):
+                self._board.set(connector.name, None, State.FAILED, _trace(error))
+                log.error("%s%s", logs.context(connector.name), error)
+                return
+            log.error("%sNo task configurations, the next attempt follows: %s", logs.context(connector.name), error)
+            connector.retry = self._in_background(self._retry_tasks(connector))
+            return
+        if configs == connector.task_configs and connector.config == connector.applied_config:
+            return
+        await self.stop_tasks(connector)
+        connector.task_configs, connector.applied_config = configs, dict(connector.config)
+        await self.start_tasks(connector, range(len(configs)))
+
+    async def start_tasks(self, connector: Connector, numbers: Iterable[int]) -> None:
+        """Start these tasks together."""
+        await asyncio.gather(*(self._start_task(connector, number) for number in numbers))
+
+    async def stop_some_tasks(self, connector: Connector, numbers: Iterable[int]) -> None:
+        """Stop these tasks together, those that run."""
+        await self._worker.stop_tasks([connector.tasks.pop(n) for n in numbers if n in connector.tasks])
+
+    async def stop_tasks(self, connector: Connector) -> None:
+        """Stop all tasks, and forget what they were."""
+        tasks, connector.tasks = list(connector.tasks.values()), {}
+        await self._worker.stop_tasks(tasks)
+        connector.task_configs = []
+        self._board.keep_tasks(connector.name, 0)
+
+    def reconfigure_later(self, connector: Connector) -> None:
+        """The connector has asked for other tasks."""
+        self._in_background(self._reconfigure(connector))
+
+    async def _start_task(self, connector: Connector, number: int) -> None:
+        name = connector.name
+        generation = self._board.begin(name, number)
+        self._board.set(name, number, State.UNASSIGNED)
+        spec = TaskSpec(
+            connector=name,
+            number=number,
+            config=connector.task_configs[number],
+            connector_config=connector.config,
+            worker=self._worker_properties,
+            paused=connector.target is TargetState.PAUSED,
+        )
+        try:
+            connector.tasks[number] = await self._worker.start_task(spec, generation)
+        except _FAILURES as error:
+            self._board.set(name, number, State.FAILED, _trace(error))
+            log.error("%sThe task could not be started: %s", logs.context(name, f"task-{number}"), error)
+
+    async def _reconfigure(self, connector: Connector) -> None:
+        async with connector.lock:
+            await self.update_tasks(connector)
+
+    async def _retry_tasks(self, connector: Connector) -> None:
+        delay_s = _RETRY_DELAY_MIN_S
+        while connector.instance is not None and not connector.instance.ended:
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _RETRY_DELAY_MAX_S)
+            async with connector.lock:
+                if connector.instance is None:
+                    return
+                try:
+                    await self._worker.task_configs(connector.instance)
+                except _FAILURES as error:
+                    if not _is_too_many(error):
+                        log.error("%sStill no task configurations: %s", logs.context(connector.name), error)
+                        continue
+                connector.retry = None
+                await self.update_tasks(connector)
+                return
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+def _is_too_many(error: BaseException) -> bool:
+    return isinstance(error, RemoteError) and error.kind == "TooManyTasksError"
+
+
+def _trace(error: BaseException) -> str:
+    text = error.trace if isinstance(error, RemoteError) else "".join(traceback.format_exception(error))
+    return logs.secrets.mask(text)

@@ -1,0 +1,90 @@
+"""What REST and the herder ask of plug-ins that do not run: validation, lists of keys, whether offsets may be changed.
+
+Every question goes to a process that serves nobody else meanwhile; what goes wrong there is raised as HerderError.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from headrace.herder.errors import BadRequestError, HerderError, NotFoundError
+from headrace.metrics import logs
+from headrace.runtime.channel import RemoteError
+from headrace.runtime.override_policy import known_policy, refusals
+from headrace.runtime.worker import Hung, Worker
+from headrace.runtime.worker_config import WorkerConfig
+
+log = logging.getLogger(__name__)
+
+_USERS_FAULTS = ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataError", "ConnectError")
+
+
+class PluginCalls:
+    """The questions of one worker."""
+
+    def __init__(self, config: WorkerConfig, worker: Worker) -> None:
+        self._config = config
+        self._worker = worker
+
+    async def kind_of(self, config: Mapping[str, str]) -> str:
+        """Validate a connector's configuration; "source" or "sink". Raises BadRequestError with every error."""
+        if any(value is None for value in config.values()):
+            nulls = [key for key, value in config.items() if value is None]
+            raise BadRequestError(f"Null value supplied for config keys: {', '.join(nulls)}")
+        result = await self.validate(config)
+        for warning in result.get("warnings", ()):  # a misspelt key often explains an error
+            log.warning("%s%s", logs.context(config.get("name", ""), "worker"), warning)
+        policy = known_policy(self._config["connector.client.config.override.policy"]) or "All"
+        errors = refusals(policy, self._config["connector.client.config.override.allowlist"], config)
+        errors = [*errors, *(message for item in result["configs"] for message in item["value"]["errors"])]
+        if errors:
+            lines = "".join(f"\n{error}" for error in errors)
+            raise BadRequestError(
+                f"Connector configuration is invalid and contains the following {len(errors)} error(s):{lines}\n"
+                "You can also find the above list of errors at the endpoint "
+                "`/connector-plugins/{connectorType}/config/validate`"
+            )
+        return str(result["type"])
+
+    async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
+        """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` beside. Raises HerderError."""
+        if not config.get("connector.class", "").strip():
+            raise BadRequestError("Connector config contains no connector type")
+        result: dict[str, Any] = await _translated(self._worker.validate(config))
+        return result
+
+    async def validate_for(self, plugin: str, config: Mapping[str, str]) -> dict[str, Any]:
+        """Validate for a plug-in named in the URL, in REST's exact shape. Raises HerderError."""
+        result: dict[str, Any] = await _translated(self._worker.validate(config, plugin))
+        return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
+
+    async def all(self, connectors_only: bool) -> Any:
+        """`GET /connector-plugins`. Raises HerderError."""
+        return await _translated(self._worker.describe_plugins("list_plugins", connectors_only))
+
+    async def config_of(self, plugin: str) -> Any:
+        """`GET /connector-plugins/P/config`. Raises NotFoundError."""
+        try:
+            return await _translated(self._worker.describe_plugins("plugin_config", plugin))
+        except BadRequestError as error:
+            raise NotFoundError(str(error)) from None
+
+    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
+        """Have a stopped connector check new offsets; True when it says it took part. Raises HerderError."""
+        pairs = [list(pair) for pair in offsets]
+        return bool(await _translated(self._worker.alter_offsets(name, config, pairs)))
+
+
+async def _translated(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except RemoteError as error:
+        if error.kind in _USERS_FAULTS:
+            raise BadRequestError(error.message) from error
+        raise HerderError(error.message) from error
+    except OverflowError as error:
+        raise BadRequestError(f"A number in the request is too large: {error}") from None
+    except (Hung, OSError) as error:  # PeerGone among the latter, and processes that cannot be had
+        raise HerderError(str(error)) from error

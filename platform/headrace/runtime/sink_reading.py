@@ -1,0 +1,196 @@
+"""The reading side of a sink task, on the event loop: group membership, read-ahead, positions, commits.
+
+What is read goes to the task's thread through `hand_over`, and rebalances wait until the thread has carried them out
+there, after all that was handed over before. The thread calls the coroutines here through the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.data.java_regex import JavaPattern
+from headrace.metrics import logs
+from headrace.runtime.plugin_setup import split_list
+from headrace.runtime.sink_offsets import TopicPartition
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import ClientError
+from headrace_broker.client.reader import FetchedChunk, OffsetAndMetadata, Reader
+from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+
+log = logging.getLogger(__name__)
+
+POLL_TIMEOUT_MS = 1000
+DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
+LEAVE_TIMEOUT_S = 2.0
+READ_AHEAD = 2  # polls whose records may wait for the task
+RETRY_BACKOFF_MS = 100
+
+
+class TaskThread(Protocol):
+    """What the reading side wants of the task's; all but `hand_over` run in its thread."""
+
+    def hand_over(self, action: Callable[[], None]) -> None:
+        """Have the thread do something, after all that was handed over before."""
+
+    def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
+        """Take what a poll brought; `read_on` when it is done. A chunk of another `epoch` than now's is stale."""
+
+    def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
+        """These partitions are the task's from now on."""
+
+    def give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
+        """These partitions are not the task's any more; committing them is over already when they are `lost`."""
+
+
+class SinkReading:
+    """Reads for one sink task. `epoch` counts seeks: what was fetched before the last one is stale."""
+
+    def __init__(self, thread: TaskThread, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
+        self.epoch = 0
+        self.records_max: int | None = None
+        self._thread = thread
+        self._config = config
+        self._connector = connector
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._credit = asyncio.Semaphore(READ_AHEAD)
+        self._pump: asyncio.Task[None] | None = None
+        self._closing = False
+        self._cluster: Cluster | None = None
+        self._reader: Reader | None = None
+
+    async def open(self) -> None:
+        """Connect and begin. Raises ClientError; then it can be tried again."""
+        self._cluster = await Cluster.open(self._config)
+        self._reader = await Reader.open(self._config, cluster=self._cluster)
+        self.records_max = self._reader.records_max
+        self._pump = self._loop.create_task(self._read_forever(self._reader))
+
+    def read_on(self) -> None:
+        """The thread has done with a poll; from any thread."""
+        self._loop.call_soon_threadsafe(self._credit.release)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit for the group. Raises ClientError."""
+        await self._opened.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
+
+    async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read on at these positions."""
+        self.epoch += 1
+        assigned = set(self._opened.assignment)
+        for partition, offset in positions.items():
+            if partition in assigned:
+                self._opened.seek(partition, offset)
+
+    async def pause(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
+        """Read no more of some partitions, go on with others."""
+        assigned = set(self._opened.assignment)
+        self._opened.pause(pause & assigned)
+        self._opened.resume(resume & assigned)
+
+    async def stop(self) -> None:
+        """Hand over nothing more; the thread gives everything back by itself."""
+        self._closing = True
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait({self._pump})
+
+    async def close(self) -> None:
+        """Leave the group, let go of the connections."""
+        if self._reader is not None:
+            await self._reader.close()
+            await self._leave_for_good()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    @property
+    def _opened(self) -> Reader:
+        assert self._reader is not None
+        return self._reader
+
+    def _subscription(self) -> dict[str, object]:
+        if self._connector.get("topics.regex"):
+            return {"pattern": JavaPattern(self._connector["topics.regex"]).matches}
+        return {"topics": split_list(self._connector.get("topics"))}
+
+    async def _read_forever(self, reader: Reader) -> None:
+        logs.connector_context.set(logs.context(self._connector["name"], f"task-{self._task}"))
+        try:
+            await reader.subscribe(
+                **self._subscription(),  # type: ignore[arg-type]
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_revoked,
+                on_lost=self._on_lost,
+                discovery_interval_ms=DISCOVERY_INTERVAL_MS,
+            )
+            while True:
+                chunks = await self._poll(reader)
+                epoch = self.epoch  # a seek during the poll has made the reader forget what was fetched before
+                await self._credit.acquire()
+                self._hand_over_fetched(epoch, chunks)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the thread raises it: the task fails
+            self._hand_over_error(error)
+
+    def _hand_over_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
+        self._thread.hand_over(lambda: self._thread.take_fetched(epoch, chunks))
+
+    def _hand_over_error(self, error: Exception) -> None:
+        def fail() -> None:
+            raise error
+
+        self._thread.hand_over(fail)
+
+    async def _poll(self, reader: Reader) -> list[FetchedChunk]:
+        try:
+            return await reader.poll_chunks(POLL_TIMEOUT_MS)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            log.warning("Reading failed and is tried again: %s", error)
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            return []
+
+    async def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        positions = {partition: await self._opened.position(partition) for partition in partitions}
+        await self._in_thread(lambda: self._thread.take_over(positions))
+
+    async def _on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._in_thread(lambda: self._thread.give_back(list(partitions)))
+
+    async def _on_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        await self._in_thread(lambda: self._thread.give_back(list(partitions), lost=True))
+
+    async def _in_thread(self, action: Callable[[], None]) -> None:
+        """Run something in the task's thread after all that was handed over before, and wait for its end."""
+        if self._closing:
+            return
+        done = asyncio.Event()
+
+        def run() -> None:
+            try:
+                action()
+            finally:
+                self._loop.call_soon_threadsafe(done.set)
+
+        self._thread.hand_over(run)
+        await done.wait()
+
+    async def _leave_for_good(self) -> None:
+        """Remove a static member from its group: it stays after a crash, not after a stop."""
+        group_id, instance_id = self._config.group_id, self._config.group_instance_id
+        if instance_id is None or not group_id or self._cluster is None:
+            return
+        leaver = MemberIdentity(member_id="", group_instance_id=instance_id, reason="the task was stopped")
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._cluster.request_coordinator(
+                    group_id, LeaveGroupRequest(group_id=group_id, members=[leaver])
+                )
+        except (ClientError, TimeoutError) as error:
+            log.info("Leaving group %s was not confirmed: %s", group_id, error)

@@ -1,0 +1,49 @@
+"""A JDBC source in a real worker: what validation says over REST, and that its processes share what they import."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.topics import end_offset, read_topic
+from support.worker import RestError, Worker, wait_for
+
+pytestmark = pytest.mark.integration
+
+CLASS = "io.confluent.connect.jdbc.JdbcSourceConnector"
+
+
+def test_a_misspelt_cursor_column_is_refused_and_the_right_one_read(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("CREATE TABLE orders (order_id INTEGER PRIMARY KEY, item TEXT)")
+        database.executemany("INSERT INTO orders (item) VALUES (?)", [("shoe",), ("hat",)])
+    database.close()
+    config = {
+        "connector.class": CLASS,
+        "connection.url": f"jdbc:sqlite:{tmp_path}/shop.db",
+        "mode": "incrementing",
+        "incrementing.column.name": "orderid",
+        "table.whitelist": "orders",
+        "topic.prefix": "shop-",
+    }
+    message = "table orders has no column orderid; did you mean order_id?"
+    with Worker(tmp_path) as worker:
+        answer = worker.request("PUT", f"/connector-plugins/{CLASS}/config/validate", {**config, "name": "shop"})
+        errors = {item["value"]["name"]: item["value"]["errors"] for item in answer["configs"]}
+        assert (answer["error_count"], message in errors["incrementing.column.name"][0]) == (1, True)
+        with pytest.raises(RestError, match=r"400.*did you mean order_id"):
+            worker.create("shop", config)
+        worker.create("shop", {**config, "incrementing.column.name": "order_id"})
+        worker.wait_for_state("shop", "RUNNING")
+        broker = worker.bootstrap_servers()
+        wait_for(lambda: end_offset(broker, "shop-orders") == 2, "both rows are in the topic")
+        records = [json.loads(message.value() or b"") for message in read_topic(broker, "shop-orders")]
+        assert records == [{"order_id": 1, "item": "shoe"}, {"order_id": 2, "item": "hat"}]
+        [forks] = [child for child in psutil.Process(worker.pid).children() if "fork_server" in child.cmdline()[2]]
+        libraries = {item.path for item in forks.memory_maps()}
+        assert any("sqlalchemy" in path for path in libraries)
+        assert not any("psycopg" in path for path in libraries)

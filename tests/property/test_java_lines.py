@@ -1,0 +1,91 @@
+"""The lines of a batch are the texts of its values one by one, whatever form the batch has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.data.columns import Columns, Lines, Shared
+from headrace.data.lines import java_lines
+from headrace.data.schema import Schema
+from headrace.data.struct import to_rows
+from headrace.data.text import java_string
+from support.connect_data import primitives, schemaless, schemas, struct_of, values
+
+
+def _lines(schema: Schema | None, items: list[Any]) -> str:
+    return "".join(java_string(item, schema) + "\n" for item in items)
+
+
+@st.composite
+def schema_and_rows(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
+    schema = draw(schemas() | struct_of(primitives(), 8))
+    return schema, to_rows(schema, draw(st.lists(values(schema), max_size=4)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(schema_and_rows())
+def test_rows(data: tuple[Schema, list[Any]]) -> None:
+    assert java_lines(*data) == _lines(*data)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(schemaless(), max_size=4))
+def test_schemaless(items: list[Any]) -> None:
+    assert java_lines(None, items) == _lines(None, items)
+
+
+@st.composite
+def columns(draw: st.DrawFn, schema: Schema | None) -> Columns:
+    count = draw(st.integers(1, 4))
+    column_schemas = None if schema is None else [field.schema for field in schema.fields]
+    if schema is None:
+        names = draw(st.lists(st.text(max_size=5), unique=True, max_size=5))
+    else:
+        names = [field.name for field in schema.fields]
+    made: list[Any] = []
+    for index in range(len(names)):
+        column_schema = None if column_schemas is None else column_schemas[index]
+        item = schemaless() if column_schema is None else values(column_schema)
+        kinds = [
+            st.lists(item, min_size=count, max_size=count),
+            st.builds(Shared, item),
+        ]
+        if column_schema is None:
+            start = st.sampled_from([-2, 0, 998, 1000, 12_999, 10**15 - 2])
+            kinds.append(start.map(lambda first: range(first, first + count)))
+            kinds.append(st.lists(st.text("ab", max_size=3), min_size=count, max_size=count).map(_as_lines))
+        made.append(draw(st.one_of(kinds)))
+    return Columns(names, made, count, is_maps=schema is None)
+
+
+def _as_lines(texts: list[str]) -> Lines:
+    return Lines("\n".join(texts), len(texts))
+
+
+@settings(deadline=None, max_examples=100)
+@given(columns(None))
+def test_maps_by_column(compact: Columns) -> None:
+    assert java_lines(None, compact) == _lines(None, compact.items())
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_structs_by_column(data: st.DataObject) -> None:
+    schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)
+    compact = data.draw(columns(schema))
+    assert java_lines(schema, compact) == _lines(schema, compact.items())
+
+
+@given(st.lists(st.text("a\xe9", max_size=3), min_size=1))
+def test_texts_as_one(texts: list[str]) -> None:
+    assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
+
+
+def test_numbers_in_a_row() -> None:
+    for start in (0, 1, 999, 1000, 1001, 5_999, 123_456_789):
+        for count in (1, 2, 1000, 2500):
+            compact = Columns(["o", "x"], [range(start, start + count), Shared("y")], count, is_maps=True)
+            assert java_lines(None, compact) == "".join(f"{{x=y, o={n}}}\n" for n in range(start, start + count))

@@ -1,0 +1,23 @@
+"""StringConverter reads many texts as one, and gets what it gets one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.converters.string_converter import StringConverter
+from headrace.data.columns import Lines, listed
+
+# The bytes at which UTF-8's rules for what cannot be decoded differ.
+_BYTES = st.lists(st.sampled_from(b"a\n\r\x7f\x80\x90\x9f\xa0\xbf\xc0\xc2\xe0\xe2\xed\xf0\xf4\xf5\xff"), max_size=6)
+_TEXTS = st.one_of(st.none(), _BYTES.map(bytes), st.text(max_size=6).map(str.encode))
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(_TEXTS, min_size=1, max_size=5))
+def test_the_texts_are_those_of_the_items(data: list[bytes | None]) -> None:
+    converter = StringConverter()
+    converter.configure({})
+    [run] = converter.to_connect_batch("t", data)
+    assert listed(run.values) == [converter.to_connect("t", item).value for item in data]
+    assert isinstance(run.values, Lines) is not any(item is None or b"\n" in item for item in data)

@@ -1,0 +1,40 @@
+"""What the JDBC source has the fork server import: all that takes long, and nothing that starts a thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace_connectors.jdbc.source import JdbcSourceConnector
+
+PROGRAM = """
+import importlib, sys, threading
+from headrace.runtime import preload
+preload.load()
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+assert threading.active_count() == 1, threading.enumerate()
+before = set(sys.modules)
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.source import _dialect
+_dialect(JdbcSourceConfig.parse({"connection.url": sys.argv[1], "mode": "bulk"}))
+print(*sorted(name for name in set(sys.modules) - before if "sqlalchemy" in name or "psycopg" in name))
+"""
+
+
+@pytest.mark.parametrize("address", ["sqlite:shop.db", "postgresql://localhost/shop"])
+def test_they_are_all_that_takes_long_and_start_no_thread(address: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.db").touch()
+    url = f"jdbc:{address}"
+    modules = JdbcSourceConnector.shared_modules({"connection.url": url})
+    command = [sys.executable, "-c", PROGRAM, url, *modules]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_a_url_that_is_none_names_nothing() -> None:
+    assert JdbcSourceConnector.shared_modules({}) == ()
+    assert JdbcSourceConnector.shared_modules({"connection.url": "jdbc:db2:x"}) == ()
