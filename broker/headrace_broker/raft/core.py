@@ -60,6 +60,11 @@ class Raft:
         """Where the log ends: (offset, epoch of the last record)."""
         return self.log.log_end_offset, self.log.last_fetched_epoch
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether everything that the leader is known to have committed is here."""
+        return self.role.is_caught_up
+
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:

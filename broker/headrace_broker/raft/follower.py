@@ -35,6 +35,10 @@ class Follower(Role):
         """Who hears its leader sees no need for another."""
         return not self._has_fetched
 
+    @property
+    def is_caught_up(self) -> bool:  # type: ignore[override]
+        return 0 <= self._leader_high_watermark <= self.raft.high_watermark
+
     def _timeout_from(self, now_ms: int) -> int:
         timeout_ms = self.raft.config.fetch_timeout_ms
         return now_ms + timeout_ms + self.raft.random_ms(timeout_ms // 4)

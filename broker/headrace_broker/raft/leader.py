@@ -68,6 +68,10 @@ class Leader(Role):
         """Whether a record of this epoch is committed: all that earlier leaders committed is known here, then."""
         return self.raft.high_watermark > self.epoch_start_offset
 
+    @property
+    def is_caught_up(self) -> bool:  # type: ignore[override]
+        return self.is_established
+
     def enter(self, now_ms: int) -> None:
         raft = self.raft
         raft.log.append_leader_change(raft.epoch, self.leader_id, sorted(raft.config.voters), self._granted)

@@ -26,6 +26,9 @@ class Role:
     grants_pre_vote: bool = False
     """Whether a candidate that is as far as this node would get its vote."""
 
+    is_caught_up: bool = False
+    """Whether what the leader has committed is committed here."""
+
     def __init__(self, raft: Raft) -> None:
         self.raft = raft
 

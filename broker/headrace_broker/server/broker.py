@@ -1,148 +1,88 @@
-"""One node, put together: data directories, metadata, logs, listeners, coordinators, and their clean end.
-
-The order of a start is what makes it safe: directories are locked and checked, the metadata log is replayed and led,
-the logs are opened, the sockets are bound, the broker registers itself with the ports it really got, missing logs are
-made, groups are loaded, and only then is anyone served.
-"""
+"""The broker's side of a node: logs, partitions, coordinators, and how they follow the committed image."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.service import GroupCoordinator
 from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.directory import LogDirectory, LogDirectoryError
+from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, PartitionLog
 from headrace_broker.log.manager import LogManager
-from headrace_broker.log.storage import DiskStorage, Storage
-from headrace_broker.metadata.cluster import bootstrap_records, register_broker, unfence_broker
 from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, TopicImage
-from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.connection import Connection, ConnectionLimits
-from headrace_broker.server.data_dirs import StartError, directory_id, open_directories, random_uuid
-from headrace_broker.server.descriptors import descriptor_budget
-from headrace_broker.server.endpoints import Listener
-from headrace_broker.server.listening import Listening
-from headrace_broker.server.metadata_log import MetadataLog
-from headrace_broker.server.metadata_service import MetadataService
+from headrace_broker.server.data_dirs import StartError, directory_id
+from headrace_broker.server.lifecycle import BrokerLifecycle
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
 from headrace_broker.server.producer_id_block import ProducerIdBlock
-from headrace_broker.server.receive_memory import ReceiveMemory, bytes_max
-from headrace_broker.server.routing import RequestRouter, load_routes
-from headrace_broker.server.waiting import Waiting
-from headrace_broker.server.wakefulness import Wakefulness
+
+if TYPE_CHECKING:
+    from headrace_broker.server.node import Node
 
 logger = logging.getLogger(__name__)
 
 _MAINTAIN_MS = 1000
-_SWEEP_MS = 10_000
+_HAND_OVER_TIMEOUT_MS = 30_000
 _LOGS_AT_ONCE = 8
 
 
 class Broker:
-    """One running node.  `await Broker.start(config)` serves; `await broker.stop()` ends it cleanly."""
+    """The broker's side of a node: it holds partitions, leads some of them, and coordinates groups."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        storage: Storage,
-        listening: Listening | None = None,
-        now_ms: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, node: Node, open_segments_max: int) -> None:
+        config, surroundings = node.config, node.surroundings
+        self.node = node
         self.config = config
         self.node_id = config.node_id
-        self.cluster_id = ""
-        self.new_id = random_uuid
-        self._storage = storage
+        self.now_ms = node.now_ms
+        self.waiting = node.waiting
+        self.router = node.router
         self._loop = asyncio.get_running_loop()
-        self.waiting = Waiting(self._loop)
-        budget = descriptor_budget()
         self.logs = LogManager(
-            storage,
+            surroundings.storage,
             config.log_dirs,
             background=self._background,
-            next_random=random.randrange,
+            next_random=surroundings.rng.randrange,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
-            open_segments_max=budget.open_segments_max,
+            open_segments_max=open_segments_max,
         )
-        self._directories = list(self.logs.directories)
-        if config.metadata_log_dir is not None and config.metadata_log_dir not in config.log_dirs:
-            self._directories.insert(0, LogDirectory(storage, config.metadata_log_dir))
-        self.metadata: MetadataService
         self.partitions = PartitionTable(config.node_id, self._open_log)
+        self.lifecycle: BrokerLifecycle
         self.producer_ids: ProducerIdBlock
-        self.groups = GroupCoordinator(OffsetsTopic(self), _group_config(config), self.now_ms)
-        self.router = RequestRouter(
-            self,
-            load_routes(),
-            connections_max=budget.connections_max,
-            wakefulness=Wakefulness(self._loop),
-            receive_memory=ReceiveMemory(bytes_max(config.queued_max_request_bytes)),
+        self.groups = GroupCoordinator(
+            OffsetsTopic(self), _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
         )
-        self._limits = ConnectionLimits(request_bytes_max=config.socket_request_max_bytes)
-        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
-        self._listening = listening or Listening(
-            config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
-        )
-        self._advertised: tuple[Listener, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._groups_led: set[int] = set()
         self._topics_to_follow: dict[str, None] = {}
         self._topics_without_logs: set[str] = set()
         self._making_logs: asyncio.Task[None] | None = None
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
 
-    @classmethod
-    async def start(
-        cls,
-        config: BrokerConfig,
-        *,
-        storage: Storage | None = None,
-        cluster_id: str | None = None,
-        listening: Listening | None = None,
-        now_ms: Callable[[], int] | None = None,
-    ) -> Broker:
-        """Start a node on its data directories and serve; raises StartError with one line to show."""
-        storage = storage or DiskStorage()
-        broker = cls(config, storage, listening, now_ms)
-        broker.cluster_id = open_directories(storage, broker._directories, config.node_id, cluster_id)
-        try:
-            await broker._serve()
-        except BaseException as error:
-            broker._listening.close()
-            broker._cancel_timers()
-            for directory in broker._directories:
-                directory.release()
-            if isinstance(error, ApiError):  # a log that cannot be written
-                raise StartError(error.message) from None
-            raise
-        return broker
+    @property
+    def image(self) -> MetadataImage:
+        """The committed cluster image."""
+        return self.node.committed.image
 
     # -- what handlers use ---------------------------------------------------------------------------------------
-
-    def now_ms(self) -> int:
-        """Wall-clock time in milliseconds."""
-        return self._now_ms()
 
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
         """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
         log = partition.log
-        info = log.append_as_leader(records, leader_epoch=partition.leader_epoch, now_ms=self._now_ms(), origin=origin)
+        info = log.append_as_leader(records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin)
         # The only replica is in sync by definition: what is written is committed.
         log.high_watermark = info.last_offset + 1
         if self.waiting.waiting_for(partition):
@@ -151,51 +91,54 @@ class Broker:
 
     def endpoint_of(self, broker_id: int, listener: str) -> Endpoint | None:
         """Where a broker is reached from this listener's network, or None."""
-        broker = self.metadata.image.brokers.get(broker_id)
+        broker = self.image.brokers.get(broker_id)
         return None if broker is None else broker.endpoint(listener)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """(host, port) of the first listener, with the port really bound."""
-        first = self._advertised[0]
-        return first.host, first.port
-
-    @property
-    def listeners(self) -> tuple[Listener, ...]:
-        """What is advertised, with the ports really bound."""
-        return self._advertised
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
-        log = MetadataLog(self._storage, self._metadata_directory(), self.node_id, self.now_ms)
-        self.metadata = MetadataService(log)
-        self.producer_ids = ProducerIdBlock(self.metadata, self.node_id)
+    async def start(self, serve: Callable[[], Awaitable[None]]) -> None:
+        """Open the logs, register, and serve; the metadata is caught up with.  Raises StartError."""
+        node, config = self.node, self.config
+        previous_epoch = self._previous_epoch()
+        self.lifecycle = BrokerLifecycle(
+            self.node_id,
+            node.channel,
+            lambda: self.image.offset,
+            cluster_id=node.cluster_id,
+            incarnation_id=node.new_id(),
+            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+            registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+        )
+        self.producer_ids = ProducerIdBlock(node.channel, self.node_id, lambda: self.lifecycle.epoch)
         try:
             self.logs.load(self._log_config_of, self.now_ms())
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
         self._set_strays_aside()
-        self._bind()
-        self._register()
-        for topic in self.metadata.image.topics.values():
+        endpoints = [Endpoint(item.name, item.host, item.port) for item in node.advertised]
+        log_dirs = [directory_id(item.meta) for item in self.logs.directories]
+        await self.lifecycle.register(endpoints, config.rack, log_dirs, previous_epoch)
+        for topic in self.image.topics.values():
             self.partitions.follow(topic)
-        self.metadata.subscribe(self._follow)
+        node.committed.subscribe(self._follow)
         await self._lead_groups()
         self.groups.start()
-        await self._listening.serve(self._new_connection)
-        self._every(_MAINTAIN_MS, self._maintain)
-        self._every(_SWEEP_MS, self._sweep)
+        self.router.broker = self
+        await serve()
+        await self.lifecycle.unfenced()
+        node.every(_MAINTAIN_MS, self._maintain)
 
-    def _metadata_directory(self) -> LogDirectory:
-        path = self.config.metadata_dir.rstrip("/") or "/"
-        return next(directory for directory in self._directories if directory.path == path)
+    def _previous_epoch(self) -> int:
+        """The broker epoch of the last clean stop, -1 when the last stop was not clean."""
+        directories = self.logs.directories
+        epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
+        return epochs.pop() if len(epochs) == 1 else -1
 
     def _set_strays_aside(self) -> None:
         """Logs that the image does not know, by name and id, are kept under another name and not served."""
-        topics = self.metadata.image.topics
-        if self.logs.logs and not self.metadata.image.features:
-            lost = f"{self._metadata_directory().path}/{CLUSTER_METADATA_TOPIC}-0"
+        topics = self.image.topics
+        if self.logs.logs and not self.image.features:
+            lost = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
             raise StartError(
                 f"{lost} is empty, yet there are {len(self.logs.logs)} partitions: put back a copy of it, "
                 "or move the partitions away to begin anew"
@@ -205,37 +148,6 @@ class Broker:
             if known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
                 logger.warning("%s-%d belongs to no topic of this cluster and is set aside as stray", topic, index)
                 self.logs.set_aside(topic, index)
-
-    def _bind(self) -> None:
-        bound = [self._listening.bind(listener) for listener in self.config.listeners]
-        ports = {listener.name: listener.port for listener in bound}
-        self._advertised = tuple(
-            item if item.port else Listener(item.name, item.host, ports[item.name])
-            for item in self.config.advertised_listeners
-        )
-
-    def _register(self) -> None:
-        service = self.metadata
-        if not service.image.features:
-            service.submit_now(lambda image: Outcome(None, bootstrap_records()))
-        endpoints = [Endpoint(item.name, item.host, item.port) for item in self._advertised]
-        log_dirs = [directory_id(item.meta) for item in self.logs.directories]
-        next_offset = service.log.next_offset
-        service.submit_now(
-            lambda image: register_broker(
-                image,
-                self.node_id,
-                next_offset=next_offset,
-                incarnation_id=random_uuid(),
-                endpoints=endpoints,
-                rack=self.config.rack,
-                log_dirs=log_dirs,
-            )
-        )
-        service.submit_now(lambda image: unfence_broker(image.brokers[self.node_id]))
-
-    def _new_connection(self, listener: str) -> Connection:
-        return Connection(self.router, listener, self._limits)
 
     # -- following the image -------------------------------------------------------------------------------------
 
@@ -277,7 +189,7 @@ class Broker:
 
     def _hold_logs(self, name: str, logs_max: int) -> int:
         """Make logs that the topic lacks; what fails leaves it without them, and is tried again."""
-        topic = self.metadata.image.topics.get(name)
+        topic = self.image.topics.get(name)
         try:
             opened = self.partitions.follow(topic, logs_max) if topic is not None else 0
         except ApiError as error:
@@ -314,7 +226,7 @@ class Broker:
 
     def _log_config_of(self, topic: str) -> LogConfig:
         """The topic's log config; topics with equal settings share one."""
-        properties = self.metadata.image.topic_configs(topic)
+        properties = self.image.topic_configs(topic)
         key = tuple(sorted(properties.items()))
         known = self._log_configs.get(key)
         if known is None:
@@ -328,25 +240,9 @@ class Broker:
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 
-    def _every(self, interval_ms: int, work: Callable[[], None]) -> None:
-        """Run `work` again and again until the broker stops; a failure is logged and does not end it."""
-
-        def run() -> None:
-            try:
-                work()
-            except Exception:
-                logger.exception("housekeeping failed")
-            self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
-
-        self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
-
     def _maintain(self) -> None:
-        self.router.relieve_memory()
         self._follow_topics(self._topics_without_logs)
         self.logs.maintain(self.now_ms())
-
-    def _sweep(self) -> None:
-        self.router.sweep(_SWEEP_MS)
 
     def _background(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
         """Run file work in a thread and call back on the loop; before the loop is free, at once."""
@@ -372,30 +268,24 @@ class Broker:
         if not task.cancelled() and task.exception() is not None:
             logger.error("a background task failed", exc_info=task.exception())
 
-    def _cancel_timers(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self.waiting.close()
-
     # -- end -----------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """Stop cleanly: no new connections, connections closed, everything on disk, the clean marker written."""
-        self._listening.close()
-        self._cancel_timers()
+    async def hand_over(self) -> None:
+        """Have the controller move what this broker leads, while clients are still served."""
+        if len(self.image.brokers) > 1 and not await self.lifecycle.shut_down(_HAND_OVER_TIMEOUT_MS):
+            logger.warning("the controller did not agree to the stop in time: stopping without it")
+        self.lifecycle.close()
+
+    async def stop(self) -> int:
+        """Stop cleanly: everything on disk, the clean marker written; returns the broker's epoch."""
         self.groups.close()
         await asyncio.sleep(0)  # the answers that closing the coordinator gave
         self.router.close()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.metadata.log.close()
-        broker = self.metadata.image.brokers[self.node_id]
-        self.logs.close(clean=True, broker_epoch=broker.epoch, now_ms=self.now_ms())
-        for directory in self._directories:
-            if directory not in self.logs.directories:
-                directory.close(clean=True, broker_epoch=broker.epoch)
-        logger.info("broker %d stopped", self.node_id)
+        epoch = self.lifecycle.epoch
+        self.logs.close(clean=True, broker_epoch=epoch, now_ms=self.now_ms())
+        return epoch
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

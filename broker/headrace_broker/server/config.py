@@ -72,12 +72,31 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = _key("group.min.session.timeout.ms", 6000)
     group_max_session_timeout_ms: int = _key("group.max.session.timeout.ms", 1_800_000)
     group_max_size: int = _key("group.max.size", 2147483647, minimum=1)
+    controller_quorum_election_timeout_ms: int = _key("controller.quorum.election.timeout.ms", 1000, minimum=1)
+    controller_quorum_election_backoff_max_ms: int = _key("controller.quorum.election.backoff.max.ms", 1000, minimum=1)
+    controller_quorum_fetch_timeout_ms: int = _key("controller.quorum.fetch.timeout.ms", 2000, minimum=1)
+    controller_quorum_request_timeout_ms: int = _key("controller.quorum.request.timeout.ms", 2000, minimum=1)
+    broker_heartbeat_interval_ms: int = _key("broker.heartbeat.interval.ms", 2000, minimum=1)
+    broker_session_timeout_ms: int = _key("broker.session.timeout.ms", 9000, minimum=1)
+    initial_broker_registration_timeout_ms: int = _key("initial.broker.registration.timeout.ms", 60_000, minimum=1)
+    replica_lag_time_max_ms: int = _key("replica.lag.time.max.ms", 30_000, minimum=1)
+    replica_fetch_wait_max_ms: int = _key("replica.fetch.wait.max.ms", 500, minimum=0)
+    replica_fetch_min_bytes: int = _key("replica.fetch.min.bytes", 1, minimum=0)
+    replica_fetch_max_bytes: int = _key("replica.fetch.max.bytes", 1_048_576, minimum=1)
+    replica_fetch_response_max_bytes: int = _key("replica.fetch.response.max.bytes", 10_485_760, minimum=1)
+    replica_fetch_backoff_ms: int = _key("replica.fetch.backoff.ms", 1000, minimum=0)
+    replica_socket_timeout_ms: int = _key("replica.socket.timeout.ms", 30_000, minimum=1)
+    auto_leader_rebalance_enable: bool = _key("auto.leader.rebalance.enable", True)
+    leader_imbalance_check_interval_seconds: int = _key("leader.imbalance.check.interval.seconds", 300, minimum=1)
     log_retention_check_interval_ms: int = _key("log.retention.check.interval.ms", 300_000, minimum=1)
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000, minimum=1)
 
     listeners: tuple[Listener, ...] = ()
     advertised_listeners: tuple[Listener, ...] = ()
+    controller_listeners: tuple[Listener, ...] = ()
     controller_listener_names: tuple[str, ...] = ()
+    inter_broker_listener: str = "PLAINTEXT"
+    voters: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     log_properties: Mapping[str, str] = field(default_factory=dict)
     log_defaults: LogConfig = field(default_factory=LogConfig)
     originals: Mapping[str, str] = field(default_factory=dict)
@@ -153,9 +172,9 @@ class _Parser:
         listeners = self._listeners()
         log_defaults = self._log_config()
         node_id = values.get("node_id")
-        if isinstance(node_id, int):
-            self._check_quorum(node_id)
-        self._check_roles(values.get("process_roles"))
+        roles = values.get("process_roles") or ("broker", "controller")
+        voters = self._voters(node_id, roles) if isinstance(node_id, int) else {}
+        self._check_roles(roles)
         if self.errors:
             raise ConfigError(self.errors)
         assert listeners is not None
@@ -164,7 +183,10 @@ class _Parser:
             **values,
             listeners=listeners[0],
             advertised_listeners=listeners[1],
-            controller_listener_names=listeners[2],
+            controller_listeners=listeners[2],
+            controller_listener_names=listeners[3],
+            inter_broker_listener=self._inter_broker_listener(listeners[0]),
+            voters=voters,
             log_properties={key: value for key, value in self.properties.items() if key in LOG_KEYS},
             log_defaults=log_defaults,
             originals=self.properties,
@@ -208,7 +230,9 @@ class _Parser:
                 self.errors.append(str(error))
         return values
 
-    def _listeners(self) -> tuple[tuple[Listener, ...], tuple[Listener, ...], tuple[str, ...]] | None:
+    def _listeners(
+        self,
+    ) -> tuple[tuple[Listener, ...], tuple[Listener, ...], tuple[Listener, ...], tuple[str, ...]] | None:
         controller = tuple(_split(self.properties.get("controller.listener.names", "CONTROLLER")))
         before = len(self.errors)
         protocols = parse_protocol_map(self.properties.get("listener.security.protocol.map"), self.errors)
@@ -220,12 +244,14 @@ class _Parser:
         )
         if len(self.errors) > before:
             return None
-        serving = tuple(item for item in listeners if item.name not in controller)
-        if not serving:
+        roles = self.properties.get("process.roles", "broker,controller")
+        serving = tuple(item for item in listeners if item.name not in controller and "broker" in roles)
+        if not serving and "broker" in roles:
             self.errors.append("listeners holds no listener for clients: add PLAINTEXT://host:port")
             return None
+        quorum = tuple(item for item in listeners if item.name in controller)
         for_clients = tuple(item for item in advertised if item.name not in controller)
-        return serving, advertised_from(serving, for_clients, self.errors), controller
+        return serving, advertised_from(serving, for_clients, self.errors), quorum, controller
 
     def _log_config(self) -> LogConfig | None:
         before = len(self.errors)
@@ -242,19 +268,35 @@ class _Parser:
             {}, {name: self.properties[name] for name in LOG_KEYS if name in self.properties}
         )
 
-    def _check_quorum(self, node_id: int) -> None:
+    def _inter_broker_listener(self, listeners: tuple[Listener, ...]) -> str:
+        wanted = self.properties.get("inter.broker.listener.name", "").upper()
+        names = [item.name for item in listeners]
+        if wanted and names and wanted not in names:
+            self.errors.append(f"inter.broker.listener.name={wanted}: listeners has {', '.join(names)}")
+        return wanted or (names[0] if names else "PLAINTEXT")
+
+    def _voters(self, node_id: int, roles: tuple[str, ...]) -> dict[int, tuple[str, int]]:
+        """The members of the quorum; a node that is told of none is a quorum of its own."""
         text = self.properties.get("controller.quorum.voters")
         if not text:
-            return
+            if "controller" not in roles:
+                self.errors.append("controller.quorum.voters is required for a broker that is no controller")
+            return {node_id: ("", 0)}
         voters = parse_voters(text, self.errors)
-        if voters and set(voters) != {node_id}:
+        if "controller" in roles and voters and node_id not in voters:
             self.errors.append(
-                f"controller.quorum.voters={text}: only a quorum of this node alone ({node_id}@host:port) is supported"
+                f"controller.quorum.voters={text}: node {node_id} is a controller and must be one of the voters"
             )
+        if "controller" not in roles and node_id in voters:
+            self.errors.append(
+                f"controller.quorum.voters={text}: node {node_id} is a voter, so process.roles must hold controller"
+            )
+        return voters
 
     def _check_roles(self, roles: object) -> None:
-        if roles is not None and set(roles) != {"broker", "controller"}:  # type: ignore[call-overload]
-            self.errors.append("process.roles must be broker,controller: this node is broker and controller in one")
+        wanted = set(roles)  # type: ignore[call-overload]
+        if not wanted or not wanted <= {"broker", "controller"}:
+            self.errors.append("process.roles must be broker, controller, or broker,controller")
 
 
 def _split(text: str) -> list[str]:

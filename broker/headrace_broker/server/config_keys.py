@@ -74,28 +74,24 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
 # Keys of Kafka's broker that steer threads, ZooKeeper, replication between nodes or features that are not here:
 # accepted in silence would be a lie, an unknown-key warning would be wrong.
 _NO_MEANING_HERE = """
-advertised.host.name advertised.port auto.leader.rebalance.enable background.threads broker.heartbeat.interval.ms
-broker.id.generation.enable broker.session.timeout.ms client.quota.callback.class compression.gzip.level
-compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms connections.max.reauth.ms
-control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
+advertised.host.name advertised.port background.threads broker.id.generation.enable client.quota.callback.class
+compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
+connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
 controlled.shutdown.retry.backoff.ms controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
-controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
-controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.socket.timeout.ms
+controller.quorum.retry.backoff.ms controller.socket.timeout.ms
 delegation.token.expiry.time.ms fetch.purgatory.purge.interval.requests group.consumer.assignors
 group.consumer.heartbeat.interval.ms group.consumer.session.timeout.ms group.coordinator.append.linger.ms
 group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads host.name
-initial.broker.registration.timeout.ms inter.broker.protocol.version kafka.metrics.polling.interval.secs
-kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+inter.broker.protocol.version kafka.metrics.polling.interval.secs
+kafka.metrics.reporters leader.imbalance.per.broker.percentage
 log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms log.message.format.version
 metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
 metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
 metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
 num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret
-producer.purgatory.purge.interval.requests queued.max.requests replica.fetch.backoff.ms
-replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
-replica.socket.receive.buffer.bytes replica.socket.timeout.ms request.timeout.ms reserved.broker.max.id
+producer.purgatory.purge.interval.requests queued.max.requests replica.high.watermark.checkpoint.interval.ms
+replica.selector.class replica.socket.receive.buffer.bytes request.timeout.ms reserved.broker.max.id
 sasl.enabled.mechanisms server.max.startup.time.ms share.coordinator.state.topic.min.isr
 share.coordinator.state.topic.replication.factor socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from time import monotonic
@@ -120,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         "active",
         "client_host",
         "listener",
+        "on_lost",
         "parked",
         "peer",
     )
@@ -148,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.client_host = ""
         self.parked: set[object] = set()
+        self.on_lost: Callable[[], None] | None = None
 
     # -- what the transport calls ------------------------------------------------------------------------------
 
@@ -181,6 +183,8 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._count_unsent(-self._unsent_bytes)
         self._router.disconnected(self)
+        if self.on_lost is not None:
+            self.on_lost()
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = 0

@@ -17,10 +17,12 @@ from typing import TypeVar
 from headrace_broker.metadata.brokers import fence_broker, heartbeat, register_broker
 from headrace_broker.metadata.controller import Controller
 from headrace_broker.metadata.image import Endpoint, MetadataImage
+from headrace_broker.metadata.isr import alter_partitions
 from headrace_broker.metadata.leadership import TopicRules, elect_preferred, imbalanced
 from headrace_broker.metadata.liveness import BrokerLiveness
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord
@@ -62,6 +64,7 @@ class ControllerService:
         self._liveness = BrokerLiveness(session_timeout_ms)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_active: Callable[[], Awaitable[None]] | None = None
         quorum.on_leadership = self._leadership
 
     # -- decisions ---------------------------------------------------------------------------------------------------
@@ -113,6 +116,10 @@ class ControllerService:
         self._arm()
         return response
 
+    async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Change who counts as in sync.  Raises ApiError."""
+        return await self.submit(lambda image: alter_partitions(image, request, self._rules))
+
     # -- leadership --------------------------------------------------------------------------------------------------
 
     def _leadership(self, leads: bool) -> None:
@@ -122,6 +129,8 @@ class ControllerService:
             for broker_id in self._committed.image.brokers:
                 self._liveness.registered(broker_id, self._now_ms())
                 self.suspect(broker_id)
+            if self.on_active is not None:
+                self._start(self.on_active())
             logger.info(
                 "controller %d is active in epoch %d", self._quorum.raft.config.node_id, self._quorum.raft.epoch
             )

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.notation import Request, Response
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ControllerChannel:
         node_id: int,
         addresses: Mapping[int, tuple[str, int]],
         leader_id: Callable[[], int],
-        handle_here: Callable[[Request[Any]], Awaitable[Response]] | None,
+        handle_here: Callable[[Request[Any], int], Awaitable[Response]] | None,
     ) -> None:
         self._node_id = node_id
         self._addresses = dict(addresses)
@@ -55,11 +55,12 @@ class ControllerChannel:
             self._connection[1].close()
             self._connection = None
 
-    async def request(self, request: Request[ResponseT], timeout_ms: int) -> ResponseT:
-        """Ask the active controller.  Raises NoControllerError."""
+    async def request(self, request: Request[ResponseT], timeout_ms: int, version: int | None = None) -> ResponseT:
+        """Ask the active controller, in the newest version unless one is given.  Raises NoControllerError."""
+        spoken = request.__versions__[1] if version is None else version
         deadline = self._loop.time() + timeout_ms / 1000
         while True:
-            response = await self._attempt(request)
+            response = await self._attempt(request, spoken)
             if response is not None and getattr(response, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
                 return response
             left = deadline - self._loop.time()
@@ -75,15 +76,20 @@ class ControllerChannel:
         except TimeoutError:
             pass  # the same leader may have become active meanwhile
 
-    async def _attempt(self, request: Request[ResponseT]) -> ResponseT | None:
+    async def _attempt(self, request: Request[ResponseT], version: int) -> ResponseT | None:
         leader_id = self._leader_id()
         if leader_id < 0:
             return None
         if leader_id == self._node_id and self._handle_here is not None:
-            return await self._handle_here(request)  # type: ignore[return-value]
+            try:
+                return await self._handle_here(request, version)  # type: ignore[return-value]
+            except ApiError as error:
+                if error.code != ErrorCode.NOT_CONTROLLER:
+                    raise
+                return None
         try:
             connection = await self._connect(leader_id)
-            return await connection.request(request)
+            return await connection.request(request, version=version)
         except ClientError as error:
             logger.debug("the controller %d did not answer: %s", leader_id, error)
             return None

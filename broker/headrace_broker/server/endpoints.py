@@ -70,15 +70,18 @@ def _parse_listener(key: str, text: str, errors: list[str]) -> Listener | None:
     return Listener(name.strip().upper(), host.strip("[]"), int(port))
 
 
-def parse_voters(text: str, errors: list[str]) -> dict[int, str]:
-    """controller.quorum.voters as {node id: host:port}."""
-    voters: dict[int, str] = {}
+def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
+    """controller.quorum.voters as {node id: (host, port)}."""
+    voters: dict[int, tuple[str, int]] = {}
     for part in (item.strip() for item in text.split(",")):
         node, at, address = part.partition("@")
-        if not at or not node.isdigit() or ":" not in address:
+        host, _, port = address.rpartition(":")
+        if not at or not node.isdigit() or not port.isdigit() or not 0 < int(port) < 65536:
             errors.append(f"controller.quorum.voters: '{part}' is not id@host:port")
+        elif int(node) in voters:
+            errors.append(f"controller.quorum.voters: node {node} is named twice")
         else:
-            voters[int(node)] = address
+            voters[int(node)] = (host.strip("[]"), int(port))
     return voters
 
 

@@ -46,6 +46,7 @@ class BrokerLifecycle:
         self._wants_to_stop = False
         self._may_stop = asyncio.Event()
         self._beat_now = asyncio.Event()
+        self._unfenced = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._request = BrokerRegistrationRequest()
 
@@ -80,6 +81,10 @@ class BrokerLifecycle:
         )
         await self._register()
         self._beating = asyncio.ensure_future(self._beat_forever())
+
+    async def unfenced(self) -> None:
+        """Wait until the controller lets the broker serve."""
+        await self._unfenced.wait()
 
     async def _register(self) -> None:
         try:
@@ -135,6 +140,8 @@ class BrokerLifecycle:
             logger.warning("heartbeat of broker %d: %s", self.node_id, ErrorCode.of(response.error_code).name)
             return
         self.is_fenced = response.is_fenced
+        if not self.is_fenced:
+            self._unfenced.set()
         if response.should_shut_down:
             self._may_stop.set()
 

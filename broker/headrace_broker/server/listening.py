@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headrace_broker.server.connection import Connection
@@ -77,11 +77,14 @@ class Listening:
         item.setblocking(False)
         return item
 
-    async def serve(self, new_connection: Callable[[str], Connection]) -> None:
-        """Accept connections from now on."""
+    async def serve(self, new_connection: Callable[[str], Connection], listeners: Sequence[Listener]) -> None:
+        """Accept connections on these of the bound listeners from now on."""
         loop = asyncio.get_running_loop()
+        names = {listener.name for listener in listeners}
         for listener, item in self._sockets:
             name = listener.name
+            if name not in names:
+                continue
             self._servers.append(
                 await loop.create_server(lambda name=name: new_connection(name), sock=item, backlog=self._backlog)  # type: ignore[misc]
             )

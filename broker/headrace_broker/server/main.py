@@ -32,7 +32,7 @@ from headrace_broker.server.data_dirs import StartError, decode_uuid, encode_uui
 from headrace_broker.server.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def _check_cluster_id(cluster_id: str) -> None:
 
 
 async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | None, ready_fd: int | None) -> None:
-    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.node import Node
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -164,22 +164,22 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
         loop.add_signal_handler(number, stop.set)
     if watch_fd is not None:
         _stop_at_end(loop, watch_fd, stop)
-    broker = await Broker.start(config, cluster_id=cluster_id)
+    node = await Node.start(config, cluster_id=cluster_id)
     try:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        _announce(broker, ready_fd)
+        _announce(node, ready_fd)
         await stop.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # a second signal ends a stop that hangs
-        await broker.stop()
+        await node.stop()
 
 
-def _announce(broker: Broker, ready_fd: int | None) -> None:
-    addresses = [f"{item.host}:{item.port}" for item in broker.listeners]
-    print(f"headrace broker {broker.node_id} serves {', '.join(addresses)} (started in {_age_ms()} ms)", flush=True)
+def _announce(node: Node, ready_fd: int | None) -> None:
+    addresses = [f"{item.host}:{item.port}" for item in node.advertised]
+    print(f"headrace broker {node.node_id} serves {', '.join(addresses)} (started in {_age_ms()} ms)", flush=True)
     if ready_fd is not None:
         os.write(ready_fd, f"{addresses[0]}\n".encode())
         os.close(ready_fd)

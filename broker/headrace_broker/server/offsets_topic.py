@@ -22,12 +22,12 @@ class OffsetsTopic:
 
     def partition_count(self) -> int:
         """How many partitions the topic has; 0 while it does not exist."""
-        topic = self._broker.metadata.image.topics.get(GROUP_METADATA_TOPIC)
+        topic = self._broker.image.topics.get(GROUP_METADATA_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
     def topic_exists(self, topic: str) -> bool:
         """Whether the image has a topic of this name."""
-        return topic in self._broker.metadata.image.topics
+        return topic in self._broker.image.topics
 
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch as leader and return its last offset; raises ApiError when nothing was written."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from headrace_broker.metadata.producer_ids import allocate_producer_ids
-from headrace_broker.server.metadata_service import MetadataService
+from collections.abc import Callable
+
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace_broker.server.controller_channel import ControllerChannel
+
+_TIMEOUT_MS = 30_000
 
 
 class ProducerIdBlock:
     """Hands out ids; no id twice, even over restarts (what is left of a block is given up)."""
 
-    def __init__(self, metadata: MetadataService, node_id: int) -> None:
-        self._metadata = metadata
+    def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
+        self._channel = channel
         self._node_id = node_id
+        self._broker_epoch = broker_epoch
         self._left: list[int] = []
 
     def take(self) -> int | None:
@@ -19,10 +25,14 @@ class ProducerIdBlock:
         return self._left.pop() if self._left else None
 
     async def take_from_new_block(self) -> int:
-        """The next id, after a block was recorded."""
+        """The next id, after a block was recorded.  Raises ApiError."""
         while True:
-            block = await self._metadata.submit(lambda image: allocate_producer_ids(image, self._node_id))
-            self._left = list(reversed(block)) + self._left
+            request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+            response = await self._channel.request(request, _TIMEOUT_MS)
+            if response.error_code != ErrorCode.NONE:
+                raise ApiError(ErrorCode.of(response.error_code))
+            first = response.producer_id_start
+            self._left = list(reversed(range(first, first + response.producer_id_len))) + self._left
             taken = self.take()
             if taken is not None:
                 return taken

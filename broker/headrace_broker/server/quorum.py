@@ -47,6 +47,7 @@ class Quorum:
         self.log = log
         self.on_commit: Committed = _nobody
         self.on_leader_changed: Callable[[], None] = _nothing
+        self.on_caught_up: Callable[[], None] = _nothing
         self.on_leadership: Callable[[bool], None] = _ignore
         self.peers: Peers
         self._loop = asyncio.get_running_loop()
@@ -227,6 +228,8 @@ class Quorum:
             if not committed.done():
                 committed.set_result(None)
         self._note_leadership()
+        if self.raft.is_caught_up:
+            self.on_caught_up()
 
     def _note_leadership(self) -> None:
         if self.leads is not self._led:

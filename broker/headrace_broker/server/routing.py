@@ -29,17 +29,20 @@ from headrace_broker.server import handlers
 from headrace_broker.server.connection import Connection
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import LARGE_FRAME_BYTES, LargeRequests, Parts
+from headrace_broker.server.listeners import BROKER, CLIENTS, CONTROLLER
 from headrace_broker.server.parked import Parked
 from headrace_broker.server.receive_memory import ReceiveMemory
 from headrace_broker.server.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
+    from headrace_broker.server.node import Node
 
 logger = logging.getLogger(__name__)
 
 _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
+_FORWARD_TIMEOUT_MS = 30_000
 _WARN_EVERY_S = 10.0
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
@@ -52,24 +55,31 @@ HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
 class Route:
     """One API: its versions and its handler."""
 
-    __slots__ = ("advertised", "api", "handle", "handle_frame", "parts", "versions")
+    __slots__ = ("advertised", "api", "handle", "handle_frame", "is_forwarded", "listeners", "parts", "versions")
 
     def __init__(self, module: ModuleType) -> None:
         self.api: Api = API[module.API_KEY]
         self.versions: tuple[int, int] = module.VERSIONS
         self.advertised: tuple[int, int] = getattr(module, "ADVERTISED", module.VERSIONS)
+        self.listeners: frozenset[str] = getattr(module, "LISTENERS", CLIENTS)
+        self.is_forwarded: bool = getattr(module, "IS_FORWARDED", False)
         self.parts: tuple[Parts, ...] = getattr(module, "PARTS", ())
         self.handle: Callable[[RequestContext, Any, int], Any] | None = getattr(module, "handle", None)
         self.handle_frame: HandleFrame | None = getattr(module, "handle_frame", None)
 
 
-def load_routes() -> dict[int, Route]:
-    """A route for each module of the handlers package."""
-    routes: dict[int, Route] = {}
+Routes = dict[int, Route]
+
+
+def load_routes() -> dict[str, Routes]:
+    """A route for each module of the handlers package, by the kind of listener that it serves."""
+    routes: dict[str, Routes] = {BROKER: {}, CONTROLLER: {}}
     for found in pkgutil.iter_modules(handlers.__path__):
         module = importlib.import_module(f"{handlers.__name__}.{found.name}")
         if hasattr(module, "API_KEY"):
-            routes[int(module.API_KEY)] = Route(module)
+            route = Route(module)
+            for listener in route.listeners:
+                routes[listener][int(module.API_KEY)] = route
     return routes
 
 
@@ -78,16 +88,19 @@ class RequestRouter:
 
     def __init__(
         self,
-        broker: Broker,
-        routes: dict[int, Route],
+        node: Node,
+        routes: dict[str, Routes],
         *,
         connections_max: int,
         wakefulness: Wakefulness,
         receive_memory: ReceiveMemory,
     ) -> None:
-        self._broker = broker
+        self._node = node
+        self.broker: Broker  # set once there is one: its listeners serve only then
         self._connections_max = connections_max
-        self.routes = routes
+        self.routes = routes[BROKER]
+        self.controller_routes = routes[CONTROLLER]
+        self._controller_listeners = {listener.name for listener in node.config.controller_listeners}
         self.connections: set[Connection] = set()
         self._per_host: dict[str, int] = {}
         self._idle_ms: dict[Connection, int] = {}
@@ -102,7 +115,7 @@ class RequestRouter:
 
     def connected(self, connection: Connection) -> bool:
         """Count the connection; False when there are too many."""
-        config = self._broker.config
+        config = self._node.config
         host = connection.client_host
         if len(self.connections) >= self._connections_max:
             self._warn_of_descriptors(connection)
@@ -141,23 +154,27 @@ class RequestRouter:
             del self._per_host[connection.client_host]
         for operation in connection.parked:
             if isinstance(operation, Parked):
-                self._broker.waiting.cancel(operation)
+                self._node.waiting.cancel(operation)
         connection.parked.clear()
 
     def response_bytes_max(self) -> int:
         """How large an answer may become: less, the more of the others wait for peers that do not read."""
         return max(_RESPONSE_BYTES_MIN, min(_RESPONSE_BYTES_MAX, (_UNSENT_BYTES_MAX - self.unsent_bytes) // 4))
 
+    def routes_of(self, listener: str) -> Routes:
+        """What is served on that listener."""
+        return self.controller_routes if listener in self._controller_listeners else self.routes
+
     # -- requests ----------------------------------------------------------------------------------------------
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Take one request; raises ProtocolError when the frame breaks the protocol."""
         api_key, version, correlation_id = _HEADER_START.unpack_from(frame)
-        route = self.routes.get(api_key)
+        route = self.routes_of(connection.listener).get(api_key)
         if route is None or not route.versions[0] <= version <= route.versions[1]:
             self._refuse(connection, api_key, version, correlation_id)
         elif route.handle_frame is not None:
-            route.handle_frame(self._broker, connection, frame, version, correlation_id)
+            route.handle_frame(self.broker, connection, frame, version, correlation_id)
         else:
             self._handle_message(connection, route, bytes(frame), version, correlation_id)
 
@@ -171,10 +188,9 @@ class RequestRouter:
         # Bytes behind the message are ignored, as Kafka does: librdkafka 2.16 sends three behind a Metadata request for
         # all topics.
         request, _ = decoder(route.api.request, version)(frame, header.body_offset)
-        context = RequestContext(self._broker, connection.listener, header.client_id, connection.client_host)
-        assert route.handle is not None
+        context = RequestContext(self._node, connection.listener, header.client_id, connection.client_host, connection)
         try:
-            answer = route.handle(context, request, version)
+            answer = self._handler(route)(context, request, version)
         except ProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  one request's failure is its connection's
@@ -190,12 +206,24 @@ class RequestRouter:
         else:
             connection.reply(encode_response(correlation_id, answer, version))
 
+    def _handler(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
+        """The route's handler; on a node that is not the active controller, the way to it."""
+        if route.is_forwarded and (self._node.controller is None or not self._node.controller.is_active):
+            return self._forward
+        assert route.handle is not None
+        return route.handle
+
+    async def _forward(self, context: RequestContext, request: Any, version: int) -> Any:
+        timeout_ms = min(getattr(request, "timeout_ms", _FORWARD_TIMEOUT_MS), _FORWARD_TIMEOUT_MS)
+        response = await self._node.channel.request(request, timeout_ms, version)
+        await self._node.settled()
+        return response
+
     def _handle_large(
         self, connection: Connection, route: Route, frame: bytes, header: RequestHeader, correlation_id: int
     ) -> None:
-        version, slot, handle = header.api_version, connection.hold(), route.handle
-        assert handle is not None
-        context = RequestContext(self._broker, connection.listener, header.client_id, connection.client_host)
+        version, slot, handle = header.api_version, connection.hold(), self._handler(route)
+        context = RequestContext(self._node, connection.listener, header.client_id, connection.client_host)
         self.receive_memory.keep(len(frame))
 
         async def answer() -> None:
@@ -237,7 +265,9 @@ class RequestRouter:
         if api_key == _API_VERSIONS_KEY:
             from headrace_broker.server.handlers.api_versions import unsupported_version_response
 
-            connection.reply(encode_response(correlation_id, unsupported_version_response(self.routes), 0))
+            connection.reply(
+                encode_response(correlation_id, unsupported_version_response(self.routes_of(connection.listener)), 0)
+            )
             return
         api = API.get(api_key)
         name = api.name if api is not None else f"api key {api_key}"
@@ -267,7 +297,7 @@ class RequestRouter:
         if self.unsent_bytes > _UNSENT_BYTES_MAX:
             for connection in [connection for connection in self.connections if connection.is_stuck]:
                 connection.abort("it does not read its answers, and too many of those wait")
-        limit_ms = self._broker.config.connections_max_idle_ms
+        limit_ms = self._node.config.connections_max_idle_ms
         for connection in list(self.connections):
             if connection.sweep():
                 self._idle_ms.pop(connection, None)

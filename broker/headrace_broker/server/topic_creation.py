@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from headrace_broker.metadata.topics import TopicDefaults, create_topics
+from headrace_broker.metadata.topics import TopicDefaults
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.create_topics import (
     CreatableTopic,
@@ -42,19 +40,8 @@ async def ensure_internal_topic(context: RequestContext, name: str) -> None:
 
 
 async def _submit(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    broker = context.broker
-
-    def decide(image: MetadataImage) -> Outcome[CreateTopicsResponse]:
-        return create_topics(
-            image,
-            request,
-            defaults=topic_defaults(context),
-            broker_properties=broker.config.log_properties,
-            new_id=broker.new_id,
-        )
-
-    response = await context.metadata.submit(decide)
-    await broker.logs_are_made()
+    response = await context.node.channel.request(request, request.timeout_ms)
+    await context.node.logs_are_made()
     return response
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace_broker.simulation.loop import SimulatedLoop, SimulatedNode
@@ -287,9 +287,12 @@ class SimulatedListening:
         self.listeners.append(bound)
         return bound
 
-    async def serve(self, new_connection: Callable[[str], Any]) -> None:
-        """Accept connections from now on."""
+    async def serve(self, new_connection: Callable[[str], Any], listeners: Sequence[Listener]) -> None:
+        """Accept connections on these of the bound listeners from now on."""
+        names = {item.name for item in listeners}
         for item in self.listeners:
+            if item.name not in names:
+                continue
             self._network.listen(item.host, item.port, lambda name=item.name: new_connection(name))  # type: ignore[misc]
 
     def close(self) -> None:

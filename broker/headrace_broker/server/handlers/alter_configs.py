@@ -11,9 +11,12 @@ from headrace_broker.protocol.messages.alter_configs import (
 )
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.listeners import EVERYWHERE
 
 API_KEY = ApiKey.ALTER_CONFIGS
 VERSIONS = (0, 2)
+LISTENERS = EVERYWHERE
+IS_FORWARDED = True
 PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
 
 
@@ -27,7 +30,7 @@ async def handle(context: RequestContext, request: AlterConfigsRequest, version:
         )
         for resource in request.resources
     ]
-    results = await context.metadata.submit(
+    results = await context.controller.submit(
         lambda image: alter_configs(image, changes, validate_only=request.validate_only)
     )
     return AlterConfigsResponse(

@@ -20,17 +20,19 @@ from headrace_broker.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.listeners import EVERYWHERE
 
 if TYPE_CHECKING:
     from headrace_broker.server.routing import Route
 
 API_KEY = ApiKey.API_VERSIONS
 VERSIONS = (0, 4)
+LISTENERS = EVERYWHERE
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
     """Answer the advertised ranges and, from version 3 on, the features."""
-    response = ApiVersionsResponse(api_keys=_api_keys(context.broker.router.routes))
+    response = ApiVersionsResponse(api_keys=_api_keys(context.node.router.routes_of(context.listener)))
     if version >= 3:
         image = context.image
         response.supported_features = [

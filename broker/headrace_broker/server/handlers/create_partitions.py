@@ -7,14 +7,17 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.listeners import EVERYWHERE
 
 API_KEY = ApiKey.CREATE_PARTITIONS
 VERSIONS = (0, 3)
+LISTENERS = EVERYWHERE
+IS_FORWARDED = True
 PARTS = (Parts(("topics",), ("results",), together=True, count_max=100),)
 
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest, version: int) -> CreatePartitionsResponse:
     """Add partitions; each topic has its own result."""
-    response = await context.metadata.submit(lambda image: create_partitions(image, request))
-    await context.broker.logs_are_made()
+    response = await context.controller.submit(lambda image: create_partitions(image, request))
+    await context.node.logs_are_made()
     return response

@@ -10,26 +10,29 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.listeners import EVERYWHERE
 from headrace_broker.server.topic_creation import topic_defaults
 
 API_KEY = ApiKey.CREATE_TOPICS
 VERSIONS = (2, 7)
+LISTENERS = EVERYWHERE
+IS_FORWARDED = True
 PARTS = (Parts(("topics",), ("topics",), together=True, count_max=100),)
 
 
 async def handle(context: RequestContext, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
     """Create what can be created; each topic has its own result."""
-    broker = context.broker
-    response = await context.metadata.submit(
+    node = context.node
+    response = await context.controller.submit(
         lambda image: create_topics(
             image,
             request,
             defaults=topic_defaults(context),
-            broker_properties=broker.config.log_properties,
-            new_id=broker.new_id,
+            broker_properties=context.config.log_properties,
+            new_id=node.new_id,
         )
     )
-    await broker.logs_are_made()
+    await node.logs_are_made()
     if version < 5:
         for result in response.topics:
             result.configs = []

@@ -12,9 +12,12 @@ from headrace_broker.protocol.messages.delete_topics import (
 )
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.listeners import EVERYWHERE
 
 API_KEY = ApiKey.DELETE_TOPICS
 VERSIONS = (1, 6)
+LISTENERS = EVERYWHERE
+IS_FORWARDED = True
 PARTS = (
     Parts(("topics",), ("responses",), together=True, count_max=100),
     Parts(("topic_names",), ("responses",), together=True, count_max=100),
@@ -38,4 +41,4 @@ async def handle(context: RequestContext, request: DeleteTopicsRequest, version:
                 for name, topic_id in wanted
             ]
         )
-    return await context.metadata.submit(lambda image: delete_topics(image, wanted))
+    return await context.controller.submit(lambda image: delete_topics(image, wanted))

@@ -23,7 +23,7 @@ def handle(context: RequestContext, request: DescribeClusterRequest, version: in
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="This listener serves brokers' requests; ask for endpoint type 1.",
-            cluster_id=context.broker.cluster_id,
+            cluster_id=context.node.cluster_id,
         )
     image = context.image
     wanted = list(image.brokers.values()) if request.include_fenced_brokers else image.live_brokers()
@@ -42,7 +42,7 @@ def handle(context: RequestContext, request: DescribeClusterRequest, version: in
             )
     return DescribeClusterResponse(
         error_message=None,
-        cluster_id=context.broker.cluster_id,
+        cluster_id=context.node.cluster_id,
         controller_id=context.node_id,
         brokers=brokers,
     )

@@ -71,7 +71,7 @@ def _respond(
     image = context.image
     return MetadataResponse(
         brokers=_brokers(context, image),
-        cluster_id=context.broker.cluster_id,
+        cluster_id=context.node.cluster_id,
         controller_id=context.node_id,
         topics=[_topic(image, name, topic_id, failed) for name, topic_id in named],
     )

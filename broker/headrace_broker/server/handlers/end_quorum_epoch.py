@@ -1,0 +1,20 @@
+"""EndQuorumEpoch (54): a leader gives up (KIP-595)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
+from headrace_broker.protocol.notation import Response
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.listeners import QUORUM
+
+API_KEY = ApiKey.END_QUORUM_EPOCH
+VERSIONS = (0, 1)
+LISTENERS = QUORUM
+
+
+def handle(context: RequestContext, request: EndQuorumEpochRequest, version: int) -> Awaitable[Response]:
+    """The quorum's core answers."""
+    return context.node.quorum.handle(request)

@@ -1,0 +1,266 @@
+"""One node: its data directories, its part in the quorum, its listeners, and the roles it plays.
+
+A node is a broker, a controller, or both (`process.roles`).  The order of a start is what makes it safe: directories
+are locked and checked, sockets are bound, the quorum is joined, the committed metadata is caught up with, and only then
+does a broker open its logs, register with the ports it really got, and serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_broker.log.directory import LogDirectory
+from headrace_broker.log.storage import DiskStorage, Storage
+from headrace_broker.metadata.cluster import bootstrap_records
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.raft.config import RaftConfig
+from headrace_broker.raft.core import Raft
+from headrace_broker.server.broker import Broker
+from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.controller import ControllerService
+from headrace_broker.server.controller_channel import ControllerChannel
+from headrace_broker.server.data_dirs import StartError, open_directories, random_uuid
+from headrace_broker.server.descriptors import descriptor_budget
+from headrace_broker.server.endpoints import Listener
+from headrace_broker.server.listening import Listening
+from headrace_broker.server.metadata_image import CommittedImage
+from headrace_broker.server.metadata_log import MetadataLog
+from headrace_broker.server.peers import Peers
+from headrace_broker.server.quorum import Quorum
+from headrace_broker.server.receive_memory import ReceiveMemory, bytes_max
+from headrace_broker.server.routing import RequestRouter, load_routes
+from headrace_broker.server.topic_rules import topic_rules
+from headrace_broker.server.waiting import Waiting
+from headrace_broker.server.wakefulness import Wakefulness
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_MS = 10_000
+_RELIEVE_MS = 1000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a node has of the world: the machine's own, unless a simulation lends it others."""
+
+    storage: Storage = field(default_factory=DiskStorage)
+    now_ms: Callable[[], int] = _wall_ms
+    rng: random.Random = field(default_factory=random.Random)
+    new_id: Callable[[], bytes] = random_uuid
+    listening: Listening | None = None
+    processors: int | None = None
+
+
+class Node:
+    """One running node.  `await Node.start(config)` serves; `await node.stop()` ends it cleanly."""
+
+    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
+        self.config = config
+        self.node_id = config.node_id
+        self.cluster_id = ""
+        self.surroundings = surroundings
+        self.now_ms = surroundings.now_ms
+        self.new_id = surroundings.new_id
+        self._loop = asyncio.get_running_loop()
+        self.waiting = Waiting(self._loop)
+        self.committed = CommittedImage()
+        self.quorum: Quorum
+        self.controller: ControllerService | None = None
+        self.channel: ControllerChannel
+        budget = descriptor_budget()
+        self.router = RequestRouter(
+            self,
+            load_routes(),
+            connections_max=budget.connections_max,
+            wakefulness=Wakefulness(self._loop, processors=surroundings.processors),
+            receive_memory=ReceiveMemory(bytes_max(config.queued_max_request_bytes)),
+        )
+        self.broker: Broker | None = (
+            Broker(self, budget.open_segments_max) if "broker" in config.process_roles else None
+        )
+        self._directories = [] if self.broker is None else list(self.broker.logs.directories)
+        if config.metadata_dir not in (item.path for item in self._directories):
+            self._directories.insert(0, LogDirectory(surroundings.storage, config.metadata_dir))
+        self._limits = ConnectionLimits(request_bytes_max=config.socket_request_max_bytes)
+        self._listening = surroundings.listening or Listening(
+            config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
+        )
+        self.advertised: tuple[Listener, ...] = ()
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._caught_up = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls, config: BrokerConfig, *, surroundings: Surroundings | None = None, cluster_id: str | None = None
+    ) -> Node:
+        """Start a node on its data directories and serve; raises StartError with one line to show."""
+        node = cls(config, surroundings or Surroundings())
+        storage = node.surroundings.storage
+        node.cluster_id = open_directories(storage, node._directories, config.node_id, cluster_id)
+        try:
+            await node._serve()
+        except BaseException as error:
+            node._listening.close()
+            node._cancel_timers()
+            for directory in node._directories:
+                directory.release()
+            if isinstance(error, ApiError):  # a log that cannot be written
+                raise StartError(error.message) from None
+            raise
+        return node
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed cluster image."""
+        return self.committed.image
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) of the first listener, with the port really bound."""
+        first = self.advertised[0]
+        return first.host, first.port
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        self._bind()
+        self._join_quorum()
+        await self._listening.serve(self._new_connection, self.config.controller_listeners)
+        self.every(_RELIEVE_MS, self.router.relieve_memory)
+        self.every(_SWEEP_MS, lambda: self.router.sweep(_SWEEP_MS))
+        if self.broker is not None:
+            await self._caught_up.wait()
+            await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))
+
+    def _bind(self) -> None:
+        config = self.config
+        bound = [self._listening.bind(listener) for listener in (*config.listeners, *config.controller_listeners)]
+        ports = {listener.name: listener.port for listener in bound}
+        self.advertised = tuple(
+            item if item.port else Listener(item.name, item.host, ports[item.name])
+            for item in config.advertised_listeners
+        )
+
+    def _new_connection(self, listener: str) -> Connection:
+        return Connection(self.router, listener, self._limits)
+
+    def _join_quorum(self) -> None:
+        config = self.config
+        path = config.metadata_dir.rstrip("/") or "/"
+        directory = next(item for item in self._directories if item.path == path)
+        log = MetadataLog(self.surroundings.storage, directory, self.now_ms)
+        raft_config = RaftConfig(
+            node_id=self.node_id,
+            voters=frozenset(config.voters),
+            cluster_id=self.cluster_id,
+            election_timeout_ms=config.controller_quorum_election_timeout_ms,
+            election_backoff_max_ms=config.controller_quorum_election_backoff_max_ms,
+            fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
+        )
+        self.quorum = Quorum(Raft(raft_config, log, log.read_state(), self.surroundings.rng), log)
+        self.quorum.on_commit = self.committed.apply
+        if self.node_id in config.voters:
+            self.controller = ControllerService(
+                self.quorum,
+                self.committed,
+                cluster_id=self.cluster_id,
+                rules=topic_rules(config.log_properties),
+                session_timeout_ms=config.broker_session_timeout_ms,
+            )
+            self.controller.on_active = self._bootstrap
+        others = {voter: address for voter, address in config.voters.items() if voter != self.node_id}
+        self.channel = ControllerChannel(
+            self.node_id, others, lambda: self.quorum.raft.leader_id, self.dispatch if self.controller else None
+        )
+        self.quorum.on_leader_changed = self.channel.leader_changed
+        self.quorum.on_caught_up = self._caught_up.set
+        self.quorum.start(
+            Peers(
+                others,
+                self.quorum.refused,
+                request_timeout_ms=config.controller_quorum_request_timeout_ms,
+                setup_timeout_ms=config.controller_quorum_request_timeout_ms,
+            )
+        )
+
+    async def _bootstrap(self) -> None:
+        """The first leader of a new cluster says what version of the metadata it begins with."""
+        assert self.controller is not None
+        await self.controller.submit(lambda image: Outcome(None, [] if image.features else bootstrap_records()))
+
+    async def logs_are_made(self) -> None:
+        """Wait until this node's broker has the logs that the image wants."""
+        if self.broker is not None:
+            await self.broker.logs_are_made()
+
+    async def settled(self) -> None:
+        """Wait until this node has seen what the controller has just committed, if that is soon."""
+
+    # -- requests to the controller ----------------------------------------------------------------------------------
+
+    async def dispatch(self, request: Request[Any], version: int) -> Response:
+        """Answer a request to the controller that came from this node itself.  Raises ApiError NOT_CONTROLLER."""
+        route = self.router.controller_routes[request.__api_key__]
+        assert route.handle is not None
+        context = RequestContext(self, "", None, "")
+        answer = route.handle(context, request, version)
+        response: Response = await answer if asyncio.iscoroutine(answer) else answer
+        return response
+
+    # -- housekeeping ------------------------------------------------------------------------------------------------
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> None:
+        """Run `work` again and again until the node stops; a failure is logged and does not end it."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception:
+                logger.exception("housekeeping failed")
+            self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
+
+        self._timers[work] = self._loop.call_later(interval_ms / 1000, run)
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self.waiting.close()
+
+    # -- end ---------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop cleanly: leaders moved, connections closed, everything on disk, the clean marker written."""
+        if self.broker is not None:
+            await self.broker.hand_over()
+        self._listening.close()
+        self._cancel_timers()
+        broker_epoch = -1
+        if self.broker is not None:
+            broker_epoch = await self.broker.stop()
+        self.quorum.resign()
+        await asyncio.sleep(0)
+        self.router.close()
+        self.channel.close()
+        if self.controller is not None:
+            self.controller.close()
+        await self.quorum.close()
+        for directory in self._directories:
+            if self.broker is None or directory not in self.broker.logs.directories:
+                directory.close(clean=True, broker_epoch=broker_epoch)
+        logger.info("node %d stopped", self.node_id)
