@@ -147,9 +147,12 @@ class PartitionLog(SegmentedLog):
         append_time = now_ms if config.is_log_append_time else NO_TIMESTAMP
         return AppendInfo(base_offset, self._log_end_offset - 1, append_time, self._log_start_offset)
 
-    def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo | None:
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, *, now_ms: int, leader_epoch_max: int | None = None
+    ) -> AppendInfo | None:
         """Append the leader's batches as they are, offsets and epochs included; a cut one at the end is left out.
 
+        Batches of an epoch above `leader_epoch_max` are left out too: the leader that was asked had lost its office.
         Returns None when no whole batch is there. Raises ApiError for offsets that do not follow on, or broken bytes.
         """
         if self.offline_reason is not None:
@@ -160,6 +163,8 @@ class PartitionLog(SegmentedLog):
         size_bytes = 0
         try:
             for position, header in iter_batches(view):
+                if leader_epoch_max is not None and header.partition_leader_epoch > leader_epoch_max:
+                    break
                 verify_crc(view, position, header)
                 if header.base_offset < next_offset:
                     raise ApiError(

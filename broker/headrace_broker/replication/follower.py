@@ -86,7 +86,7 @@ def judge(log: FollowerLog, asked_offset: int, answer: PartitionData) -> Verdict
     error = ErrorCode.of(answer.error_code)
     if error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return FindStart()
-    if error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+    if error is ErrorCode.FENCED_LEADER_EPOCH:
         return Stop(error)
     if error is not ErrorCode.NONE or asked_offset != log.log_end_offset:
         return Retry(error)

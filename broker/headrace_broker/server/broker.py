@@ -16,7 +16,7 @@ from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, PartitionLog
 from headrace_broker.log.manager import LogManager
 from headrace_broker.metadata.delta import MetadataDelta
-from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, TopicImage
+from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, PartitionImage, TopicImage
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config import BrokerConfig
@@ -25,6 +25,7 @@ from headrace_broker.server.lifecycle import BrokerLifecycle
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
 from headrace_broker.server.producer_id_block import ProducerIdBlock
+from headrace_broker.server.replication import Replication
 
 if TYPE_CHECKING:
     from headrace_broker.server.node import Node
@@ -57,14 +58,15 @@ class Broker:
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             open_segments_max=open_segments_max,
         )
-        self.partitions = PartitionTable(config.node_id, self._open_log)
+        self.replication = Replication(self)
+        self.partitions = PartitionTable(config.node_id, self._open_log, self._partition_changed)
         self.lifecycle: BrokerLifecycle
         self.producer_ids: ProducerIdBlock
         self.groups = GroupCoordinator(
             OffsetsTopic(self), _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._groups_led: set[int] = set()
+        self._groups_led: dict[int, int] = {}  # with the leader epoch they were loaded in
         self._topics_to_follow: dict[str, None] = {}
         self._topics_without_logs: set[str] = set()
         self._making_logs: asyncio.Task[None] | None = None
@@ -81,13 +83,28 @@ class Broker:
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
         """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
-        log = partition.log
+        log, replicas = partition.log, partition.replicas
         info = log.append_as_leader(records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin)
+        if replicas is not None:
+            if not info.is_duplicate:
+                self.replication.appended(partition, len(records))
+            return info
         # The only replica is in sync by definition: what is written is committed.
         log.high_watermark = info.last_offset + 1
         if self.waiting.waiting_for(partition):
             self.waiting.advanced(partition, log.high_watermark, len(records))
         return info
+
+    def committed(self, partition: Partition, size_bytes: int) -> None:
+        """The high watermark has moved: consumers, producers and coordinators that waited for it are answered."""
+        high_watermark = partition.log.high_watermark
+        if self.waiting.waiting_for(partition):
+            self.waiting.advanced(partition, high_watermark, size_bytes)
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self.groups.advance(partition.index, high_watermark)
+
+    def _partition_changed(self, partition: Partition, image: PartitionImage, is_new_epoch: bool) -> None:
+        self.replication.follow(partition, image, is_new_epoch=is_new_epoch)
 
     def endpoint_of(self, broker_id: int, listener: str) -> Endpoint | None:
         """Where a broker is reached from this listener's network, or None."""
@@ -127,6 +144,7 @@ class Broker:
         await serve()
         await self.lifecycle.unfenced()
         node.every(_MAINTAIN_MS, self._maintain)
+        node.every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
 
     def _previous_epoch(self) -> int:
         """The broker epoch of the last clean stop, -1 when the last stop was not clean."""
@@ -207,6 +225,7 @@ class Broker:
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.forget(topic):
+            self.replication.forget(partition)
             self.waiting.disturbed(partition)
             try:
                 self.logs.delete(topic.name, partition.index, self.now_ms())
@@ -218,10 +237,14 @@ class Broker:
             self._groups_led.clear()
 
     async def _lead_groups(self) -> None:
-        """Load the partitions of `__consumer_offsets` that this node leads and has not loaded yet."""
+        """Load the partitions of `__consumer_offsets` that this node leads in a new epoch; unload what it lost."""
         for index, partition in list(self.partitions.by_name.get(GROUP_METADATA_TOPIC, {}).items()):
-            if partition.leader == self.node_id and index not in self._groups_led:
-                self._groups_led.add(index)
+            epoch = partition.leader_epoch
+            if partition.leader != self.node_id:
+                if self._groups_led.pop(index, None) is not None:
+                    self.groups.unload(index)
+            elif self._groups_led.get(index) != epoch:
+                self._groups_led[index] = epoch
                 await self.groups.load(index)
 
     def _log_config_of(self, topic: str) -> LogConfig:
@@ -278,6 +301,7 @@ class Broker:
 
     async def stop(self) -> int:
         """Stop cleanly: everything on disk, the clean marker written; returns the broker's epoch."""
+        self.replication.close()
         self.groups.close()
         await asyncio.sleep(0)  # the answers that closing the coordinator gave
         self.router.close()

@@ -6,6 +6,7 @@ makes and deletes logs.  Owned by the event loop.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace_broker.log.log import PartitionLog
+    from headrace_broker.replication.leader import LeaderReplicas
 
 NO_EPOCH = -1
 _NAMED_PER_PARTITION = 2
@@ -24,7 +26,7 @@ _NAMED_MORE = 1000
 class Partition:
     """One partition on this broker."""
 
-    __slots__ = ("index", "leader", "leader_epoch", "log", "topic", "topic_id")
+    __slots__ = ("end", "index", "leader", "leader_epoch", "log", "replicas", "topic", "topic_id", "uncommitted")
 
     def __init__(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
         self.topic = topic.name
@@ -32,7 +34,14 @@ class Partition:
         self.index = index
         self.log = log
         self.leader = -1
-        self.leader_epoch = 0
+        self.leader_epoch = -1
+        self.replicas: LeaderReplicas | None = None  # while this broker leads, and is not the only replica
+        self.end = (
+            "end of the log",
+            topic.topic_id,
+            index,
+        )  # what followers wait for; consumers wait for the partition
+        self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of what is appended, not committed
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Raise ApiError when the client knows another leader epoch than ours (KIP-320); -1 = it does not say."""
@@ -53,9 +62,16 @@ class PartitionTable:
     client's view of them may be old.
     """
 
-    def __init__(self, node_id: int, open_log: Callable[[TopicImage, int], PartitionLog]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        open_log: Callable[[TopicImage, int], PartitionLog],
+        on_change: Callable[[Partition, PartitionImage, bool], None],
+    ) -> None:
+        """`on_change(partition, image, is_new_epoch)` is told what the image says, after leader and epoch are taken."""
         self._node_id = node_id
         self._open_log = open_log
+        self._on_change = on_change
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self.named_max = _NAMED_MORE
@@ -109,8 +125,10 @@ class PartitionTable:
         if image.leader == self._node_id and len(image.replicas) == 1:
             # The only replica: what a crash has left of its log is committed, whatever the last checkpoint says.
             log.high_watermark = log.log_end_offset
+        is_new_epoch = partition.leader_epoch != image.leader_epoch
         partition.leader = image.leader
         partition.leader_epoch = image.leader_epoch
+        self._on_change(partition, image, is_new_epoch)
 
     def forget(self, topic: TopicImage) -> list[Partition]:
         """The topic was deleted: its partitions, which are not in the table any more."""

@@ -43,6 +43,7 @@ VERSIONS = (4, 17)
 
 _FIRST_VERSION_WITH_SESSIONS = 7
 _FIRST_VERSION_WITH_IDS = 13
+_FIRST_VERSION_WITH_STATE = 15
 _FIRST_VERSION_WITH_LEADER_HINTS = 16
 _READ_COMMITTED = 1
 _LARGE_FRAME_BYTES = 32 * 1024
@@ -169,6 +170,13 @@ def _read_partition(
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         log = partition.log
+        replica = request.replica_state.replica_id if version >= _FIRST_VERSION_WITH_STATE else request.replica_id
+        diverging = _diverging(partition, wanted)
+        upper_bound_offset = log.high_watermark
+        if replica >= 0:
+            upper_bound_offset = log.log_end_offset
+            if diverging is None and log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+                broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
         high_watermark = log.high_watermark
         answer = PartitionData(
             partition_index=wanted.partition,
@@ -178,7 +186,6 @@ def _read_partition(
             aborted_transactions=[] if request.isolation_level == _READ_COMMITTED else None,
             records=b"",
         )
-        diverging = _diverging(partition, wanted)
         if diverging is not None:
             answer.diverging_epoch = diverging
             reading.must_answer = True
@@ -186,13 +193,13 @@ def _read_partition(
         found = log.read(
             wanted.fetch_offset,
             min(wanted.partition_max_bytes, left),
-            upper_bound_offset=high_watermark,
+            upper_bound_offset=upper_bound_offset if replica >= 0 else high_watermark,
             min_one_batch=reading.size_bytes == 0,
         )
     except ApiError as error:
         reading.must_answer = True
         return _failed(wanted, partition, error, version), 0
-    reading.keys.append(partition)
+    reading.keys.append(partition.end if replica >= 0 else partition)
     reading.size_bytes += found.size_bytes
     if found.size_bytes:
         answer.records = [*found.buffers]

@@ -66,7 +66,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
             return
     refused = _refused(transactional_id, acks)
     results = [
-        (topic, [_attempt(broker, topic, index, records, version, refused) for index, records in partitions])
+        (topic, [_attempt(broker, topic, index, records, version, acks, refused) for index, records in partitions])
         for topic, partitions in topics
     ]
     if acks == _NONE:
@@ -103,13 +103,21 @@ def _append_and_encode(
 
 
 def _attempt(
-    broker: Broker, topic: str | bytes, index: int, records: memoryview | None, version: int, refused: ApiError | None
+    broker: Broker,
+    topic: str | bytes,
+    index: int,
+    records: memoryview | None,
+    version: int,
+    acks: int,
+    refused: ApiError | None,
 ) -> _Result:
     if refused is not None:
         return index, None, refused
     partition = None
     try:
         partition = _find(broker, topic, index)
+        if acks == _ALL and partition.replicas is not None:
+            broker.replication.check_min_isr(partition)
         return index, partition, _append(broker, partition, records, version)
     except ApiError as error:
         return index, partition, error
@@ -171,24 +179,33 @@ def _answer_when_replicated(
     missing: dict[Hashable, int],
 ) -> None:
     slot = connection.park()
+    epochs = {partition: partition.leader_epoch for partition in missing if isinstance(partition, Partition)}
 
     def complete() -> None:
         connection.parked.discard(operation)
-        still_missing = _not_replicated(results)
-        timed_out = [
-            (
-                topic,
-                [
-                    (index, partition, ApiError(ErrorCode.REQUEST_TIMED_OUT) if partition in still_missing else info)
-                    for index, partition, info in of_topic
-                ],
-            )
+        outcomes = [
+            (topic, [(index, partition, _outcome(partition, info, epochs)) for index, partition, info in of_topic])
             for topic, of_topic in results
         ]
-        slot.fill(encode_response(correlation_id, _response(broker, connection, timed_out, version), version))
+        slot.fill(encode_response(correlation_id, _response(broker, connection, outcomes, version), version))
 
     operation = broker.waiting.park(complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing))
     connection.parked.add(operation)
+
+
+def _outcome(
+    partition: Partition | None, info: AppendInfo | ApiError, epochs: dict[Partition, int]
+) -> AppendInfo | ApiError:
+    """What became of a batch that had to be replicated: its place, or why it does not count."""
+    if partition is None or isinstance(info, ApiError) or partition not in epochs:
+        return info
+    if partition.leader_epoch != epochs[partition]:
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if partition.log.high_watermark <= info.last_offset:
+        return ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    if partition.replicas is not None and partition.replicas.is_under_min_isr:
+        return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    return info
 
 
 def _response(broker: Broker, connection: Connection, results: list[_TopicResult], version: int) -> ProduceResponse:

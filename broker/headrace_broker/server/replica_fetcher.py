@@ -1,0 +1,259 @@
+"""Fetches, from one leader, every partition that this broker follows there; one request at a time.
+
+A partition that is new here does not wait for the long poll under way: that is given up and sent anew.  What fails is
+tried again after a pause that grows; a leader that says its epoch is over is asked no more until the image names the
+next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace_broker.client.connection import Connection
+from headrace_broker.client.errors import ClientError
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from headrace_broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from headrace_broker.replication import follower
+from headrace_broker.server.partitions import Partition
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+_FETCH_VERSION_MAX = 17
+_PAUSE_MIN_MS = 20
+_LONG_POLL_S = 0.01
+_EARLIEST = -2
+_LATEST = -1
+
+
+class ReplicaFetcher:
+    """The follower's side of the connection to one leader."""
+
+    def __init__(self, broker: Broker, leader_id: int) -> None:
+        self._broker = broker
+        self._leader_id = leader_id
+        self._config = broker.config
+        self._loop = asyncio.get_running_loop()
+        self._partitions: dict[Partition, int] = {}  # with the leader epoch that is fetched in
+        self._paused: dict[Partition, tuple[float, int]] = {}  # until when, and how long the pause was
+        self._changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._asked_at: float | None = None
+        self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, partition: Partition, leader_epoch: int) -> None:
+        """Fetch this partition from now on, in that epoch."""
+        self._partitions[partition] = leader_epoch
+        self._paused.pop(partition, None)
+        self._changed.set()
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        elif self._asked_at is not None and self._loop.time() - self._asked_at > _LONG_POLL_S:
+            self._drop_connection()
+
+    def remove(self, partition: Partition) -> None:
+        """Fetch it no more; an answer that is under way is thrown away."""
+        self._partitions.pop(partition, None)
+        self._paused.pop(partition, None)
+
+    def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+        self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            ready = self._ready()
+            if not ready:
+                await self._wait(self._until_ready_s())
+                continue
+            try:
+                connection = await self._connect()
+                response = await self._fetch(connection, ready)
+            except (ClientError, ConnectionError) as error:
+                self._failed(error)
+                await self._wait(self._pause_ms(self._failures) / 1000)
+                continue
+            self._failures = 0
+            await self._take(connection, ready, response)
+
+    def _ready(self) -> dict[Partition, tuple[int, int]]:
+        """{partition: (epoch, offset asked for)} of those that may be asked for now."""
+        now = self._loop.time()
+        return {
+            partition: (epoch, partition.log.log_end_offset)
+            for partition, epoch in self._partitions.items()
+            if (paused := self._paused.get(partition)) is None or paused[0] <= now
+        }
+
+    def _until_ready_s(self) -> float | None:
+        waiting = [self._paused[partition][0] for partition in self._partitions if partition in self._paused]
+        return max(0.001, min(waiting) - self._loop.time()) if waiting else None
+
+    async def _wait(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass  # the pause is over
+
+    def _pause_ms(self, failures: int) -> int:
+        return min(_PAUSE_MIN_MS << min(failures, 10), max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
+
+    def _failed(self, error: Exception) -> None:
+        self._drop_connection()
+        self._failures += 1
+        if self._failures == 1:
+            logger.info("fetching from broker %d: %s", self._leader_id, error)
+
+    async def _connect(self) -> Connection:
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        broker = self._broker.image.brokers.get(self._leader_id)
+        endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
+        if endpoint is None:
+            raise ConnectionError(f"broker {self._leader_id} has no listener {self._config.inter_broker_listener}")
+        self._connection = await Connection.open(
+            endpoint.host,
+            endpoint.port,
+            node_id=self._leader_id,
+            client_id=f"broker-{self._broker.node_id}-fetcher",
+            request_timeout_ms=self._config.replica_socket_timeout_ms,
+        )
+        return self._connection
+
+    async def _fetch(self, connection: Connection, ready: dict[Partition, tuple[int, int]]) -> FetchResponse:
+        topics: dict[bytes, FetchTopic] = {}
+        for partition, (epoch, _) in ready.items():
+            topic = topics.setdefault(partition.topic_id, FetchTopic(topic_id=partition.topic_id, partitions=[]))
+            topic.partitions.append(
+                follower.next_fetch(partition.index, partition.log, epoch, self._config.replica_fetch_max_bytes)
+            )
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=self._broker.node_id, replica_epoch=self._broker.lifecycle.epoch),
+            max_wait_ms=self._config.replica_fetch_wait_max_ms,
+            min_bytes=self._config.replica_fetch_min_bytes,
+            max_bytes=self._config.replica_fetch_response_max_bytes,
+            topics=list(topics.values()),
+        )
+        self._asked_at = self._loop.time()
+        try:
+            version = connection.version_for(FetchRequest, at_least=15, at_most=_FETCH_VERSION_MAX)
+            return await connection.request(request, version=version)
+        finally:
+            self._asked_at = None
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    async def _take(
+        self, connection: Connection, asked: dict[Partition, tuple[int, int]], response: FetchResponse
+    ) -> None:
+        if response.error_code != ErrorCode.NONE:
+            for partition in asked:
+                self._pause(partition)
+            return
+        answers = {
+            (topic.topic_id, answer.partition_index): answer
+            for topic in response.responses
+            for answer in topic.partitions
+        }
+        for partition, (epoch, offset) in asked.items():
+            answer = answers.get((partition.topic_id, partition.index))
+            if answer is None or self._partitions.get(partition) != epoch:
+                continue
+            try:
+                await self._act(connection, partition, epoch, offset, answer)
+            except ApiError as error:
+                logger.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error.message)
+                self._pause(partition)
+
+    async def _act(
+        self, connection: Connection, partition: Partition, epoch: int, offset: int, answer: PartitionData
+    ) -> None:
+        verdict = follower.judge(partition.log, offset, answer)
+        if isinstance(verdict, follower.Append):
+            self._append(partition, epoch, answer, verdict)
+            self._paused.pop(partition, None)
+        elif isinstance(verdict, follower.Truncate):
+            logger.info("%s-%d is cut to offset %d", partition.topic, partition.index, verdict.offset)
+            partition.log.truncate_to(verdict.offset, self._broker.now_ms())
+        elif isinstance(verdict, follower.FindStart):
+            await self._find_start(connection, partition, epoch)
+        elif isinstance(verdict, follower.Stop):
+            self.remove(partition)
+        else:
+            self._pause(partition)
+
+    def _append(self, partition: Partition, epoch: int, answer: PartitionData, verdict: follower.Append) -> None:
+        log = partition.log
+        records = answer.records
+        if records:
+            data = records[0] if isinstance(records, list) and len(records) == 1 else records
+            if isinstance(data, list):
+                data = b"".join(data)
+            log.append_as_follower(data, now_ms=self._broker.now_ms(), leader_epoch_max=epoch)
+        log.high_watermark = min(verdict.high_watermark, log.log_end_offset)
+        if verdict.log_start_offset > log.log_start_offset:
+            log.advance_log_start(min(verdict.log_start_offset, log.log_end_offset))
+
+    def _pause(self, partition: Partition) -> None:
+        _, last_ms = self._paused.get(partition, (0.0, _PAUSE_MIN_MS // 2))
+        pause_ms = min(last_ms * 2, max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
+        self._paused[partition] = (self._loop.time() + pause_ms / 1000, pause_ms)
+
+    async def _find_start(self, connection: Connection, partition: Partition, epoch: int) -> None:
+        """Our log ends where the leader has nothing: begin where it has something."""
+        start = await self._leader_offset(connection, partition, epoch, _EARLIEST)
+        end = await self._leader_offset(connection, partition, epoch, _LATEST)
+        if start is None or end is None or self._partitions.get(partition) != epoch:
+            self._pause(partition)
+            return
+        log = partition.log
+        offset, drops_all = follower.restart_at(log, start, end)
+        logger.warning(
+            "%s-%d ends at offset %d, the leader has %d to %d: going on at %d",
+            partition.topic, partition.index, log.log_end_offset, start, end, offset,
+        )  # fmt: skip
+        if drops_all:
+            log.truncate_fully_and_start_at(offset, self._broker.now_ms())
+        else:
+            log.truncate_to(offset, self._broker.now_ms())
+
+    async def _leader_offset(
+        self, connection: Connection, partition: Partition, epoch: int, timestamp: int
+    ) -> int | None:
+        wanted = ListOffsetsPartition(partition_index=partition.index, current_leader_epoch=epoch, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            replica_id=self._broker.node_id,
+            isolation_level=0,
+            topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
+        )
+        response: ListOffsetsResponse = await connection.request(request)
+        answer = response.topics[0].partitions[0]
+        return None if answer.error_code != ErrorCode.NONE else answer.offset

@@ -1,0 +1,294 @@
+"""Replication at work: what the image says of each partition, what followers fetch, and who is in sync.
+
+For a partition that this broker leads it keeps a `LeaderReplicas` and moves the high watermark; for one that it follows
+it has a `ReplicaFetcher` of the leader fetch it.  Changes of the in-sync replicas go to the controller together, one
+request at a time.  Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace_broker.metadata.image import PartitionImage
+from headrace_broker.metadata.partition_changes import RECOVERED
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    BrokerState,
+)
+from headrace_broker.protocol.messages.fetch import FetchPartition
+from headrace_broker.replication.leader import IsrProposal, LeaderReplicas
+from headrace_broker.server.controller_channel import NoControllerError
+from headrace_broker.server.partitions import Partition
+from headrace_broker.server.replica_fetcher import ReplicaFetcher
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+_ALTER_TIMEOUT_MS = 30_000
+_RETRY_S = 0.05
+
+
+class Replication:
+    """Owner of every partition's replication state on this broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._config = broker.config
+        self._loop = asyncio.get_running_loop()
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._following: dict[Partition, int] = {}
+        self._proposals: dict[Partition, IsrProposal] = {}
+        self._proposing: asyncio.Task[None] | None = None
+
+    def now_ms(self) -> int:
+        """The clock of lag: monotonic."""
+        return int(self._loop.time() * 1000)
+
+    # -- following the image -----------------------------------------------------------------------------------------
+
+    def follow(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
+        """Take up what the image says of a partition held here."""
+        if image.leader == self._broker.node_id:
+            self._stop_fetching(partition)
+            self._lead(partition, image, is_new_epoch=is_new_epoch)
+            return
+        if partition.replicas is not None or is_new_epoch:
+            partition.replicas = None
+            partition.uncommitted.clear()
+            self._proposals.pop(partition, None)
+            self._broker.waiting.disturbed(partition)
+            self._broker.waiting.disturbed(partition.end)
+        if image.leader < 0:
+            self._stop_fetching(partition)
+        elif is_new_epoch or self._following.get(partition) != image.leader:
+            self._stop_fetching(partition)
+            self._following[partition] = image.leader
+            self._fetcher(image.leader).add(partition, image.leader_epoch)
+
+    def _lead(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
+        replicas = partition.replicas
+        if replicas is not None and not is_new_epoch:
+            replicas.image_changed(image, self.now_ms())
+        elif len(image.replicas) > 1:
+            log = partition.log
+            partition.replicas = LeaderReplicas(
+                self._broker.node_id,
+                image,
+                log_end_offset=log.log_end_offset,
+                min_insync_replicas=log.config.min_insync_replicas,
+                lag_time_max_ms=self._config.replica_lag_time_max_ms,
+                now_ms=self.now_ms(),
+            )
+            partition.uncommitted.clear()
+        elif replicas is not None:  # the others were taken away
+            partition.replicas = None
+        if is_new_epoch:
+            self._broker.waiting.disturbed(partition.end)
+        self._advance(partition)
+
+    def _fetcher(self, leader_id: int) -> ReplicaFetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id] = ReplicaFetcher(self._broker, leader_id)
+        return fetcher
+
+    def _stop_fetching(self, partition: Partition) -> None:
+        leader = self._following.pop(partition, None)
+        if leader is not None:
+            self._fetchers[leader].remove(partition)
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is not held any more."""
+        self._stop_fetching(partition)
+        self._proposals.pop(partition, None)
+        partition.replicas = None
+
+    # -- the leader's side -------------------------------------------------------------------------------------------
+
+    def check_min_isr(self, partition: Partition) -> None:
+        """Raises ApiError NOT_ENOUGH_REPLICAS when acks=all could not be kept."""
+        replicas = partition.replicas
+        if replicas is not None and replicas.is_under_min_isr:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{partition.topic}-{partition.index} has {len(replicas.isr)} replicas in sync, "
+                f"min.insync.replicas={replicas.min_isr_in_force}",
+            )
+
+    def appended(self, partition: Partition, size_bytes: int) -> None:
+        """Records were appended as leader: followers that wait for them are answered."""
+        log = partition.log
+        partition.uncommitted.append((log.log_end_offset, size_bytes))
+        if self._broker.waiting.waiting_for(partition.end):
+            self._broker.waiting.advanced(partition.end, log.log_end_offset, size_bytes)
+        assert partition.replicas is not None
+        if len(partition.replicas.maximal_isr) == 1:  # nobody else is waited for, unless it keeps up
+            self._advance(partition)
+
+    def fetched(self, partition: Partition, replica: int, broker_epoch: int, wanted: FetchPartition) -> None:
+        """A follower asks for more: it has what comes before.  Raises ApiError for a stranger."""
+        replicas = partition.replicas
+        if replicas is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._check_incarnation(replica, broker_epoch)
+        log = partition.log
+        replicas.fetched(
+            replica,
+            wanted.fetch_offset,
+            log_start_offset=wanted.log_start_offset,
+            broker_epoch=broker_epoch,
+            leader_end_offset=log.log_end_offset,
+            now_ms=self.now_ms(),
+        )
+        if wanted.fetch_offset > log.high_watermark:
+            self._advance(partition)
+        if replica not in replicas.isr:
+            self._propose(partition, may_shrink=False)
+
+    def _check_incarnation(self, replica: int, broker_epoch: int) -> None:
+        """An earlier incarnation of the follower may have had more on its disk (KIP-903)."""
+        broker = self._broker.image.brokers.get(replica)
+        if broker is not None and 0 <= broker_epoch < broker.epoch:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is at epoch {broker.epoch} by now")
+
+    def _advance(self, partition: Partition) -> None:
+        """Move the high watermark, and answer who waited for that."""
+        log, replicas = partition.log, partition.replicas
+        if replicas is None:
+            committed: int | None = log.log_end_offset
+        else:
+            committed = replicas.committed_offset(log.log_end_offset, self.now_ms(), self._is_eligible)
+        if committed is None or committed <= log.high_watermark:
+            return
+        log.high_watermark = committed
+        size_bytes = 0
+        uncommitted = partition.uncommitted
+        while uncommitted and uncommitted[0][0] <= committed:
+            size_bytes += uncommitted.popleft()[1]
+        self._broker.committed(partition, size_bytes)
+
+    def _is_eligible(self, replica: int, broker_epoch: int | None) -> bool:
+        broker = self._broker.image.brokers.get(replica)
+        return (
+            broker is not None
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+            and broker_epoch is not None
+            and broker_epoch in (-1, broker.epoch)
+        )
+
+    # -- in-sync replicas --------------------------------------------------------------------------------------------
+
+    def check_lag(self) -> None:
+        """Propose to drop followers that do not keep up; call it every replica.lag.time.max.ms / 2."""
+        for partition in self._broker.partitions:
+            if partition.replicas is not None:
+                self._propose(partition, may_shrink=True)
+
+    def _propose(self, partition: Partition, *, may_shrink: bool) -> None:
+        replicas = partition.replicas
+        assert replicas is not None
+        proposal = replicas.propose(
+            high_watermark=partition.log.high_watermark,
+            log_end_offset=partition.log.log_end_offset,
+            now_ms=self.now_ms(),
+            is_eligible=self._is_eligible,
+            may_shrink=may_shrink,
+        )
+        if proposal is not None:
+            self._proposals[partition] = proposal
+            if self._proposing is None:
+                self._proposing = self._loop.create_task(self._send_proposals())
+
+    async def _send_proposals(self) -> None:
+        try:
+            while self._proposals:
+                proposals, self._proposals = self._proposals, {}
+                try:
+                    request = self._alter_request(proposals)
+                    response = await self._broker.node.channel.request(request, _ALTER_TIMEOUT_MS)
+                except NoControllerError as error:
+                    logger.warning("in-sync replicas cannot be changed: %s", error)
+                    self._again(proposals)
+                    continue
+                if not self._take_answers(proposals, response):
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._proposing = None
+
+    def _again(self, proposals: dict[Partition, IsrProposal]) -> None:
+        for partition, proposal in proposals.items():
+            if partition.replicas is not None and partition.replicas.proposal is proposal:
+                self._proposals.setdefault(partition, proposal)
+
+    def _alter_request(self, proposals: dict[Partition, IsrProposal]) -> AlterPartitionRequest:
+        topics: dict[bytes, AlterPartitionRequestTopicData] = {}
+        for partition, proposal in proposals.items():
+            topic = topics.setdefault(
+                partition.topic_id, AlterPartitionRequestTopicData(topic_id=partition.topic_id, partitions=[])
+            )
+            topic.partitions.append(
+                AlterPartitionRequestPartitionData(
+                    partition_index=partition.index,
+                    leader_epoch=proposal.leader_epoch,
+                    new_isr_with_epochs=[
+                        BrokerState(
+                            broker_id=replica,
+                            broker_epoch=self._broker.lifecycle.epoch if replica == self._broker.node_id else epoch,
+                        )
+                        for replica, epoch in proposal.isr
+                    ],
+                    leader_recovery_state=RECOVERED,
+                    partition_epoch=proposal.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._broker.node_id, broker_epoch=self._broker.lifecycle.epoch, topics=list(topics.values())
+        )
+
+    def _take_answers(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
+        """False when something is to be asked again."""
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("in-sync replicas cannot be changed: %s", ErrorCode.of(response.error_code).name)
+            self._again(proposals)
+            return False
+        answers = {
+            (topic.topic_id, item.partition_index): item for topic in response.topics for item in topic.partitions
+        }
+        settled = True
+        for partition, proposal in proposals.items():
+            answer = answers.get((partition.topic_id, partition.index))
+            if answer is not None and not self._take_answer(partition, proposal, answer):
+                self._again({partition: proposal})
+                settled = False
+        return settled
+
+    def _take_answer(
+        self, partition: Partition, proposal: IsrProposal, answer: AlterPartitionResponsePartitionData
+    ) -> bool:
+        replicas = partition.replicas
+        if replicas is None or replicas.proposal is not proposal:
+            return True  # the image has overtaken it
+        code = ErrorCode.of(answer.error_code)
+        if code is not ErrorCode.NONE:
+            return not replicas.proposal_refused(code)
+        if answer.leader_epoch == replicas.leader_epoch:
+            replicas.proposal_confirmed(answer.isr, answer.partition_epoch)
+            self._advance(partition)
+        return True
+
+    def close(self) -> None:
+        """Fetch nothing more, propose nothing more."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        if self._proposing is not None:
+            self._proposing.cancel()
