@@ -77,7 +77,8 @@ class Broker:
         self.metadata: MetadataService
         self.partitions = PartitionTable(config.node_id, self._open_log)
         self.producer_ids: ProducerIdBlock
-        self.groups = GroupCoordinator(OffsetsTopic(self), _group_config(config), self.now_ms)
+        offsets_topic = OffsetsTopic(config.node_id, lambda: self.metadata.image, self.partitions, self.append)
+        self.groups = GroupCoordinator(offsets_topic, _group_config(config), self.now_ms)
         self.router = RequestRouter(
             self,
             load_routes(),
