@@ -228,5 +228,6 @@ def _rows(both: list[Side]) -> list[Row]:
         elif name.endswith("CPU"):
             rows.append(Row("connect", name, "ns/record", values[0], peer, 0.3, False))
         else:
-            rows.append(Row("connect", name, "k records/s", values[0], peer, 5.0 if "source" in name else 2.0))
+            goal = None if name.endswith(STEADY) else 5.0 if "source" in name else 2.0
+            rows.append(Row("connect", name, "k records/s", values[0], peer, goal))
     return rows
