@@ -45,6 +45,8 @@ class ConverterCheck:
                 "key.converter, value.converter or header.converter hangs: no answer within "
                 f"connector.validation.timeout.ms={timeout_s * 1000:.0f}"
             ]
+        finally:
+            self.kill()  # else the thread would wait for it, and a cancelled worker for the thread
         if self._process.returncode != 0:
             return [
                 "key.converter, value.converter or header.converter cannot be used: the process that was to check them "
