@@ -1,23 +1,26 @@
 """One broker under load: throughput, CPU per MB, latency, memory; headrace and, where it can run, Apache Kafka in turn.
 
-Cases are interleaved (A B A B ...), so that a noisy moment of the machine hits both; ratios compare medians.
+Cases are interleaved (A B, then B A, ...), so that a noisy moment of the machine hits both; ratios compare medians.
+Both write to the same file system, each load into a fresh topic whose files go a second after it is deleted, and what
+is dirty is written before the next load begins: nobody pays for the pages of the load before. Both are warmed up alike.
+Latencies are measured in several short turns, because where the system places two processes decides much of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from measured import Measured, in_turn
 from process_stats import cpu_s, memory
 from produce_load import Load, client_name, consume, produce
 from results import Row
@@ -26,42 +29,41 @@ from support import apache
 from support.broker import running_broker
 
 FULL = (
-    Load(100, 16_384, 3_000_000),
-    Load(100, 131_072, 5_000_000),
-    Load(1000, 16_384, 500_000),
-    Load(1000, 131_072, 1_000_000),
-    Load(1000, 1_000_000, 1_000_000),
+    Load(100, 16_384, 6_000_000),
+    Load(100, 131_072, 10_000_000),
+    Load(1000, 16_384, 1_000_000),
+    Load(1000, 131_072, 2_000_000),
+    Load(1000, 1_000_000, 2_000_000),
 )
-CONSUMED = Load(1000, 131_072, 1_000_000)
-LATENCY_S = 4.0
+CONSUMED = Load(1000, 131_072, 2_000_000)
+WARM_UP = Load(100, 16_384, 500_000)
+LATENCY_S = 2.0
+LATENCY_TURNS = 4
+SATURATED = 0.9
 PACE_S = 0.0005
+DELETE_DELAY_MS = "1000"
+SETTLE_S = 3.0
 
 
 @dataclass(slots=True)
-class Side:
+class Side(Measured):
     """A running broker and what was measured on it."""
 
     name: str
     address: str
     pid: int
-    measured: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, name: str, value: float) -> None:
-        self.measured.setdefault(name, []).append(value)
-
-    def median(self, name: str) -> float:
-        return statistics.median(self.measured[name])
 
 
 @contextmanager
 def sides() -> Iterator[list[Side]]:
     """headrace's broker, and Apache's where Maven and Java are there."""
-    with TemporaryDirectory(prefix="headrace-bench-") as directory, running_broker(Path(directory)) as ours:
+    settings = {"log.segment.delete.delay.ms": DELETE_DELAY_MS}
+    with TemporaryDirectory(prefix="headrace-bench-") as directory, running_broker(Path(directory), **settings) as ours:
         mine = Side("headrace", ours.address, ours.pid)
         if apache.missing():
             yield [mine]
             return
-        with apache.broker() as theirs:
+        with apache.broker(**settings) as theirs:
             yield [mine, Side("Apache Kafka", theirs.address, theirs.pid)]
 
 
@@ -72,30 +74,45 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
     with sides() as both:
         for side in both:
             side.note("memory idle", memory([side.pid]).rss_mb)
+        for side in both:
+            _warm_up(side)
         for round_number in range(rounds):
             for load in loads:
-                for side in both:
+                for side in in_turn(both, round_number):
                     _throughput(side, load, say)
-            for side in both:
+            for side in in_turn(both, round_number):
                 _consumption(side, scale, say)
             for pinned in (False, True):
                 for pace_s in (0.0, PACE_S):
-                    for side in both:
-                        _latency(side, pace_s, pinned, say)
+                    for turn in range(LATENCY_TURNS):
+                        for side in in_turn(both, turn):
+                            _latency(side, pace_s, pinned, say)
             say(f"round {round_number + 1} of {rounds} done")
         for side in both:
             side.note("memory after load", memory([side.pid]).rss_mb)
         return _rows(both)
 
 
+def _warm_up(side: Side) -> None:
+    with _topic(side) as topic:
+        produce(side.address, topic, WARM_UP)
+        consume(side.address, topic, WARM_UP.count)
+
+
 def _throughput(side: Side, load: Load, say: Callable[[str], None]) -> None:
     with _topic(side) as topic:
         before = cpu_s([side.pid])
-        seconds = produce(side.address, topic, load)
+        work = produce(side.address, topic, load)
         cpu = cpu_s([side.pid]) - before
-    side.note(f"produce {load}", load.megabytes / seconds)
+    side.note(f"produce {load}", load.megabytes / work.seconds)
     side.note(f"produce {load}, CPU", cpu * 1000 / load.megabytes)
-    say(f"{side.name}: produce {load}: {load.megabytes / seconds:.0f} MB/s, {cpu * 1000 / load.megabytes:.2f} ms/MB")
+    side.note(f"produce {load}, client's busiest thread", work.busiest_thread)
+    side.note(f"produce {load}, broker", cpu / work.seconds)
+    say(
+        f"{side.name}: produce {load}: {load.megabytes / work.seconds:.0f} MB/s, "
+        f"{cpu * 1000 / load.megabytes:.2f} ms/MB; of a processor: "
+        f"client's busiest thread {work.busiest_thread:.2f}, broker {cpu / work.seconds:.2f}"
+    )
 
 
 def _consumption(side: Side, scale: float, say: Callable[[str], None]) -> None:
@@ -103,7 +120,7 @@ def _consumption(side: Side, scale: float, say: Callable[[str], None]) -> None:
     with _topic(side) as topic:
         produce(side.address, topic, load)
         before = cpu_s([side.pid])
-        seconds = consume(side.address, topic, load.count)
+        seconds = consume(side.address, topic, load.count).seconds
         cpu = cpu_s([side.pid]) - before
     side.note("consume 1000 B", load.megabytes / seconds)
     side.note("consume 1000 B, CPU", cpu * 1000 / load.megabytes)
@@ -152,6 +169,8 @@ def _topic(side: Side) -> Iterator[str]:
     yield name
     for future in admin.delete_topics([name]).values():
         future.result(30)
+    time.sleep(SETTLE_S)  # a deleted topic's files go when its broker comes to it, and no event tells
+    os.sync()
 
 
 # (what, unit, goal as a ratio of headrace's median to Apache's, whether more is better)
@@ -168,14 +187,33 @@ def _rows(both: list[Side]) -> list[Row]:
         unit, goal, more = _GOALS.get(name) or _default_goal(name)
         values = [side.median(name) for side in both]
         rows.append(
-            Row("broker", name.replace("_us", ""), unit, values[0], values[1] if len(both) > 1 else None, goal, more)
+            Row(
+                "broker",
+                name.replace("_us", ""),
+                unit,
+                values[0],
+                values[1] if len(both) > 1 else None,
+                goal,
+                more,
+                _limit(both[0], name),
+            )
         )
     return rows
+
+
+def _limit(side: Side, name: str) -> str:
+    """The client, where a thread of it has all of a processor while the broker has not."""
+    client, broker = (f"{name}, {who}" for who in ("client's busiest thread", "broker"))
+    if client not in side.measured or side.median(client) < SATURATED or side.median(broker) >= SATURATED:
+        return ""
+    return "the client is saturated"
 
 
 def _default_goal(name: str) -> tuple[str, float | None, bool]:
     if name.endswith("CPU"):
         return "ms/MB", 0.35, False
+    if name.endswith(("thread", ", broker")):
+        return "processors", None, False
     if name.startswith("memory"):
         return "MB", None, False
     if name.endswith("_us"):

@@ -6,18 +6,18 @@ CPU is that of the worker's process tree: worker, fork server, connector hosts, 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from measured import Measured
 from process_stats import cpu_s, memory, tree
 from results import Row
 
@@ -27,6 +27,8 @@ from support.worker import Worker
 
 LINE = "2026-11-21 12:00:00 INFO request served path=/a/b/c status=200 ms=%08d\n"
 LINES = 2_000_000
+STEADY = ", from its first records on"
+"""Without the start of connector and task, which the other rates have in them."""
 TIMEOUT_S = 300.0
 STRING = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 PIPELINES: dict[str, tuple[dict[str, str], bool]] = {
@@ -67,16 +69,12 @@ WORKER = {
 
 
 @dataclass(slots=True)
-class Side:
+class Side(Measured):
     """A running worker and what was measured on it."""
 
     name: str
     rest: str
     pid: int
-    measured: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, name: str, value: float) -> None:
-        self.measured.setdefault(name, []).append(value)
 
     def cpu_s(self) -> float:
         return cpu_s(tree(self.pid))
@@ -162,14 +160,20 @@ def _measure(
 ) -> None:
     cpu, started = side.cpu_s(), time.perf_counter()
     side.call("POST", "/connectors", {"name": connector, "config": config})
-    while progress() < records:
+    first: tuple[float, int] | None = None  # when records were seen there first, and how many
+    while (count := progress()) < records:
+        if first is None and count:
+            first = time.perf_counter(), count
         if time.perf_counter() - started > TIMEOUT_S:
-            raise RuntimeError(f"{side.name}: {what} came to {progress()} of {records} records")
+            raise RuntimeError(f"{side.name}: {what} came to {count} of {records} records")
         time.sleep(0.02)  # polling what a foreign client or the file system shows
-    seconds = time.perf_counter() - started
+    ended = time.perf_counter()
+    seconds = ended - started
     nanoseconds = (side.cpu_s() - cpu) * 1e9 / records
     side.call("DELETE", f"/connectors/{connector}")
     side.note(what, records / seconds / 1000)
+    if first is not None and what.startswith("source"):
+        side.note(f"{what}{STEADY}", (records - first[1]) / (ended - first[0]) / 1000)
     side.note(f"{what}, CPU", nanoseconds)
     say(f"{side.name}: {what}: {records / seconds / 1000:.0f} k records/s, {nanoseconds:.0f} ns/record")
 
@@ -217,12 +221,13 @@ def _await_rest(both: list[Side]) -> None:
 def _rows(both: list[Side]) -> list[Row]:
     rows = []
     for name in both[0].measured:
-        values = [statistics.median(side.measured[name]) for side in both]
+        values = [side.median(name) for side in both]
         peer = values[1] if len(both) > 1 else None
         if name.startswith("memory"):
             rows.append(Row("connect", name, "MB PSS", values[0], peer, None, False))
         elif name.endswith("CPU"):
             rows.append(Row("connect", name, "ns/record", values[0], peer, 0.3, False))
         else:
-            rows.append(Row("connect", name, "k records/s", values[0], peer, 5.0 if "source" in name else 2.0))
+            goal = None if name.endswith(STEADY) else 5.0 if "source" in name else 2.0
+            rows.append(Row("connect", name, "k records/s", values[0], peer, goal))
     return rows

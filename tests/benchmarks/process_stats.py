@@ -35,6 +35,20 @@ def cpu_s(pids: Iterable[int]) -> float:
     return total / _TICKS_PER_S
 
 
+def thread_cpu_s(pid: int) -> dict[str, float]:
+    """User and system time of each thread of a process; nothing once it has ended."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    texts = {thread: _read(f"/proc/{pid}/task/{thread}/stat") for thread in threads}
+    return {
+        thread: sum(map(int, text.rsplit(")", 1)[1].split()[11:13])) / _TICKS_PER_S
+        for thread, text in texts.items()
+        if text
+    }
+
+
 def memory(pids: Iterable[int]) -> Memory:
     """Memory of all these processes together; shared pages count once in PSS."""
     rss = pss = 0

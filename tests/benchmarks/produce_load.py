@@ -9,10 +9,14 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from process_stats import thread_cpu_s
 
 TIMEOUT_S = 300
 
@@ -34,6 +38,19 @@ class Load:
         return f"{self.message_bytes} B, {self.batch_bytes // 1000} KB batches"
 
 
+@dataclass(slots=True)
+class Work:
+    """What a run of the client took: seconds on the clock, and processor seconds of its busiest thread."""
+
+    seconds: float = 0.0
+    busiest_thread_s: float = 0.0
+
+    @property
+    def busiest_thread(self) -> float:
+        """How much of a processor the client's busiest thread had: near 1, the client can do no more."""
+        return self.busiest_thread_s / self.seconds
+
+
 def client_name() -> str:
     """The load client that is used here."""
     return "rdkafka_performance" if _program() else "confluent-kafka"
@@ -43,8 +60,8 @@ def _program() -> str | None:
     return os.environ.get("RDKAFKA_PERFORMANCE") or shutil.which("rdkafka_performance")
 
 
-def produce(address: str, topic: str, load: Load) -> float:
-    """Produce the load; seconds from the first message to the last acknowledgement."""
+def produce(address: str, topic: str, load: Load) -> Work:
+    """Produce the load; the seconds are those from the first message to the last acknowledgement."""
     settings = {
         "batch.size": load.batch_bytes,
         "linger.ms": 5,
@@ -58,31 +75,34 @@ def produce(address: str, topic: str, load: Load) -> float:
         return _produce_confluent(address, topic, load, settings)
     options = [option for name, value in settings.items() for option in ("-X", f"{name}={value}")]
     command = [program, "-P", "-t", topic, "-b", address, "-s", str(load.message_bytes), "-c", str(load.count)]
-    output = _run([*command, "-a", load.acks, *options])
+    output, work = _run([*command, "-a", load.acks, *options])
     delivered, milliseconds = map(int, re.findall(r"(\d+) delivered .*? in (\d+)ms", output)[-1])
     if delivered != load.count:
         raise RuntimeError(f"{delivered} of {load.count} messages were delivered: {output[-500:]}")
-    return milliseconds / 1000
+    work.seconds = milliseconds / 1000
+    return work
 
 
-def _produce_confluent(address: str, topic: str, load: Load, settings: dict[str, int]) -> float:
+def _produce_confluent(address: str, topic: str, load: Load, settings: dict[str, int]) -> Work:
     producer = Producer({"bootstrap.servers": address, "acks": load.acks, **settings})
     value = b"x" * load.message_bytes
-    started = time.perf_counter()
-    for _ in range(load.count):
-        while True:
-            try:
-                producer.produce(topic, value)
-                break
-            except BufferError:
-                producer.poll(0.01)
-    if producer.flush(TIMEOUT_S):
-        raise RuntimeError("not every message was delivered")
-    return time.perf_counter() - started
+    with _watched(os.getpid()) as work:
+        started = time.perf_counter()
+        for _ in range(load.count):
+            while True:
+                try:
+                    producer.produce(topic, value)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+        if producer.flush(TIMEOUT_S):
+            raise RuntimeError("not every message was delivered")
+        work.seconds = time.perf_counter() - started
+    return work
 
 
-def consume(address: str, topic: str, count: int) -> float:
-    """Consume `count` messages of partition 0 from the beginning; seconds."""
+def consume(address: str, topic: str, count: int) -> Work:
+    """Consume `count` messages of partition 0 from the beginning."""
     program = _program()
     if program is None:
         return _consume_confluent(address, topic, count)
@@ -94,20 +114,47 @@ def consume(address: str, topic: str, count: int) -> float:
     }
     options = [option for name, value in settings.items() for option in ("-X", f"{name}={value}")]
     command = [program, "-C", "-t", topic, "-p", "0", "-b", address, "-o", "beginning", "-c", str(count), "-q"]
-    output = _run([*command, *options])
-    return int(re.findall(r"in (\d+)ms", output)[-1]) / 1000
+    output, work = _run([*command, *options])
+    work.seconds = int(re.findall(r"in (\d+)ms", output)[-1]) / 1000
+    return work
 
 
-def _consume_confluent(address: str, topic: str, count: int) -> float:
+def _consume_confluent(address: str, topic: str, count: int) -> Work:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "queued.max.messages.kbytes": 500_000})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    started, seen = time.perf_counter(), 0
-    while seen < count:
-        seen += len(consumer.consume(10_000, timeout=1))
+    with _watched(os.getpid()) as work:
+        started, seen = time.perf_counter(), 0
+        while seen < count:
+            seen += len(consumer.consume(10_000, timeout=1))
+        work.seconds = time.perf_counter() - started
     consumer.close()
-    return time.perf_counter() - started
+    return work
 
 
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    return done.stdout + done.stderr
+def _run(command: list[str]) -> tuple[str, Work]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        with _watched(process.pid) as work:
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    return output, work
+
+
+@contextmanager
+def _watched(pid: int) -> Iterator[Work]:
+    """Look at the process's threads while the block runs: they are not there any more when it has ended."""
+    work, before, over = Work(), thread_cpu_s(pid), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            for thread, cpu_s in thread_cpu_s(pid).items():
+                work.busiest_thread_s = max(work.busiest_thread_s, cpu_s - before.get(thread, 0.0))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield work
+    finally:
+        over.set()
+        watcher.join()

@@ -24,6 +24,8 @@ class Row:
     peer: float | None = None
     goal: float | None = None
     more_is_better: bool = True
+    limit: str = ""
+    """What else than headrace kept a missed goal from being met, where that was measured."""
 
     @property
     def ratio(self) -> float | None:
@@ -35,7 +37,7 @@ class Row:
         if self.goal is None or self.ratio is None:
             return ""
         met = self.ratio >= self.goal if self.more_is_better else self.ratio <= self.goal
-        return "met" if met else "missed"
+        return "met" if met else f"missed: {self.limit}" if self.limit else "missed"
 
     def cells(self) -> list[str]:
         """The row as text."""

@@ -79,7 +79,7 @@ def _broker(rounds: int, say: Callable[[str], None]) -> list[Row]:
 
 
 def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
-    started, workers, tasks, theirs = [], [], [], []
+    started, workers, tasks, at_work, theirs = [], [], [], [], []
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         source = Path(name) / "in.txt"
         source.write_text("line\n")
@@ -90,12 +90,13 @@ def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
             settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(place / "offsets")}
             with Worker(place, settings) as worker:
                 started.append(time.perf_counter() - began)
-                before = {*tree(worker.pid)}
-                workers.append(memory(before).pss_mb)
+                workers.append(memory(tree(worker.pid)).pss_mb)
                 config = {"connector.class": "FileStreamSource", "file": str(source), "topic": f"t{number}"}
                 worker.create("source", config)
                 worker.wait_for_state("source", "RUNNING")
-                tasks.append(max(memory([pid]).pss_mb for pid in {*tree(worker.pid)} - before))
+                everybody = tree(worker.pid)
+                tasks.append(memory(pid for pid in everybody if psutil.Process(pid).name() == "source-0").pss_mb)
+                at_work.append(memory(everybody).pss_mb)
         if not apache.missing():
             converters = {"key.converter": STRING, "value.converter": STRING, "bootstrap.servers": broker.address}
             with ExitStack() as stack:
@@ -119,6 +120,15 @@ def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
             "MB",
             statistics.median(workers),
             theirs[1] if theirs else None,
+            None,
+            False,
+        ),
+        Row(
+            "startup",
+            "worker with one connector and its task (PSS)",
+            "MB",
+            statistics.median(at_work),
+            None,
             None,
             False,
         ),

@@ -305,7 +305,9 @@ def test_records_that_cannot_be_written_are_skipped_and_counted_one_by_one(tmp_p
     worker.create("narrow", {**source(worker, tmp_path / "in.txt", "narrow"), **text})
     offset = {"position": (tmp_path / "in.txt").stat().st_size}
     wait_for(
-        lambda: any(each["offset"] == offset for each in worker.request("GET", "/connectors/narrow/offsets")["offsets"]),
+        lambda: any(
+            each["offset"] == offset for each in worker.request("GET", "/connectors/narrow/offsets")["offsets"]
+        ),
         "the offset of the last line",
     )
     written = [(message.value() or b"").decode() for message in read_topic(worker.bootstrap_servers(), "narrow")]
@@ -430,6 +432,21 @@ def test_a_converter_that_misbehaves_is_refused_in_one_line(tmp_path: Path, conf
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_signal_while_a_converter_hangs_ends_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "bad_converter.py").write_text(
+        "import time\nfrom headrace.api.converter import Converter\n"
+        "class BadConverter(Converter):\n    def configure(self, config, is_key):\n"
+        f"        open({str(tmp_path / 'hangs')!r}, 'w').close()\n        time.sleep(1000)\n"
+    )
+    worker = Worker(tmp_path, {"value.converter": "bad_converter:BadConverter", "plugin.path": str(tmp_path)})
+    with subprocess.Popen(worker.command(), stderr=subprocess.PIPE, text=True) as process:
+        wait_for((tmp_path / "hangs").exists, "the check hangs")
+        process.terminate()
+        _, log = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Traceback" not in log
 
 
 def test_a_worker_without_connectors_has_no_processes_but_its_broker(worker: Worker) -> None:

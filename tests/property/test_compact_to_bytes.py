@@ -52,7 +52,9 @@ def test_same_bytes(class_: type[Any], props: dict[str, str], held: tuple[Schema
     assert _either(converter.from_connect_compact, schema, values) == expected
 
 
-@pytest.mark.parametrize("text", ["plain", 'a "b" \\', "tab\t", "\x00", "ä€", "\U0001f600", "\x7f\u2028", ""])
+@pytest.mark.parametrize(
+    "text", ["plain", 'a "b" \\', 'say "hi"', "tab\t", "\x1b", "ä€", "\U0001f600", "\x7f\u2028", ""]
+)
 def test_lines_with_constants_need_no_closer_look(text: str) -> None:
     lines = Lines(f"{text}\n\nx{text}", 3)
     columns = Columns(["line", "source"], [lines, Shared("s")], 3, is_maps=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace_broker.metadata.cluster import bootstrap_records, register_broker, unfence_broker
 from headrace_broker.metadata.configs import alter_configs
 from headrace_broker.metadata.controller import Controller
-from headrace_broker.metadata.delta import MetadataDelta
+from headrace_broker.metadata.delta import MetadataDelta, replayed
 from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.producer_ids import allocate_producer_ids
@@ -102,6 +102,6 @@ def test_an_image_rebuilt_by_replay_equals_the_live_one(plan: list[tuple[object,
     one_by_one = MetadataImage()
     for offset, record in enumerate(records):
         all_at_once.replay(record)
-        one_by_one = one_by_one.apply([record], offset, 1)
+        one_by_one = replayed(one_by_one, [record], offset, 1)
     assert all_at_once.image(len(written) - 1, 1) == controller.image
     assert one_by_one == controller.image

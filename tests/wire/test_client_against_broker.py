@@ -253,6 +253,23 @@ def test_acks(broker: BrokerProcess, acks: str) -> None:
 # -- bad input -------------------------------------------------------------------------------------------------------
 
 
+def test_what_is_sent_behind_a_batch_too_large_stays_behind_it(broker: BrokerProcess) -> None:
+    async def run() -> None:
+        await create_topic(broker.address, "behind", 1, max_message_bytes="40000")
+        writer = await Writer.open(producer_config(broker.address))
+        values: list[bytes | None] = [b"%04d" % index + b"x" * 600 for index in range(290)]
+        sends = [writer.send("behind", 0, RecordColumns(values[:200]))]  # 120 KB at once
+        sends += [writer.send("behind", 0, RecordColumns(values[at : at + 30])) for at in (200, 230, 260)]  # 18 KB each
+        await asyncio.gather(*sends)
+        await writer.close()
+        reader = await Reader.open(consumer_config(broker.address))
+        reader.assign([("behind", 0)])
+        assert values_of(await read_all(reader, 290)) == values
+        await reader.close()
+
+    asyncio.run(run())
+
+
 def test_batches_too_large_for_the_topic_are_split_and_single_records_refused(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "tight", 1, max_message_bytes="10000")

@@ -176,7 +176,10 @@ class Batcher:
     def _build(self, gathered: Accumulator) -> None:
         columns = gathered.columns()
         data = build_batch(
-            columns, compression=self._config.compression, compression_level=self._config.compression_level
+            columns,
+            compression=self._config.compression,
+            compression_level=self._config.compression_level,
+            checksum=not self._config.enable_idempotence,  # the core stamps sequence numbers, and the checksum
         )
         topic, partition = gathered.topic, gathered.partition
         if len(data) > self._config.max_request_size and len(columns) == 1:

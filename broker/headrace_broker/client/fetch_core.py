@@ -41,7 +41,7 @@ _LEADER_ERRORS = frozenset(
 )
 
 
-SPAN_RECORDS_MIN = 1000
+SPAN_RECORDS_MIN = 2000
 
 
 class Answer(Enum):

@@ -11,7 +11,6 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -132,7 +131,6 @@ class Writer:
             asyncio.run_coroutine_threadsafe(self.cluster.topic(topic, timeout), self._loop).result()
         self._batcher.wait_for_room(timeout)
         self._batcher.send(topic, partition, columns, self._delivery(topic, on_done))
-        time.sleep(0)  # lets the loop's thread have the interpreter, if it waits for it
 
     async def ready(self) -> None:
         """Wait until less than buffer.memory is waiting to be acknowledged."""

@@ -3,8 +3,9 @@
 Pure: batches, answers and `now_ms` come in, plans and verdicts go out; the shell owns sockets and futures.
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, whatever fails. Without idempotence that
-  means one batch of a partition in flight; with it up to five, and after a failure one at a time until it is mended.
-  The parts of a batch that was too large go one at a time, too: each may have to be cut again.
+  means one batch of a partition in flight; with it up to five, once the broker has taken the first one of all, and
+  after a failure one at a time until it is mended. The parts of a batch that was too large go one at a time, too: each
+  may have to be cut again.
 - With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer
   id, epoch and sequence. A new epoch starts at sequence 0 and only when the broker has said that the first unresolved
   batch is not in the log. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
@@ -89,6 +90,7 @@ class _Partition:
     producer_epoch: int = -1
     next_sequence: int = 0
     new_epoch_due: bool = False
+    is_known: bool = False  # the broker has taken a batch of this producer id and epoch
     retry_at_ms: float = 0.0
 
 
@@ -148,7 +150,7 @@ class WriterCore:
     def can_take_more(self, topic: str, partition: int) -> bool:
         """True when a batch added now would not have to queue behind another one."""
         state = self._busy.get((topic, partition))
-        return state is None or (not state.waiting and len(state.in_flight) < self._in_flight_per_partition)
+        return state is None or (not state.waiting and len(state.in_flight) < self._in_flight_limit(state))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +195,11 @@ class WriterCore:
             return not state.in_flight
         if state.in_flight and _is_part(state.in_flight[-1]):  # may be too large still: nothing overtakes it
             return False
-        return len(state.in_flight) < self._in_flight_per_partition
+        return len(state.in_flight) < self._in_flight_limit(state)
+
+    def _in_flight_limit(self, state: _Partition) -> int:
+        """A broker takes any sequence from a producer that it does not know: nothing may overtake the first batch."""
+        return self._in_flight_per_partition if state.is_known or not self._idempotent else 1
 
     def _prepare_sequence(self, state: _Partition, batch: ReadyBatch) -> bool:
         """Give the batch its producer id, epoch and sequence; False when a new producer id has to come first."""
@@ -203,6 +209,7 @@ class WriterCore:
             return True
         if state.producer_id < 0:
             state.producer_id, state.producer_epoch, state.next_sequence = self._producer_id, self._producer_epoch, 0
+            state.is_known = False
         batch.producer_id, batch.producer_epoch = state.producer_id, state.producer_epoch
         batch.base_sequence = state.next_sequence
         state.next_sequence = (state.next_sequence + batch.count) & SEQUENCE_MAX
@@ -210,7 +217,7 @@ class WriterCore:
         return True
 
     def _begin_epoch(self, state: _Partition) -> bool:
-        state.new_epoch_due = False
+        state.new_epoch_due = state.is_known = False
         for batch in state.waiting:
             batch.base_sequence = -1
         state.next_sequence = 0
@@ -235,7 +242,7 @@ class WriterCore:
 
     def acknowledge(self, batch: ReadyBatch) -> Verdict:
         """The batch is in the log (or, with acks=0, on its way)."""
-        self._land(batch)
+        self._land(batch).is_known = True
         return Verdict.FORGOTTEN if batch.expired else Verdict.DONE
 
     def refuse(self, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:

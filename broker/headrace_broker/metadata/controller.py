@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from headrace_broker.metadata.delta import replayed
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.outcome import Outcome
 
@@ -30,7 +31,7 @@ class Controller:
         outcome = decision(self.image)
         if outcome.records:
             last_offset = next_offset + len(outcome.records) - 1
-            self.image = self.image.apply(outcome.records, last_offset, self._epoch)
+            self.image = replayed(self.image, outcome.records, last_offset, self._epoch)
         return outcome
 
     def revert(self, committed: MetadataImage) -> None:

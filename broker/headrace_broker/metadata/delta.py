@@ -6,7 +6,7 @@ remembers which topics changed or went, which is what a broker acts upon.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -39,6 +39,14 @@ Value = TypeVar("Value")
 
 class ReplayError(Exception):
     """A record contradicts the image it is applied to: the metadata log is damaged, or we have a bug."""
+
+
+def replayed(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
+    """The image after `records`, the last of which stands at `offset`; raises ReplayError on a contradiction."""
+    delta = MetadataDelta(base)
+    for record in records:
+        delta.replay(record)
+    return delta.image(offset, epoch)
 
 
 class MetadataDelta:

@@ -6,11 +6,9 @@ likes, and going back to a committed state is keeping a reference.  Spec: KIP-50
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-
-from headrace_broker.protocol.metadata_records import MetadataRecord
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -97,12 +95,3 @@ class MetadataImage:
     def live_brokers(self) -> list[BrokerImage]:
         """The brokers that may be given leadership: registered, unfenced, not shutting down."""
         return [item for item in self.brokers.values() if not (item.fenced or item.in_controlled_shutdown)]
-
-    def apply(self, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-        """The image after `records`, the last of which stands at `offset`; raises ReplayError on a contradiction."""
-        from headrace_broker.metadata.delta import MetadataDelta
-
-        delta = MetadataDelta(self)
-        for record in records:
-            delta.replay(record)
-        return delta.image(offset, epoch)

@@ -97,10 +97,12 @@ def build_batch(
     base_sequence: int = NO_SEQUENCE,
     partition_leader_epoch: int = NO_LEADER_EPOCH,
     is_transactional: bool = False,
+    checksum: bool = True,
 ) -> bytearray:
     """Return one batch of all the records, at offsets from `base_offset` on (`columns.offsets` is not looked at).
 
-    Raises ValueError for no records, or records without timestamps.
+    Without `checksum` that is left to whoever stamps the producer's fields. Raises ValueError for no records, or
+    records without timestamps.
     """
     count = len(columns.values)
     if count == 0:
@@ -117,7 +119,7 @@ def build_batch(
         batch = _build_records(columns, columns.timestamp_list())
     if compression:
         batch = bytearray(_BLANK_HEADER + compress(compression, memoryview(batch)[HEADER_SIZE:], compression_level))
-    _finish(
+    _write_header(
         batch,
         attributes=compression | (TRANSACTIONAL_MASK if is_transactional else 0),
         records_count=count,
@@ -130,21 +132,21 @@ def build_batch(
         base_sequence=base_sequence,
         partition_leader_epoch=partition_leader_epoch,
     )
+    if checksum:
+        _seal(batch)
     return batch
 
 
-def finish_batch(
-    payload: Buffer,
-    **fields: int,
-) -> bytearray:
-    """Return header and encoded records as one batch, checksum included."""
+def finish_batch(payload: Buffer, **fields: int) -> bytearray:
+    """Return header (`fields` as `_write_header` takes them) and encoded records as one batch, checksum included."""
     batch = bytearray(_BLANK_HEADER)
     batch += payload
-    _finish(batch, **fields)
+    _write_header(batch, **fields)
+    _seal(batch)
     return batch
 
 
-def _finish(
+def _write_header(
     batch: bytearray,
     *,
     attributes: int,
@@ -158,7 +160,7 @@ def _finish(
     base_sequence: int,
     partition_leader_epoch: int,
 ) -> None:
-    """Write the header in its place."""
+    """Write the header in its place, but for the checksum."""
     fields = (
         last_offset_delta,
         base_timestamp,
@@ -170,6 +172,10 @@ def _finish(
     )
     length = len(batch) - OVERHEAD_SIZE
     HEADER.pack_into(batch, 0, base_offset, length, partition_leader_epoch, MAGIC, 0, attributes, *fields)
+
+
+def _seal(batch: bytearray) -> None:
+    """Write the checksum in its place."""
     crc = crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:])
     batch[CRC_OFFSET : CRC_OFFSET + 4] = crc.to_bytes(4, "big")
 

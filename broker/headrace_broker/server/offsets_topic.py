@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace_broker.log.admission import AppendOrigin
+from headrace_broker.log.log import AppendInfo
+from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import Buffer
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.partitions import Partition, PartitionTable
 
-if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
+Append = Callable[[Partition, memoryview, AppendOrigin], AppendInfo]
 
 
 class OffsetsTopic:
-    """`coordinator.runner.InternalTopic` over this broker's logs; nothing here waits."""
+    """`coordinator.runner.InternalTopic` over the logs of node `node_id`; nothing here waits."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, node_id: int, image: Callable[[], MetadataImage], partitions: PartitionTable, append: Append
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._partitions = partitions
+        self._append = append
 
     def partition_count(self) -> int:
         """How many partitions the topic has; 0 while it does not exist."""
-        topic = self._broker.image.topics.get(GROUP_METADATA_TOPIC)
+        topic = self._image().topics.get(GROUP_METADATA_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
     def topic_exists(self, topic: str) -> bool:
         """Whether the image has a topic of this name."""
-        return topic in self._broker.image.topics
+        return topic in self._image().topics
 
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch as leader and return its last offset; raises ApiError when nothing was written."""
         held = self._partition(partition)
-        return self._broker.append(held, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
+        return self._append(held, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
 
     def high_watermark(self, partition: int) -> int:
         """The offset below which everything is committed."""
@@ -42,15 +48,16 @@ class OffsetsTopic:
         """Whole batches from `offset`, or the log's start if that is later; None at the end."""
         log = self._partition(partition).log
         start = max(offset, log.log_start_offset)
-        if start >= log.high_watermark:
+        # A leader's log is never cut: what is not committed yet will be, and is answered only then.
+        if start >= log.log_end_offset:
             return None
-        found = log.read(start, size_bytes_max, upper_bound_offset=log.high_watermark, min_one_batch=True)
+        found = log.read(start, size_bytes_max, upper_bound_offset=log.log_end_offset, min_one_batch=True)
         if not found.size_bytes:
             return None
         return found.buffers[0] if len(found.buffers) == 1 else b"".join(found.buffers)
 
     def _partition(self, index: int) -> Partition:
-        held = self._broker.partitions.get(GROUP_METADATA_TOPIC, index)
-        if held is None or held.leader != self._broker.node_id:
+        held = self._partitions.get(GROUP_METADATA_TOPIC, index)
+        if held is None or held.leader != self._node_id:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return held

@@ -124,10 +124,11 @@ class PostgresqlDialect(Dialect):
     def _engine(self) -> Engine:
         password = self.config.connection_password
         properties = {"connect_timeout": "10", **libpq_options({**self.url.properties, **self._driver_properties()})}
+        user, secret = properties.pop("user", None), properties.pop("password", None)
         address = sqlalchemy.URL.create(
             "postgresql+psycopg",
-            username=self.config.connection_user or properties.pop("user", None),
-            password=password.value if password else properties.pop("password", None),
+            username=self.config.connection_user or user,
+            password=password.value if password else secret,
             host=self.url.host,
             port=self.url.port,
             database=self.url.database or None,

@@ -111,7 +111,7 @@ class JdbcSourceTask(SourceTask):
         attempts = self._config.query_retry_attempts
         if attempts >= 0 and self._failures > attempts:
             raise ConnectError(f"the database failed {self._failures} times in a row: {error}") from error
-        self._stopping.wait(min(1.0, 0.1 * 2**self._failures))
+        self._stopping.wait(min(1.0, 0.2 * self._failures))
         raise RetriableError(f"the database failed, trying again: {error}") from error
 
     def wake_up(self) -> None:
@@ -213,6 +213,11 @@ class JdbcSourceConnector(SourceConnector):
             except self._dialect.driver_error as error:
                 logger.warning("could not list the tables, the present list stays: %s", error)
                 continue
+            try:
+                refuse_ambiguous(tables)
+            except ConnectError as error:
+                self.context.raise_error(error)
+                return
             if tables != self._tables:
                 logger.info("the tables changed: now %s", ", ".join(tables) or "none")
                 self._tables = tables

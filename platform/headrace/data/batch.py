@@ -25,7 +25,6 @@ _B = TypeVar("_B", bound="Batch")
 class Batch:
     """Records of one topic, partition and pair of schemas; `len` is their number."""
 
-    __slots__ = ("_values", "headers", "key_schema", "keys", "partition", "timestamps", "topic", "value_schema")
     topic: str
     partition: int | None
     key_schema: Schema | None
@@ -79,9 +78,7 @@ class Batch:
         if "values" in changes:
             changes["_values"] = changes.pop("values")
         copy = object.__new__(type(self))
-        for class_ in type(self).__mro__:
-            for name in getattr(class_, "__slots__", ()):
-                setattr(copy, name, changes[name] if name in changes else getattr(self, name))
+        copy.__dict__ = {**self.__dict__, **changes}
         return copy
 
     def take(self: _B, indexes: Sequence[int]) -> _B:
@@ -129,7 +126,6 @@ class SourceBatch(Batch):
     was read: a batch that lost records to a transform keeps `source_offset`, so that commits pass what was dropped.
     """
 
-    __slots__ = ("source_offset", "source_offsets", "source_partition")
     source_partition: Mapping[str, Any]
     source_offset: Mapping[str, Any]
     source_offsets: list[Mapping[str, Any]] | None
@@ -162,7 +158,6 @@ class SourceBatch(Batch):
 class SinkBatch(Batch):
     """Records from one topic partition, with their offsets (before and after transforms)."""
 
-    __slots__ = ("offsets", "original_offsets", "original_partition", "original_topic", "timestamp_type")
     offsets: Sequence[int]
     timestamp_type: TimestampType
     original_topic: str

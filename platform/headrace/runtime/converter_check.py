@@ -8,7 +8,6 @@ standard output: a JSON list of lines, each of which names the key at fault.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -38,6 +37,8 @@ class ConverterCheck:
 
     async def errors(self, timeout_s: float) -> list[str]:
         """One line for each converter that cannot be used; none when all can."""
+        import asyncio  # the child does without
+
         try:
             answer, _ = await asyncio.to_thread(self._process.communicate, None, timeout_s)
         except subprocess.TimeoutExpired:
@@ -45,6 +46,8 @@ class ConverterCheck:
                 "key.converter, value.converter or header.converter hangs: no answer within "
                 f"connector.validation.timeout.ms={timeout_s * 1000:.0f}"
             ]
+        finally:
+            self.kill()  # else the thread would wait for it, and a cancelled worker for the thread
         if self._process.returncode != 0:
             return [
                 "key.converter, value.converter or header.converter cannot be used: the process that was to check them "

@@ -26,6 +26,16 @@ def make_core(
     return core
 
 
+def known_core() -> WriterCore:
+    """A core whose producer the broker knows: the record with sequence 0 is acknowledged."""
+    core = make_core()
+    core.add(make_batch(1))
+    (batch,) = sent(drain(core))
+    core.request_done(1)
+    core.acknowledge(batch)
+    return core
+
+
 def make_batch(count: int = 2, partition: int = 0, deadline_ms: float = 10_000) -> ReadyBatch:
     data = build_batch(RecordColumns([b"value"] * count, timestamps=1))
     return ReadyBatch(TOPIC, partition, data, count, deadline_ms)
@@ -43,18 +53,18 @@ def sent(plans: list[RequestPlan]) -> list[ReadyBatch]:
 
 
 def test_sequences_count_records_and_are_stamped_with_a_valid_crc() -> None:
-    core = make_core()
+    core = known_core()
     for count in (2, 3, 4):
         core.add(make_batch(count))
     batches = sent(drain(core))
     headers = [read_header(batch.data) for batch in batches]
-    assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [(7, 0, 0), (7, 0, 2), (7, 0, 5)]
+    assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [(7, 0, 1), (7, 0, 3), (7, 0, 6)]
     for batch, header in zip(batches, headers, strict=True):
         verify_crc(batch.data, 0, header)
 
 
 def test_at_most_five_requests_of_a_node_are_in_flight() -> None:
-    core = make_core()
+    core = known_core()
     for _ in range(8):
         core.add(make_batch())
     plans = drain(core)
@@ -73,6 +83,21 @@ def test_one_request_carries_one_batch_of_each_partition() -> None:
     assert [batch.partition for batch in plans[0].batches] == [0, 1, 2]
 
 
+def test_nothing_overtakes_the_first_batch_of_a_producer() -> None:
+    core = make_core()
+    core.add(make_batch())
+    core.add(make_batch())
+    (first,) = sent(drain(core))
+    assert not core.can_take_more(TOPIC, 0)
+    core.request_done(1)
+    core.refuse(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    (again,) = sent(drain(core, 200))
+    assert again is first
+    core.request_done(1)
+    core.acknowledge(first)
+    assert len(sent(drain(core, 200))) == 1
+
+
 def test_without_idempotence_one_batch_of_a_partition_is_in_flight() -> None:
     core = make_core(idempotent=False)
     core.add(make_batch())
@@ -82,7 +107,7 @@ def test_without_idempotence_one_batch_of_a_partition_is_in_flight() -> None:
 
 
 def test_a_lost_request_is_sent_again_in_order_with_the_same_sequences() -> None:
-    core = make_core()
+    core = known_core()
     for _ in range(3):
         core.add(make_batch())
     first = sent(drain(core))
@@ -103,7 +128,7 @@ def test_a_lost_request_is_sent_again_in_order_with_the_same_sequences() -> None
 
 
 def test_a_gap_at_the_first_unresolved_batch_begins_a_new_epoch() -> None:
-    core = make_core()
+    core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(3))
     first, second = sent(drain(core))
@@ -118,7 +143,7 @@ def test_a_gap_at_the_first_unresolved_batch_begins_a_new_epoch() -> None:
 
 
 def test_out_of_order_behind_an_unresolved_batch_only_waits() -> None:
-    core = make_core()
+    core = known_core()
     core.add(make_batch())
     core.add(make_batch())
     first, second = sent(drain(core))
@@ -128,7 +153,7 @@ def test_out_of_order_behind_an_unresolved_batch_only_waits() -> None:
     core.refuse(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
     (again,) = sent(drain(core, 200))
     assert again is first
-    assert (again.producer_epoch, again.base_sequence) == (0, 0)
+    assert (again.producer_epoch, again.base_sequence) == (0, 1)
 
 
 def test_the_sequence_of_a_refused_batch_is_used_again_when_nothing_followed() -> None:

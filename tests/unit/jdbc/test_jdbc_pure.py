@@ -24,7 +24,7 @@ from headrace.data.schema import (
 from headrace_connectors.jdbc import types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.offsets import Position
-from headrace_connectors.jdbc.postgresql import libpq_options
+from headrace_connectors.jdbc.postgresql import PostgresqlDialect, libpq_options
 from headrace_connectors.jdbc.rows import row_converter
 from headrace_connectors.jdbc.statements import Cursor, select
 from headrace_connectors.jdbc.tables import groups
@@ -219,6 +219,13 @@ def test_passwords_of_urls_are_not_shown() -> None:
         parse("jdbc:db2://host/shop?user=u&password=secret&ssl=true")
     assert "secret" not in str(error.value)
     assert "user=u&password=****&ssl=true" in str(error.value)
+
+
+def test_a_password_stands_nowhere_but_in_its_place() -> None:
+    address = "jdbc:postgresql://host/shop?user=other&password=secret"
+    props = {"connection.url": address, "mode": "bulk", "connection.user": "me", "connection.password": "mine"}
+    engine = PostgresqlDialect(parse(address), JdbcSourceConfig.parse(props)).engine
+    assert engine.url.render_as_string() == "postgresql+psycopg://me:***@host/shop?connect_timeout=10"
 
 
 def test_properties_of_the_jdbc_driver_become_options_of_the_c_library(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import queue
 import sqlite3
 from collections.abc import Iterator
 from decimal import Decimal
@@ -11,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from headrace.api.config import config_def
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConnectError, RetriableError
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import INT64_SCHEMA, OPTIONAL_STRING_SCHEMA, Field, Type
 from headrace_connectors.jdbc import url
-from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.inspection import faults
-from headrace_connectors.jdbc.source import JdbcSourceConnector
+from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from headrace_connectors.jdbc.sqlite import SqliteDialect
 from support.jdbc import Context, Offsets, read_all, rows
 
@@ -372,6 +373,41 @@ def test_the_monitor_sees_new_tables(database: sqlite3.Connection) -> None:
         assert connector.task_configs(1)[0]["tables"] == "orders,people"
     finally:
         connector.stop()
+
+
+def test_the_monitor_refuses_tables_that_would_share_a_topic(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    connector = JdbcSourceConnector()
+    failures: queue.Queue[Exception] = queue.Queue()
+    connector.context = context = Context(Offsets())
+    context.raise_error = failures.put  # type: ignore[method-assign]
+    connector.start(JdbcSourceConfig.parse(_props(database, mode="bulk", table_poll_interval_ms="10")))
+    try:
+        connector._dialect.table_names = lambda: ["new.orders", "old.orders"]  # type: ignore[method-assign]
+        assert "new.orders and old.orders would share a topic" in str(failures.get(timeout=10))
+        assert context.reconfigurations == 0
+    finally:
+        connector.stop()
+
+
+def test_a_long_outage_is_sat_out(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    task = JdbcSourceTask()
+    task.context = Context(Offsets())  # type: ignore[assignment]
+    task.poll_block_s = 0.0
+    task.start(JdbcSourceTaskConfig.parse(_props(database, mode="bulk", tables="orders")))
+    task._failures = 5000
+    database.execute("BEGIN EXCLUSIVE")
+    task._connection.execute("PRAGMA busy_timeout=0")
+    task._stopping.wait = lambda timeout: False  # type: ignore[method-assign, assignment]
+    try:
+        with pytest.raises(RetriableError, match="locked"):
+            task.poll()
+        database.execute("COMMIT")
+        assert task.poll() is not None
+        assert task._failures == 0
+    finally:
+        task.stop()
 
 
 def test_a_file_that_is_no_database_fails_with_its_name(tmp_path: Path) -> None:

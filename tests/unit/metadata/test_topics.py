@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from headrace_broker.metadata.delta import replayed
 from headrace_broker.metadata.image import BrokerImage, MetadataImage
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.topics import TopicDefaults, create_partitions, create_topics, delete_topics
@@ -50,7 +51,7 @@ def topic(name: str, partitions: int = -1, replication: int = -1, **configs: str
 
 
 def applied(image: MetadataImage, outcome: Outcome[object]) -> MetadataImage:
-    return image.apply(outcome.records, image.offset + len(outcome.records), 1)
+    return replayed(image, outcome.records, image.offset + len(outcome.records), 1)
 
 
 def test_defaults_fill_in_for_minus_one() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headrace_broker.metadata.configs import alter_configs
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+from headrace_broker.server.config_changes import alter
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.listeners import EVERYWHERE
@@ -22,6 +22,7 @@ PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
 
 async def handle(context: RequestContext, request: AlterConfigsRequest, version: int) -> AlterConfigsResponse:
     """Replace the configs of each resource."""
+<<<<<<< HEAD
     changes = [
         (
             resource.resource_type,
@@ -33,14 +34,9 @@ async def handle(context: RequestContext, request: AlterConfigsRequest, version:
     results = await context.controller.submit(
         lambda image: alter_configs(image, changes, validate_only=request.validate_only)
     )
+=======
+    changes = [{config.name: config.value for config in resource.configs} for resource in request.resources]
+>>>>>>> origin/main
     return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code if error is not None else 0,
-                error_message=error.message if error is not None else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, error in zip(request.resources, results, strict=True)
-        ]
+        responses=await alter(context, request.resources, changes, AlterConfigsResourceResponse, request.validate_only)
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headrace_broker.metadata.configs import alter_configs
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from headrace_broker.server.config_changes import alter
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.listeners import EVERYWHERE
@@ -25,24 +25,15 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     """Alter each resource; all changes of one resource happen or none."""
     changes = [
-        (
-            resource.resource_type,
-            resource.resource_name,
-            [(config.name, config.config_operation, config.value) for config in resource.configs],
-        )
+        [(config.name, config.config_operation, config.value) for config in resource.configs]
         for resource in request.resources
     ]
+<<<<<<< HEAD
     results = await context.controller.submit(
         lambda image: alter_configs(image, changes, validate_only=request.validate_only)
     )
+=======
+>>>>>>> origin/main
     return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code if error is not None else 0,
-                error_message=error.message if error is not None else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, error in zip(request.resources, results, strict=True)
-        ]
+        responses=await alter(context, request.resources, changes, AlterConfigsResourceResponse, request.validate_only)
     )

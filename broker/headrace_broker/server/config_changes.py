@@ -1,0 +1,36 @@
+"""What AlterConfigs and IncrementalAlterConfigs have in common: the decision, and an answer per resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headrace_broker.metadata.configs import Alteration, alter_configs
+from headrace_broker.server.context import RequestContext
+
+Result = TypeVar("Result")
+Changes = Sequence[Alteration] | Mapping[str, str | None]
+
+
+async def alter(
+    context: RequestContext,
+    resources: Sequence[Any],
+    changes: Sequence[Changes],
+    result: Callable[..., Result],
+    validate_only: bool,
+) -> list[Result]:
+    """Alter each resource by its changes; all changes of one resource happen or none. One `result` for each."""
+    wanted = [
+        (resource.resource_type, resource.resource_name, change)
+        for resource, change in zip(resources, changes, strict=True)
+    ]
+    errors = await context.metadata.submit(lambda image: alter_configs(image, wanted, validate_only=validate_only))
+    return [
+        result(
+            error_code=error.code if error is not None else 0,
+            error_message=error.message if error is not None else None,
+            resource_type=kind,
+            resource_name=name,
+        )
+        for (kind, name, _), error in zip(wanted, errors, strict=True)
+    ]
