@@ -62,19 +62,9 @@ class Broker:
         self.partitions = PartitionTable(config.node_id, self._open_log, self._partition_changed)
         self.lifecycle: BrokerLifecycle
         self.producer_ids: ProducerIdBlock
-<<<<<<< HEAD
+        offsets_topic = OffsetsTopic(config.node_id, lambda: self.image, self.partitions, self.append)
         self.groups = GroupCoordinator(
-            OffsetsTopic(self), _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
-=======
-        offsets_topic = OffsetsTopic(config.node_id, lambda: self.metadata.image, self.partitions, self.append)
-        self.groups = GroupCoordinator(offsets_topic, _group_config(config), self.now_ms)
-        self.router = RequestRouter(
-            self,
-            load_routes(),
-            connections_max=budget.connections_max,
-            wakefulness=Wakefulness(self._loop),
-            receive_memory=ReceiveMemory(bytes_max(config.queued_max_request_bytes)),
->>>>>>> origin/main
+            offsets_topic, _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._groups_led: dict[int, int] = {}  # with the leader epoch they were loaded in

@@ -24,7 +24,7 @@ async def alter(
         (resource.resource_type, resource.resource_name, change)
         for resource, change in zip(resources, changes, strict=True)
     ]
-    errors = await context.metadata.submit(lambda image: alter_configs(image, wanted, validate_only=validate_only))
+    errors = await context.controller.submit(lambda image: alter_configs(image, wanted, validate_only=validate_only))
     return [
         result(
             error_code=error.code if error is not None else 0,

@@ -22,21 +22,7 @@ PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
 
 async def handle(context: RequestContext, request: AlterConfigsRequest, version: int) -> AlterConfigsResponse:
     """Replace the configs of each resource."""
-<<<<<<< HEAD
-    changes = [
-        (
-            resource.resource_type,
-            resource.resource_name,
-            {config.name: config.value for config in resource.configs},
-        )
-        for resource in request.resources
-    ]
-    results = await context.controller.submit(
-        lambda image: alter_configs(image, changes, validate_only=request.validate_only)
-    )
-=======
     changes = [{config.name: config.value for config in resource.configs} for resource in request.resources]
->>>>>>> origin/main
     return AlterConfigsResponse(
         responses=await alter(context, request.resources, changes, AlterConfigsResourceResponse, request.validate_only)
     )

@@ -28,12 +28,6 @@ async def handle(
         [(config.name, config.config_operation, config.value) for config in resource.configs]
         for resource in request.resources
     ]
-<<<<<<< HEAD
-    results = await context.controller.submit(
-        lambda image: alter_configs(image, changes, validate_only=request.validate_only)
-    )
-=======
->>>>>>> origin/main
     return IncrementalAlterConfigsResponse(
         responses=await alter(context, request.resources, changes, AlterConfigsResourceResponse, request.validate_only)
     )
