@@ -70,7 +70,7 @@ def test_every_error_is_reported_at_once_by_its_key() -> None:
         listeners="PLAINTEXT:9092",
         log_retention_hours="soon",
         controller_quorum_voters="1@a:1,2@b:1",
-        process_roles="broker",
+        process_roles="broker,zookeeper",
     )
     keys = sorted(error.split("=")[0].split(":")[0].split(" ")[0] for error in errors)
     assert keys == [

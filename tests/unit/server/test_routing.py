@@ -7,8 +7,9 @@ from typing import Any
 
 from headrace_broker.protocol.apis import API
 from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.listeners import BROKER, CONTROLLER
 from headrace_broker.server.receive_memory import ReceiveMemory
-from headrace_broker.server.routing import RequestRouter, load_routes
+from headrace_broker.server.routing import RequestRouter, Routes, load_routes
 
 
 class Transport:
@@ -32,13 +33,16 @@ class Transport:
 
 
 def router(**limits: int) -> RequestRouter:
-    config = SimpleNamespace(max_connections=100, max_connections_per_ip=100, connections_max_idle_ms=30_000)
+    config = SimpleNamespace(
+        max_connections=100, max_connections_per_ip=100, connections_max_idle_ms=30_000, controller_listeners=()
+    )
     for name, value in limits.items():
         setattr(config, name, value)
-    broker: Any = SimpleNamespace(config=config)
+    node: Any = SimpleNamespace(config=config)
     wakefulness: Any = SimpleNamespace(answered=lambda: None)
+    no_routes: dict[str, Routes] = {BROKER: {}, CONTROLLER: {}}
     return RequestRouter(
-        broker, {}, connections_max=100, wakefulness=wakefulness, receive_memory=ReceiveMemory(1_000_000)
+        node, no_routes, connections_max=100, wakefulness=wakefulness, receive_memory=ReceiveMemory(1_000_000)
     )
 
 
@@ -81,8 +85,10 @@ def test_minus_one_never_closes_an_idle_connection() -> None:
 
 def test_every_handler_serves_versions_that_its_api_has() -> None:
     routes = load_routes()
-    assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 37, 44, 46, 60}.issubset(routes)
-    for key, route in routes.items():
+    assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 37, 44, 46, 60}.issubset(routes[BROKER])
+    assert {1, 18, 52, 53, 54, 56, 59, 62, 63, 67}.issubset(routes[CONTROLLER])
+    assert not {52, 53, 54, 56, 59, 62, 63, 67} & routes[BROKER].keys()
+    for key, route in [*routes[BROKER].items(), *routes[CONTROLLER].items()]:
         api = API[key]
         assert api.min_version <= route.versions[0] <= route.versions[1] <= api.max_version, api
         assert route.advertised[0] <= route.versions[0], api
