@@ -1,6 +1,7 @@
 """`headrace`: one command for brokers, workers and files.
 
-headrace broker start FILE | broker format FILE | connect standalone WORKER CONNECTOR… | validate FILE… | version
+headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
+validate FILE… | version
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from importlib.metadata import version as distribution_version
 from pathlib import Path
 
 import click
+
+from headrace.cli.cluster.commands import cluster
 
 _PATH = click.Path(path_type=Path)
 
@@ -53,6 +56,9 @@ def broker_format(file: Path, cluster_id: str | None) -> None:
         _fail([f"headrace broker: {error}"])
     for line in lines:
         click.echo(line)
+
+
+headrace.add_command(cluster)
 
 
 @headrace.group()

@@ -1,0 +1,1 @@
+"""`headrace cluster`: a local cluster of several broker processes under one supervisor."""

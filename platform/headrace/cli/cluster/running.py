@@ -1,0 +1,60 @@
+"""What `headrace cluster start` does in its process, from the options to the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.cli.cluster.control import ControlServer
+from headrace.cli.cluster.layout import ClusterError, Layout, open_layout, write_layout
+from headrace.cli.cluster.supervisor import Supervisor
+
+
+def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overrides: Sequence[str]) -> int:
+    """Run a cluster in the foreground; returns the exit status."""
+    control = ControlServer(directory)
+    try:
+        values = _values(overrides)
+        layout = _take(control, directory, nodes, base_port)
+        write_layout(layout, values)
+        asyncio.run(_run(layout, control))
+    except ClusterError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error.filename or directory} cannot be used: {error.strerror or error}")
+    except KeyboardInterrupt:  # before the signals were the supervisor's to handle
+        return 130
+    return 0
+
+
+def _take(control: ControlServer, directory: Path, nodes: int | None, base_port: int | None) -> Layout:
+    from headrace_broker.server.data_dirs import encode_uuid, random_uuid
+
+    open_layout(directory, nodes, base_port, "")  # nothing is left behind in a directory that cannot be used
+    control.take()
+    return open_layout(directory, nodes, base_port, encode_uuid(random_uuid()))
+
+
+async def _run(layout: Layout, control: ControlServer) -> None:
+    await Supervisor(layout, _say).run(control)
+
+
+def _values(overrides: Sequence[str]) -> dict[str, str]:
+    values = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key.strip():
+            raise ClusterError(f"--property {override}: expected KEY=VALUE")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _refuse(reason: str) -> int:
+    print(f"headrace cluster: {reason}", file=sys.stderr)
+    return 1

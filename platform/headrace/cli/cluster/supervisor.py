@@ -1,0 +1,151 @@
+"""The process behind `headrace cluster start`: it starts the nodes, says what becomes of them, and stops them.
+
+A node that dies stays dead until `start-node` asks for it: this is for people who try what a cluster survives.  Lines
+for people and scripts go to standard output, each flushed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.cli.cluster.control import ControlServer
+from headrace.cli.cluster.layout import HOST, ClusterError, Layout
+from headrace.cli.cluster.node_process import NodeProcess, State
+
+Say = Callable[[str], None]
+
+
+class Supervisor:
+    """Owner of the nodes' processes; lives on the event loop."""
+
+    def __init__(self, layout: Layout, say: Say) -> None:
+        self.layout = layout
+        self._say = say
+        self._nodes = {node_id: NodeProcess(layout, node_id, self._changed) for node_id in layout.node_ids}
+        self._busy: dict[int, asyncio.Lock] = {node_id: asyncio.Lock() for node_id in layout.node_ids}
+        self._has_announced = False
+        self._is_stopping = False
+        self._stop = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    async def run(self, control: ControlServer) -> None:
+        """Start every node, and stay until told to stop.  Raises ClusterError when the cluster cannot start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stop.set)
+        check_ports(self.layout)
+        await control.serve(self._answer)
+        try:
+            for node in self._nodes.values():
+                await node.start()
+            await self._started()
+            await self._stop.wait()
+        finally:
+            self._is_stopping = True
+            await asyncio.gather(*(node.stop() for node in self._nodes.values()))
+            self._stopped.set()
+            await control.close()
+
+    async def _started(self) -> None:
+        """Wait until the nodes serve, or too few of them are left.  Raises ClusterError."""
+        waits = [asyncio.ensure_future(node.settled()) for node in self._nodes.values()]
+        stopping = asyncio.ensure_future(self._stop.wait())
+        pending: set[asyncio.Future[Any]] = {*waits, stopping}
+        while not stopping.done() and not all(wait.done() for wait in waits):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            self._check_majority()
+        for wait in pending:
+            wait.cancel()
+
+    def _check_majority(self) -> None:
+        failed = [node for node in self._nodes.values() if node.state is State.DIED]
+        if 2 * len(failed) >= len(self._nodes):
+            raise ClusterError(f"node {failed[0].node_id} did not start: {failed[0].reason}")
+
+    # -- what is said ------------------------------------------------------------------------------------------------
+
+    def _changed(self, node: NodeProcess) -> None:
+        if node.state is State.SERVING:
+            if not self._has_announced:
+                self._has_announced = True
+                self._say(f"bootstrap.servers={self.layout.bootstrap_servers}")
+            self._say(f"node {node.node_id} {node.address} pid {node.pid}")
+        elif node.state is State.DIED:
+            self._say(f"node {node.node_id} died: {node.reason}")
+        elif node.state is State.STOPPED and not self._is_stopping:
+            self._say(f"node {node.node_id} stopped{f': {node.reason}' if node.reason else ''}")
+
+    # -- what is asked -----------------------------------------------------------------------------------------------
+
+    async def _answer(self, command: str, node_id: int | None) -> list[str]:
+        """The lines that answer a command from another shell.  Raises ClusterError."""
+        if command == "status":
+            return self._status()
+        if command == "stop":
+            self._stop.set()
+            await self._stopped.wait()
+            return []
+        actions: dict[str, Callable[[NodeProcess], Awaitable[list[str]]]] = {
+            "start-node": self._start_node,
+            "stop-node": self._stop_node,
+        }
+        if command not in actions:
+            raise ClusterError(f"'{command}' is none of status, stop, start-node, stop-node")
+        node = self._nodes.get(node_id or 0)
+        if node is None:
+            raise ClusterError(f"there is no node {node_id}: the cluster has nodes 1..{self.layout.nodes}")
+        async with self._busy[node.node_id]:
+            return await actions[command](node)
+
+    def _status(self) -> list[str]:
+        return [f"bootstrap.servers={self.layout.bootstrap_servers}", *map(_status_line, self._nodes.values())]
+
+    async def _start_node(self, node: NodeProcess) -> list[str]:
+        if node.is_alive:
+            raise ClusterError(f"node {node.node_id} runs already, as process {node.pid}")
+        await node.start()
+        if not await node.settled():
+            raise ClusterError(f"node {node.node_id} did not start: {node.reason}")
+        return [f"node {node.node_id} {node.address} pid {node.pid}"]
+
+    async def _stop_node(self, node: NodeProcess) -> list[str]:
+        if not node.is_alive:
+            raise ClusterError(f"node {node.node_id} does not run")
+        await node.stop()
+        if node.reason:
+            raise ClusterError(f"node {node.node_id} did not stop cleanly: {node.reason}")
+        return [f"node {node.node_id} stopped"]
+
+
+def _status_line(node: NodeProcess) -> str:
+    line = f"node {node.node_id} {node.address}"
+    if node.pid is not None:
+        line += f" pid {node.pid}"
+    reason = f": {node.reason}" if node.state is State.DIED else ""
+    return f"{line} {node.state.value}{reason}"
+
+
+def check_ports(layout: Layout) -> None:
+    """Raises ClusterError when somebody else has one of the cluster's ports."""
+    for node_id in layout.node_ids:
+        uses = (("clients", layout.port(node_id)), ("controllers", layout.controller_port(node_id)))
+        for use, port in uses:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((HOST, port))
+                except OSError as error:
+                    raise ClusterError(_port_fault(error, port, node_id, use)) from None
+
+
+def _port_fault(error: OSError, port: int, node_id: int, use: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} (node {node_id}, for {use}) is in use: stop whoever has it, or name another --base-port"
+    if error.errno == errno.EACCES:
+        return f"port {port} (node {node_id}, for {use}) may not be bound by this user: name a --base-port above 1023"
+    return f"port {port} (node {node_id}, for {use}) cannot be bound: {error.strerror}"
