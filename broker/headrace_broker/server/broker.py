@@ -296,7 +296,12 @@ class Broker:
 
     async def hand_over(self) -> None:
         """Have the controller move what this broker leads, while clients are still served."""
-        if len(self.image.brokers) > 1 and not await self.lifecycle.shut_down(_HAND_OVER_TIMEOUT_MS):
+        quorum = self.node.quorum
+        quorum.on_majority_gone = self.lifecycle.majority_gone
+        alone = len(self.image.brokers) == 1
+        if not alone and quorum.majority_is_gone:
+            logger.info("stopping without the controller's consent: a majority of the quorum is gone")
+        elif not alone and not await self.lifecycle.shut_down(_HAND_OVER_TIMEOUT_MS):
             logger.warning("the controller did not agree to the stop in time: stopping without it")
         self.lifecycle.close()
 

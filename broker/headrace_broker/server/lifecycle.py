@@ -168,6 +168,11 @@ class BrokerLifecycle:
             self.close()
         return True
 
+    def majority_gone(self) -> None:
+        """There is nobody left to agree to a stop: it goes on without, which loses nothing."""
+        if self._wants_to_stop:
+            self._may_stop.set()
+
     def close(self) -> None:
         """No further heartbeats."""
         if self._beating is not None:

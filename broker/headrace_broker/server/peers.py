@@ -39,6 +39,8 @@ class Peers:
         self._connections: dict[int, Connection] = {}
         self._connecting: dict[int, asyncio.Task[Connection | None]] = {}
         self._closed = False
+        self.refusing: set[int] = set()
+        """The nodes whose processes were gone when they were last tried."""
 
     def send(self, node_id: int, request: Request[Any], on_answer: OnAnswer) -> None:
         """Send a request; `on_answer` is called once, with None when there is no answer."""
@@ -83,11 +85,15 @@ class Peers:
             )
         except ClientError as error:
             if isinstance(error.__cause__, ConnectionRefusedError) and not self._closed:
+                self.refusing.add(node_id)
                 self._on_refused(node_id)
+            else:
+                self.refusing.discard(node_id)
             return None
         finally:
             self._connecting.pop(node_id, None)
         self._connections[node_id] = connection
+        self.refusing.discard(node_id)
         return connection
 
     def _lost(self, node_id: int) -> None:

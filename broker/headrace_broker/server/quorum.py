@@ -49,6 +49,7 @@ class Quorum:
         self.on_leader_changed: Callable[[], None] = _nothing
         self.on_caught_up: Callable[[], None] = _nothing
         self.on_leadership: Callable[[bool], None] = _ignore
+        self.on_majority_gone: Callable[[], None] = _nothing
         self.peers: Peers
         self._loop = asyncio.get_running_loop()
         self._inputs: deque[Callable[[int], list[Effect]]] = deque()
@@ -93,6 +94,14 @@ class Quorum:
     def refused(self, node_id: int) -> None:
         """A node's process is dead."""
         self._give(lambda now_ms: self.raft.refused(node_id, now_ms))
+        if self.majority_is_gone:
+            self.on_majority_gone()
+
+    @property
+    def majority_is_gone(self) -> bool:
+        """Whether the processes of so many voters are dead that nothing can be decided until they are back."""
+        voters = self.raft.config.voters
+        return 2 * len(voters - self.peers.refusing) <= len(voters)
 
     def append(self, records: Sequence[MetadataRecord]) -> asyncio.Future[None]:
         """Append one batch as leader; the future is done when it is committed.  Raises ApiError NOT_CONTROLLER."""
