@@ -18,6 +18,7 @@ from headrace_broker.server.data_dirs import StartError
 logger = logging.getLogger(__name__)
 
 _CATCH_UP_PAUSE_S = 0.01
+_DUPLICATE_PAUSE_S = 0.1
 
 
 class BrokerLifecycle:
@@ -87,17 +88,30 @@ class BrokerLifecycle:
         await self._unfenced.wait()
 
     async def _register(self) -> None:
-        try:
-            response = await self._channel.request(self._request, self._registration_timeout_ms)
-        except NoControllerError:
-            raise StartError(
-                f"no controller of controller.quorum.voters could be reached within {self._registration_timeout_ms} ms "
-                "(initial.broker.registration.timeout.ms): is a majority of them running?"
-            ) from None
-        code = ErrorCode.of(response.error_code)
-        if code is not ErrorCode.NONE:
-            raise StartError(f"the controller refuses to register broker {self.node_id}: {code.name}, {code.message}")
-        self.epoch = response.broker_epoch
+        """Register; an earlier process of this node may have to be taken for dead first."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._registration_timeout_ms / 1000
+        is_waiting = False
+        while True:
+            try:
+                response = await self._channel.request(self._request, int((deadline - loop.time()) * 1000))
+            except NoControllerError:
+                raise StartError(
+                    "no controller of controller.quorum.voters could be reached within "
+                    f"{self._registration_timeout_ms} ms (initial.broker.registration.timeout.ms): "
+                    "is a majority of them running?"
+                ) from None
+            code = ErrorCode.of(response.error_code)
+            if code is ErrorCode.NONE:
+                self.epoch = response.broker_epoch
+                return
+            reason = f"the controller refuses to register broker {self.node_id}: {code.name}, {code.message}"
+            if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop.time() + _DUPLICATE_PAUSE_S > deadline:
+                raise StartError(reason)
+            if not is_waiting:
+                logger.warning("%s Waiting for the session of the other one to end", reason)
+                is_waiting = True
+            await asyncio.sleep(_DUPLICATE_PAUSE_S)
 
     async def _beat_forever(self) -> None:
         while True:

@@ -110,19 +110,23 @@ class Node:
     ) -> Node:
         """Start a node on its data directories and serve; raises StartError with one line to show."""
         node = cls(config, surroundings or Surroundings())
-        storage = node.surroundings.storage
-        node.cluster_id = open_directories(storage, node._directories, config.node_id, cluster_id)
+        await node.open(cluster_id)
+        return node
+
+    async def open(self, cluster_id: str | None = None) -> None:
+        """What `start` does once the node is made."""
+        storage = self.surroundings.storage
+        self.cluster_id = open_directories(storage, self._directories, self.config.node_id, cluster_id)
         try:
-            await node._serve()
+            await self._serve()
         except BaseException as error:
-            node._listening.close()
-            node._cancel_timers()
-            for directory in node._directories:
+            self._listening.close()
+            self._cancel_timers()
+            for directory in self._directories:
                 directory.release()
             if isinstance(error, ApiError):  # a log that cannot be written
                 raise StartError(error.message) from None
             raise
-        return node
 
     @property
     def image(self) -> MetadataImage:

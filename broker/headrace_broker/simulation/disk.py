@@ -1,13 +1,15 @@
 """A disk that forgets: after a power failure only what was synced is sure to be there, and the rest in any part.
 
 Killing a process loses nothing, for the system still has its pages.  `SimulatedDisk` outlives the processes of its
-node; each gets a `SimulatedStorage`, which is void once the process is dead.
+node; each gets a `SimulatedStorage`, which is void once the process is dead.  As on ext4, a file that was synced has
+its name, too; that a file was replaced or removed is sure only after `sync_directory`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -27,6 +29,11 @@ class SimulatedDisk:
         self.synced: dict[str, bytes] = {}
         self.free_bytes: int | None = None
         self.sync_error: OSError | None = None
+        self.on_append: Callable[[str], None] | None = None
+        """Called once, in the middle of the next append: what comes before is written, what comes after is not."""
+        self.on_write: Callable[[str], None] | None = None
+        """Called after each replacement of a whole file."""
+        self._unsure: dict[str, bytes | None] = {}  # changed names: what stands there if the change is lost
 
     def mount(self) -> SimulatedStorage:
         """The disk as a new process sees it."""
@@ -35,18 +42,53 @@ class SimulatedDisk:
 
     def lose_power(self) -> None:
         """Each file keeps what was synced, and of what was appended since any part, perhaps torn."""
+        for path, before in self._unsure.items():
+            if self.rng.random() < 0.5:
+                continue
+            self.files._files.pop(path, None)
+            self.synced.pop(path, None)
+            if before is not None:
+                self.files._files[path] = bytearray(before)
+                self.synced[path] = before
+        self._unsure.clear()
         for path, data in list(self.files._files.items()):
             synced = self.synced.get(path)
             if synced is None and self.rng.random() < 0.5:
                 del self.files._files[path]  # even its name was never synced
                 continue
-            sure = synced or b""
-            if bytes(data[: len(sure)]) != sure:  # it was rewritten since: old or new
-                kept = bytes(data) if self.rng.random() < 0.5 else sure
-            else:
-                kept = bytes(data[: self.rng.randint(len(sure), len(data))]) if len(data) > len(sure) else bytes(data)
-            self.files._files[path] = bytearray(kept)
+            self.files._files[path] = bytearray(self._remains(synced or b"", bytes(data)))
         self.synced = {path: bytes(data) for path, data in self.files._files.items()}
+
+    def _remains(self, sure: bytes, data: bytes) -> bytes:
+        if data[: len(sure)] != sure:  # it was rewritten or cut since: old or new
+            return data if self.rng.random() < 0.5 else sure
+        size = self.rng.randint(len(sure), len(data))
+        if size > len(sure) and self.rng.random() < 0.25:  # the file's size got there, its last pages did not
+            written = self.rng.randint(len(sure), size)
+            return data[:written] + bytes(size - written)
+        return data[:size]
+
+    def note_synced(self, path: str) -> None:
+        """The contents are safe, and a name that was never there before."""
+        data = self.files._files.get(path)
+        if data is not None:
+            self.synced[path] = bytes(data)
+
+    def note_renamed(self, path: str, before: bytes | None) -> None:
+        """Another file stands at this name, until the directory is synced perhaps only for now."""
+        self._unsure.setdefault(path, before)
+
+    def note_directory_synced(self, directory: str) -> None:
+        """The names in the directory are safe."""
+        for path in [path for path in self._unsure if path.rpartition("/")[0] == directory]:
+            del self._unsure[path]
+
+    def forget(self, path: str) -> None:
+        """The file, or the directory with all in it, is gone."""
+        inside = path + "/"
+        for known in (self.synced, self._unsure):
+            for name in [name for name in known if name == path or name.startswith(inside)]:
+                del known[name]
 
 
 class SimulatedStorage:
@@ -68,12 +110,10 @@ class SimulatedStorage:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.disk.free_bytes = free - size
 
-    def _note_synced(self, path: str) -> None:
+    def _sync(self, path: str) -> None:
         if self.disk.sync_error is not None:
             raise self.disk.sync_error
-        data = self.disk.files._files.get(path)
-        if data is not None:
-            self.disk.synced[path] = bytes(data)
+        self.disk.note_synced(path)
 
     def open(self, path: str) -> _SimulatedFile:
         return _SimulatedFile(self, self._files().open(path), path)
@@ -82,21 +122,37 @@ class SimulatedStorage:
         return self._files().read(path)
 
     def write(self, path: str, data: Buffer) -> None:
+        files = self._files()
         self._take_room(len(data))
-        self._files().write(path, data)
+        files.write(path, data)
+        self._written(path)
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
+        files = self._files()
         self._take_room(len(data))
-        self._files().write(path, data)
+        disk = self.disk
+        if durable and disk.sync_error is not None:
+            raise disk.sync_error
+        before = disk.synced.get(path)
+        files.write(path, data)
         if durable:
-            self._note_synced(path)
+            disk.note_renamed(path, before)
+            disk.note_synced(path)
+        self._written(path)
+
+    def _written(self, path: str) -> None:
+        if self.disk.on_write is not None:
+            self.disk.on_write(path)
 
     def sync(self, path: str) -> None:
         self._files()
-        self._note_synced(path)
+        self._sync(path)
 
     def sync_directory(self, path: str) -> None:
         self._files()
+        if self.disk.sync_error is not None:
+            raise self.disk.sync_error
+        self.disk.note_directory_synced(path)
 
     def exists(self, path: str) -> bool:
         return self._files().exists(path)
@@ -108,7 +164,8 @@ class SimulatedStorage:
         return self._files().listdir(path)
 
     def list_directories(self, path: str) -> list[str]:
-        return self._files().list_directories(path)
+        # Sorted: a set keeps them, and two runs of one seed must see the same order.
+        return sorted(self._files().list_directories(path))
 
     def makedirs(self, path: str) -> None:
         self._files().makedirs(path)
@@ -121,12 +178,14 @@ class SimulatedStorage:
 
     def remove(self, path: str) -> None:
         self._files().remove(path)
-        self.disk.synced.pop(path, None)
+        before = self.disk.synced.get(path)
+        self.disk.forget(path)
+        if before is not None:
+            self.disk.note_renamed(path, before)
 
     def remove_tree(self, path: str) -> None:
         self._files().remove_tree(path)
-        for name in [name for name in self.disk.synced if name.startswith(path + "/")]:
-            del self.disk.synced[name]
+        self.disk.forget(path)
 
     def lock(self, path: str) -> Any:
         return self._files().lock(path)
@@ -143,8 +202,16 @@ class _SimulatedFile:
         self._path = path
 
     def append(self, data: Buffer) -> None:
-        self._storage._files()
-        self._storage._take_room(len(data))
+        storage = self._storage
+        storage._files()
+        storage._take_room(len(data))
+        disk = storage.disk
+        if disk.on_append is not None:
+            torn, disk.on_append = disk.on_append, None
+            self._file.append(bytes(data)[: disk.rng.randint(0, len(data))])
+            torn(self._path)
+            storage._files()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._file.append(data)
 
     def pread(self, size: int, position: int) -> bytes:
@@ -167,7 +234,7 @@ class _SimulatedFile:
         files = self._storage._files()._files
         if files.get(self._path) is not self._file._data:  # renamed since it was opened
             self._path = next((path for path, data in files.items() if data is self._file._data), self._path)
-        self._storage._note_synced(self._path)
+        self._storage._sync(self._path)
 
     def close(self) -> None:
         """Nothing to do."""

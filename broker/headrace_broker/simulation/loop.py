@@ -13,6 +13,7 @@ from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,8 +24,9 @@ T = TypeVar("T")
 
 _STEP_US = 2
 """What a callback takes: time passes even for a node that never waits."""
-_FILE_WORK_US = (50, 20_000)
+_FILE_WORK_US = (50, 5_000)
 """How long work in a thread takes: from a call that does nothing to an fsync on a busy disk."""
+_CALLBACKS_MAX = 5_000_000
 
 
 class Clock:
@@ -40,13 +42,14 @@ class Clock:
 class SimulatedNode:
     """One incarnation of a process; a restarted node is a new one with the old name."""
 
-    __slots__ = ("clock", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
+    __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 
     def __init__(self, name: str, clock: Clock | None = None) -> None:
         self.name = name
         self.clock = clock or Clock()
         self.is_dead = False
         self.is_paused = False
+        self.file_work_us = _FILE_WORK_US
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_crash: list[Callable[[], None]] = []
@@ -56,7 +59,7 @@ _current: ContextVar[SimulatedNode] = ContextVar("simulated node")
 
 
 class SpinError(Exception):
-    """A node did not stop to run callbacks although no time was to pass: a loop without a wait."""
+    """The world ran more callbacks than any sound one needs: somewhere is a loop without a wait."""
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -66,8 +69,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.rng = Random(seed)
         self.now_us = 0
         self.world = SimulatedNode("world")
+        self._running = self.world
         self.network: SimulatedNetwork | None = None
         self.failures: list[dict[str, Any]] = []
+        self.callbacks = 0
+        self.on_callback: Callable[[SimulatedNode], None] | None = None
+        """Called after each callback, with the node whose it was."""
         self._epoch_us = epoch_ms * 1000
         self._ready: list[SimulatedNode] = []
         self._timers: list[tuple[int, int, SimulatedNode, asyncio.Handle]] = []
@@ -83,9 +90,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         try:
             task = self.create_task(work)
             while not task.done():
+                if self.callbacks > _CALLBACKS_MAX:
+                    raise SpinError(f"{self.callbacks} callbacks within {self.now_us / 1e6:.1f} s")
                 if not self._step():
                     raise RuntimeError("the simulated world waits for something that will never happen")
-            return task.result()
+            result: T = task.result()
+            return result
         finally:
             _set_running_loop(None)
 
@@ -109,7 +119,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 ready.pop()
             if not handle.cancelled():
                 self.now_us += _STEP_US
+                self.callbacks += 1
+                self._running = node
                 handle._run()
+                if self.on_callback is not None:
+                    self.on_callback(node)
             return True
         if not timers:
             return False
@@ -167,20 +181,24 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         clock = self.node().clock
         return int(self._epoch_us + self.now_us * clock.rate + clock.wall_ahead_us) // 1000
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         context = context if context is not None else copy_context()
         handle = asyncio.Handle(callback, args, self, context)
         self._put(context.get(_current, self.world), handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         context = context if context is not None else copy_context()
         node = context.get(_current, self.world)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -212,7 +230,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(node.tasks.discard)
         return task
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
         """Do the work after a while, in one go: files are touched at a moment of their own."""
         future = self.create_future()
 
@@ -226,7 +246,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             else:
                 future.set_result(result)
 
-        self.after_us(self.rng.randint(*_FILE_WORK_US), self.node(), work)
+        node = self.node()
+        self.after_us(self.rng.randint(*node.file_work_us), node, work)
         return future
 
     # -- the network -------------------------------------------------------------------------------------------------
@@ -255,13 +276,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         for node in [self.world, *self._graveyard]:
             for task in node.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine: Any = task.get_coro()
+                if getcoroutinestate(coroutine) == CORO_CREATED:
+                    coroutine.close()  # never begun, which would be warned of
         self._graveyard.clear()
         self._timers.clear()
         self._ready.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised: no code of ours may."""
-        self.failures.append({**context, "node": self.node().name})
+        """A callback raised: no code of ours may, unless its process died in it."""
+        if not (self._running.is_dead or self._is_closed):
+            self.failures.append({**context, "node": self._running.name})
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)

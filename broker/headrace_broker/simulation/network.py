@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
+from zlib import crc32
 
 from headrace_broker.simulation.loop import SimulatedLoop, SimulatedNode
 
@@ -28,13 +29,29 @@ class SimulatedNetwork:
         self.latency_us = (50, 500)
         self.cut: set[tuple[str, str]] = set()
         self._listeners: dict[tuple[str, int], tuple[SimulatedNode, Callable[[], Any]]] = {}
-        self._connections: set[_End] = set()
+        self._connections: dict[_End, None] = {}
+        self.down: set[str] = set()
+        """Machines without power: whoever connects to them hears nothing."""
+        self.slow: dict[str, int] = {}
+        """Nodes with that many microseconds of latency more."""
+        self.pieces = 0
+        self.digest = 0
+        """A checksum over every piece that arrived, with its time: equal for equal histories."""
         self._next_port = 20_000
         loop.network = self
 
-    def delay_us(self) -> int:
+    def delay_us(self, *names: str) -> int:
         """One way between two nodes."""
-        return self.loop.rng.randint(*self.latency_us)
+        low, high = self.latency_us
+        delay = low + int(self.loop.rng.random() * (high - low))
+        if self.slow:
+            delay += sum(self.slow.get(name, 0) for name in names)
+        return delay
+
+    def note(self, end: _End, piece: bytes | None) -> None:
+        """A piece arrived."""
+        self.pieces += 1
+        self.digest = crc32(piece or b"", self.digest ^ (self.loop.now_us & 0xFFFFFFFF))
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self.cut
@@ -52,6 +69,23 @@ class SimulatedNetwork:
         self.cut.clear()
         for end in list(self._connections):
             end.pump()
+            if end.peer.is_gone:  # what told of its end was lost on the way
+                self._reset(end)
+
+    def break_connections(self, name: str, other: str) -> None:
+        """Every connection between two nodes is reset, with what is under way on it."""
+        for end in list(self._connections):
+            if end.node.name == name and end.peer.node.name == other:
+                end.break_off()
+
+    def booted(self, name: str) -> None:
+        """A machine is back: it knows nothing of the connections that it had, and says so."""
+        for end in list(self._connections):
+            if end.peer.is_gone and end.peer.node.name == name and not self.is_cut(name, end.node.name):
+                self._reset(end)
+
+    def _reset(self, end: _End) -> None:
+        self.loop.after_us(self.delay_us(), end.node, end._lost, ConnectionResetError("reset by peer"))
 
     # -- listening ---------------------------------------------------------------------------------------------------
 
@@ -78,12 +112,15 @@ class SimulatedNetwork:
                 await asyncio.sleep(_RETRY_US / 1e6)
                 continue
             if found is None or found[0].is_dead:
+                if name in self.down:
+                    await asyncio.sleep(_RETRY_US / 1e6)
+                    continue
                 raise ConnectionRefusedError(f"connect to {host}:{port} refused")
             break
         node, server_factory = found
         ours, theirs = _End(self, client, (client.name, 1)), _End(self, node, (host, port))
         ours.peer, theirs.peer = theirs, ours
-        self._connections |= {ours, theirs}
+        self._connections |= {ours: None, theirs: None}
         protocol = factory()
         ours.protocol = protocol
 
@@ -105,7 +142,7 @@ class SimulatedNetwork:
             end.die(silently=silently)
 
     def forget(self, end: _End) -> None:
-        self._connections.discard(end)
+        self._connections.pop(end, None)
 
 
 class _End(asyncio.Transport):
@@ -130,7 +167,7 @@ class _End(asyncio.Transport):
     # -- what protocols call -----------------------------------------------------------------------------------------
 
     def write(self, data: Any) -> None:
-        if self.is_gone or self._is_closing or not len(data):
+        if self.is_gone or self._is_closing or self.node.is_dead or not len(data):
             return
         self._outgoing.append(bytes(data))
         self._outgoing_bytes += len(data)
@@ -195,7 +232,9 @@ class _End(asyncio.Transport):
         while self._outgoing and not network.is_cut(self.node.name, self.peer.node.name):
             piece = self._outgoing.popleft()
             loop = network.loop
-            self._busy_until_us = max(self._busy_until_us + 1, loop.now_us + network.delay_us())
+            self._busy_until_us = max(
+                self._busy_until_us + 1, loop.now_us + network.delay_us(self.node.name, self.peer.node.name)
+            )
             loop.after_us(self._busy_until_us - loop.now_us, self.peer.node, self.peer.arrive, piece)
 
     def arrive(self, piece: bytes | None) -> None:
@@ -205,6 +244,7 @@ class _End(asyncio.Transport):
             sender.delivered(len(piece))
         if self.is_gone:
             return
+        self.network.note(self, piece)
         self._arrived.append(piece)
         self.pump_in()
 
@@ -254,10 +294,15 @@ class _End(asyncio.Transport):
         self.is_gone = True
         self.network.forget(self)
 
+    def break_off(self) -> None:
+        """The connection is reset at both ends."""
+        for end in (self, self.peer):
+            self.network._reset(end)
+
     def _reset_peer(self) -> None:
         network, peer = self.network, self.peer
         if not peer.is_gone and not network.is_cut(self.node.name, peer.node.name):
-            network.loop.after_us(network.delay_us(), peer.node, peer._lost, ConnectionResetError("reset by peer"))
+            network._reset(peer)
 
     def _lost(self, error: Exception | None) -> None:
         if self.is_gone:

@@ -1,0 +1,53 @@
+"""`python -m headrace_broker.simulation --seed N [--count M] [--verbose]`: runs seeds, and says how to repeat one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+
+def main() -> int:
+    """Run the seeds; 1 when one of them failed."""
+    parser = argparse.ArgumentParser(prog="python -m headrace_broker.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds, one after the other")
+    parser.add_argument("--faults", default="", help="only these kinds of fault, separated by commas")
+    parser.add_argument("--events", type=int, default=30, help="how much of what happened is told of a failure")
+    parser.add_argument("--verbose", action="store_true", help="print what happens and what the nodes log")
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is a part of the history
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "headrace_broker.simulation", *sys.argv[1:]])
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from headrace_broker.simulation.run import run_seed
+
+    failed = 0
+    faults = tuple(arguments.faults.split(",")) if arguments.faults else ()
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        began = time.perf_counter()
+        try:
+            summary = run_seed(seed, faults=faults, verbose=arguments.verbose)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the seed repeats it
+            failed += 1
+            notes = "".join(f"\n    {line}" for line in getattr(error, "__notes__", ())[-arguments.events :])
+            print(f"seed {seed}: {type(error).__name__}: {error}{notes}")
+            more = f" --faults {arguments.faults}" if faults else ""
+            print(f"  again: python -m headrace_broker.simulation --seed {seed}{more} --verbose", flush=True)
+            continue
+        took = time.perf_counter() - began
+        print(
+            f"seed {seed}: {summary.records} records, {summary.simulated_ms} ms, {summary.callbacks} callbacks, "
+            f"digest {summary.digest:x}, {took:.2f} s",
+            flush=True,
+        )
+    print(f"{arguments.count - failed} of {arguments.count} seeds passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""What must hold at every moment, looked at after each callback of a node.
+
+Of the quorum: one leader per epoch, no epoch and no high watermark that goes back, and what one node has committed is
+what every node commits.  Of each partition: one leader per epoch; within a process no high watermark that goes back and
+no log that is cut below it; below the high watermark all replicas have the same batches; and whoever becomes leader has
+everything that was ever committed.  Looking costs little: only what moved since the last look is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.raft.leader import Leader
+from headrace_broker.records.batch import iter_batches
+from headrace_broker.server.node import Node
+from headrace_broker.server.partitions import Partition
+from headrace_broker.simulation.loop import SimulatedNode
+from headrace_broker.simulation.world import Machine, Violation, World
+
+_READ_BYTES = 1 << 20
+
+Batch = tuple[int, int, int]
+"""(next offset, leader epoch, CRC)."""
+
+
+@dataclass(slots=True)
+class Committed:
+    """What was ever seen below a high watermark of one log: {base offset: batch}."""
+
+    batches: dict[int, Batch] = field(default_factory=dict)
+    end_offset: int = 0
+    leaders: dict[int, int] = field(default_factory=dict)
+
+    def led(self, epoch: int, leader: int, what: str) -> None:
+        """`leader` acts as the leader of `epoch`."""
+        known = self.leaders.setdefault(epoch, leader)
+        if known != leader:
+            raise Violation(f"{what}: nodes {known} and {leader} both lead epoch {epoch}")
+
+    def compare(self, log: PartitionLog, start: int, end: int, what: str) -> int:
+        """Look at the log's batches from `start` up to `end`, the high watermark; return where the last one ends."""
+        while start < end:
+            found = log.read(start, _READ_BYTES, upper_bound_offset=end)
+            data = b"".join(found.buffers)
+            before = start
+            for _, header in iter_batches(data):
+                if header.next_offset > end or header.next_offset <= start:
+                    break
+                self._compare(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc, what)
+                start = header.next_offset
+            if start == before:
+                break  # the high watermark lies within a batch, or compaction has taken the rest
+        self.end_offset = max(self.end_offset, start)
+        return start
+
+    def _compare(self, base: int, end: int, epoch: int, crc: int, what: str) -> None:
+        known = self.batches.get(base)
+        if known is None and base < self.end_offset:
+            raise Violation(f"{what}: a batch at {base} to {end - 1} of epoch {epoch}, where none was committed")
+        if known is None:
+            self.batches[base] = (end, epoch, crc)
+        elif known != (end, epoch, crc):
+            raise Violation(
+                f"{what}: at offset {base} it has the batch up to {end} of epoch {epoch}, "
+                f"committed was the one up to {known[0]} of epoch {known[1]}"
+            )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one process was last seen with, for one log."""
+
+    high_watermark: int = -1
+    checked_to: int = 0
+    led_epoch: int = -1
+
+
+class _Watched:
+    """One process of a node."""
+
+    def __init__(self, machine: Machine, node: Node) -> None:
+        self.machine = machine
+        self.node = node
+        self.raft_epoch = -1
+        self.raft_role: object = None
+        self.raft_high_watermark = -1
+        self.raft_checked_to = 0
+        self.partitions: dict[Partition, _Seen] = {}
+
+
+class Invariants:
+    """Looks at whatever node has just run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._quorum = Committed()
+        self._partitions: dict[tuple[bytes, int], Committed] = {}
+        self._watched: dict[SimulatedNode, _Watched] = {}
+        world.loop.on_callback = self._look
+        world.on_start.append(self._started)
+
+    def committed(self, topic_id: bytes, index: int) -> Committed:
+        """What is known of a partition."""
+        return self._partitions.setdefault((topic_id, index), Committed())
+
+    def _started(self, machine: Machine) -> None:
+        assert machine.process is not None
+        assert machine.node is not None
+        self._watched[machine.process] = _Watched(machine, machine.node)
+
+    def _look(self, process: SimulatedNode) -> None:
+        watched = self._watched.get(process)
+        if watched is None or process.is_dead:
+            return
+        quorum = getattr(watched.node, "quorum", None)
+        if quorum is None:
+            return
+        raft = quorum.raft
+        if raft.role is not watched.raft_role or raft.high_watermark != watched.raft_high_watermark:
+            self._look_at_quorum(watched)
+            self._world.note_image(watched.node.committed.image)
+        broker = watched.node.broker
+        if broker is not None:
+            seen = watched.partitions
+            for partition in broker.partitions:
+                known = seen.get(partition)
+                if (
+                    known is None
+                    or partition.log.high_watermark != known.high_watermark
+                    or partition.log.log_end_offset < known.high_watermark
+                    or (partition.leader_epoch != known.led_epoch and partition.leader == watched.machine.node_id)
+                ):
+                    self._look_at_partition(watched, partition)
+
+    def _look_at_quorum(self, watched: _Watched) -> None:
+        raft, name = watched.node.quorum.raft, watched.machine.name
+        what = f"quorum at {name}"
+        if raft.epoch < watched.raft_epoch:
+            raise Violation(f"{what}: epoch {watched.raft_epoch} went back to {raft.epoch}")
+        if isinstance(raft.role, Leader):
+            self._quorum.led(raft.epoch, watched.machine.node_id, "quorum")
+            is_newest = raft.epoch >= max(self._quorum.leaders)
+            if raft.role is not watched.raft_role and is_newest and raft.log.log_end_offset < self._quorum.end_offset:
+                raise Violation(
+                    f"{what}: leads epoch {raft.epoch} with {raft.log.log_end_offset} records, "
+                    f"{self._quorum.end_offset} are committed"
+                )
+        elif raft.leader_id >= 0:
+            self._quorum.led(raft.epoch, raft.leader_id, "quorum")
+        if raft.high_watermark < watched.raft_high_watermark:
+            raise Violation(f"{what}: high watermark {watched.raft_high_watermark} went back to {raft.high_watermark}")
+        log = watched.node.quorum.log.log
+        start = max(watched.raft_checked_to, log.log_start_offset)
+        watched.raft_checked_to = self._quorum.compare(log, start, raft.high_watermark, what)
+        watched.raft_role, watched.raft_epoch = raft.role, raft.epoch
+        watched.raft_high_watermark = raft.high_watermark
+
+    def _look_at_partition(self, watched: _Watched, partition: Partition) -> None:
+        log, node_id = partition.log, watched.machine.node_id
+        what = f"{partition.topic}-{partition.index} at {watched.machine.name}"
+        committed = self.committed(partition.topic_id, partition.index)
+        seen = watched.partitions.get(partition)
+        if seen is None:
+            seen = watched.partitions[partition] = _Seen()
+            if partition.topic == GROUP_METADATA_TOPIC:  # compacted: only what is new can be compared
+                seen.checked_to = log.high_watermark
+        high_watermark = log.high_watermark
+        if high_watermark < seen.high_watermark:
+            raise Violation(f"{what}: high watermark {seen.high_watermark} went back to {high_watermark}")
+        if log.log_end_offset < seen.high_watermark:
+            raise Violation(f"{what}: cut to {log.log_end_offset}, below its high watermark {seen.high_watermark}")
+        if log.offline_reason is not None:
+            return
+        if partition.leader == node_id and partition.leader_epoch != seen.led_epoch:
+            self._takes_over(watched, partition, seen, committed, what)
+        try:
+            start = max(seen.checked_to, log.log_start_offset)
+            seen.checked_to = committed.compare(log, start, high_watermark, what)
+        except ApiError as error:
+            raise Violation(f"{what}: cannot be read: {error.message}") from None
+        seen.high_watermark = high_watermark
+
+    def _takes_over(
+        self, watched: _Watched, partition: Partition, seen: _Seen, committed: Committed, what: str
+    ) -> None:
+        committed.led(partition.leader_epoch, watched.machine.node_id, f"{partition.topic}-{partition.index}")
+        seen.led_epoch = partition.leader_epoch
+        log = partition.log
+        topic = self._world.image.topics.get(partition.topic)
+        if topic is None or topic.partitions[partition.index].leader_epoch > partition.leader_epoch:
+            return  # it hears of its office when that is over already
+        if log.log_end_offset < committed.end_offset:
+            raise Violation(
+                f"{what}: leads epoch {partition.leader_epoch} with a log up to {log.log_end_offset}, "
+                f"but everything before {committed.end_offset} is committed"
+            )
+        if partition.topic != GROUP_METADATA_TOPIC:
+            start = max(seen.checked_to, log.log_start_offset)
+            seen.checked_to = committed.compare(log, start, committed.end_offset, what)
