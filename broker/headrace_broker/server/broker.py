@@ -21,6 +21,7 @@ from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_M
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
+from headrace_broker.server.fetch_session_table import FetchSessionTable
 from headrace_broker.server.lifecycle import BrokerLifecycle
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
@@ -58,6 +59,7 @@ class Broker:
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             open_segments_max=open_segments_max,
         )
+        self.fetch_sessions = FetchSessionTable(config.fetch_session_slots, surroundings.rng, self.waiting)
         self.replication = Replication(self)
         self.partitions = PartitionTable(config.node_id, self._open_log, self._partition_changed)
         self.lifecycle: BrokerLifecycle
@@ -94,6 +96,8 @@ class Broker:
         log.high_watermark = info.last_offset + 1
         if self.waiting.waiting_for(partition):
             self.waiting.advanced(partition, log.high_watermark, len(records))
+        if partition.sessions:
+            self.fetch_sessions.appended(partition, len(records), is_committed=True)
         return info
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
@@ -101,6 +105,8 @@ class Broker:
         high_watermark = partition.log.high_watermark
         if self.waiting.waiting_for(partition):
             self.waiting.advanced(partition, high_watermark, size_bytes)
+        if partition.sessions:
+            self.fetch_sessions.committed(partition, size_bytes)
         if partition.topic == GROUP_METADATA_TOPIC:
             self.groups.advance(partition.index, high_watermark)
 
@@ -228,6 +234,7 @@ class Broker:
         for partition in self.partitions.forget(topic):
             self.replication.forget(partition)
             self.waiting.disturbed(partition)
+            self.fetch_sessions.disturbed(partition)
             try:
                 self.logs.delete(topic.name, partition.index, self.now_ms())
             except ApiError as error:  # the next start finds it and sets it aside

@@ -59,6 +59,7 @@ class BrokerConfig:
     num_partitions: int = _key("num.partitions", 1, minimum=1)
     default_replication_factor: int = _key("default.replication.factor", 1, minimum=1, maximum=32767)
     queued_max_request_bytes: int = _key("queued.max.request.bytes", -1, minimum=-1, maximum=2**63 - 1)
+    fetch_session_slots: int = _key("max.incremental.fetch.session.cache.slots", 1000, minimum=0)
     fetch_max_bytes: int = _key("fetch.max.bytes", 57_671_680, minimum=1024)
     max_request_partition_size_limit: int = _key("max.request.partition.size.limit", 2000, minimum=1)
     offsets_topic_num_partitions: int = _key("offsets.topic.num.partitions", 50, minimum=1)

@@ -16,6 +16,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace_broker.log.log import PartitionLog
+    from headrace_broker.replication.fetch_sessions import FetchSession
     from headrace_broker.replication.leader import LeaderReplicas
 
 NO_EPOCH = -1
@@ -26,7 +27,18 @@ _NAMED_MORE = 1000
 class Partition:
     """One partition on this broker."""
 
-    __slots__ = ("end", "index", "leader", "leader_epoch", "log", "replicas", "topic", "topic_id", "uncommitted")
+    __slots__ = (
+        "end",
+        "index",
+        "leader",
+        "leader_epoch",
+        "log",
+        "replicas",
+        "sessions",
+        "topic",
+        "topic_id",
+        "uncommitted",
+    )
 
     def __init__(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
         self.topic = topic.name
@@ -41,6 +53,7 @@ class Partition:
             topic.topic_id,
             index,
         )  # what followers wait for; consumers wait for the partition
+        self.sessions: list[FetchSession] = []  # that want this partition, and hear of its news
         self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of what is appended, not committed
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:

@@ -15,9 +15,9 @@ from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import (
+    FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     PartitionData,
     ReplicaState,
 )
@@ -28,6 +28,7 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from headrace_broker.replication import follower
+from headrace_broker.replication.fetch_sessions import SessionState
 from headrace_broker.server.partitions import Partition
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 _FETCH_VERSION_MAX = 17
 _PAUSE_MIN_MS = 20
 _LONG_POLL_S = 0.01
+_SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 _EARLIEST = -2
 _LATEST = -1
 
@@ -51,7 +53,12 @@ class ReplicaFetcher:
         self._config = broker.config
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[Partition, int] = {}  # with the leader epoch that is fetched in
-        self._paused: dict[Partition, tuple[float, int]] = {}  # until when, and how long the pause was
+        self._resting: dict[Partition, float] = {}  # until when
+        self._pauses_ms: dict[Partition, int] = {}  # how long each last had to rest
+        self._session = SessionState()
+        self._asked: dict[Partition, tuple[int, int]] = {}  # the epoch and the offset of the last request
+        self._unsaid: dict[Partition, None] = {}  # what the leader has to be told of
+        self._gone: dict[Partition, None] = {}  # what it need not tell of any more
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
         self._asked_at: float | None = None
@@ -61,7 +68,9 @@ class ReplicaFetcher:
     def add(self, partition: Partition, leader_epoch: int) -> None:
         """Fetch this partition from now on, in that epoch."""
         self._partitions[partition] = leader_epoch
-        self._paused.pop(partition, None)
+        self._resting.pop(partition, None)
+        self._gone.pop(partition, None)
+        self._unsaid[partition] = None
         self._changed.set()
         if self._task is None:
             self._task = self._loop.create_task(self._run())
@@ -71,7 +80,10 @@ class ReplicaFetcher:
     def remove(self, partition: Partition) -> None:
         """Fetch it no more; an answer that is under way is thrown away."""
         self._partitions.pop(partition, None)
-        self._paused.pop(partition, None)
+        self._resting.pop(partition, None)
+        self._pauses_ms.pop(partition, None)
+        self._unsaid.pop(partition, None)
+        self._gone[partition] = None
 
     def close(self) -> None:
         """Stop."""
@@ -83,38 +95,43 @@ class ReplicaFetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Without the session that the leader had: the next request says everything."""
+        self._session.reset()
+        self._gone.clear()
+        self._unsaid = dict.fromkeys(self._partitions)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            ready = self._ready()
-            if not ready:
+            self._resume()
+            if len(self._resting) == len(self._partitions):
                 await self._wait(self._until_ready_s())
                 continue
             try:
                 connection = await self._connect()
-                response = await self._fetch(connection, ready)
+                response = await self._fetch(connection)
             except (ClientError, ConnectionError) as error:
                 self._failed(error)
                 await self._wait(self._pause_ms(self._failures) / 1000)
                 continue
             self._failures = 0
-            await self._take(connection, ready, response)
+            await self._take(connection, response)
 
-    def _ready(self) -> dict[Partition, tuple[int, int]]:
-        """{partition: (epoch, offset asked for)} of those that may be asked for now."""
+    def _resume(self) -> None:
+        """Ask again for what was paused long enough."""
         now = self._loop.time()
-        return {
-            partition: (epoch, partition.log.log_end_offset)
-            for partition, epoch in self._partitions.items()
-            if (paused := self._paused.get(partition)) is None or paused[0] <= now
-        }
+        for partition in [partition for partition, until in self._resting.items() if until <= now]:
+            del self._resting[partition]
+            self._gone.pop(partition, None)
+            self._unsaid[partition] = None
 
     def _until_ready_s(self) -> float | None:
-        waiting = [self._paused[partition][0] for partition in self._partitions if partition in self._paused]
-        return max(0.001, min(waiting) - self._loop.time()) if waiting else None
+        return max(0.001, min(self._resting.values()) - self._loop.time()) if self._resting else None
 
     async def _wait(self, seconds: float | None) -> None:
         try:
@@ -148,19 +165,17 @@ class ReplicaFetcher:
         )
         return self._connection
 
-    async def _fetch(self, connection: Connection, ready: dict[Partition, tuple[int, int]]) -> FetchResponse:
-        topics: dict[bytes, FetchTopic] = {}
-        for partition, (epoch, _) in ready.items():
-            topic = topics.setdefault(partition.topic_id, FetchTopic(topic_id=partition.topic_id, partitions=[]))
-            topic.partitions.append(
-                follower.next_fetch(partition.index, partition.log, epoch, self._config.replica_fetch_max_bytes)
-            )
+    async def _fetch(self, connection: Connection) -> FetchResponse:
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self._broker.node_id, replica_epoch=self._broker.lifecycle.epoch),
             max_wait_ms=self._config.replica_fetch_wait_max_ms,
             min_bytes=self._config.replica_fetch_min_bytes,
             max_bytes=self._config.replica_fetch_response_max_bytes,
-            topics=list(topics.values()),
+        )
+        unsaid, self._unsaid = self._unsaid, {}
+        gone, self._gone = self._gone, {}
+        self._session.fill(
+            request, ((partition, partition.topic_id, self._wanted(partition)) for partition in unsaid), gone
         )
         self._asked_at = self._loop.time()
         try:
@@ -169,29 +184,41 @@ class ReplicaFetcher:
         finally:
             self._asked_at = None
 
+    def _wanted(self, partition: Partition) -> FetchPartition:
+        wanted = follower.next_fetch(
+            partition.index, partition.log, self._partitions[partition], self._config.replica_fetch_max_bytes
+        )
+        self._asked[partition] = (self._partitions[partition], wanted.fetch_offset)
+        return wanted
+
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    async def _take(
-        self, connection: Connection, asked: dict[Partition, tuple[int, int]], response: FetchResponse
-    ) -> None:
+    async def _take(self, connection: Connection, response: FetchResponse) -> None:
         if response.error_code != ErrorCode.NONE:
-            for partition in asked:
-                self._pause(partition)
+            self._begin_anew()
+            if response.error_code not in _SESSION_ERRORS:
+                await self._wait(self._pause_ms(1) / 1000)
             return
-        answers = {
-            (topic.topic_id, answer.partition_index): answer
-            for topic in response.responses
-            for answer in topic.partitions
-        }
-        for partition, (epoch, offset) in asked.items():
-            answer = answers.get((partition.topic_id, partition.index))
-            if answer is None or self._partitions.get(partition) != epoch:
-                continue
-            try:
-                await self._act(connection, partition, epoch, offset, answer)
-            except ApiError as error:
-                logger.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error.message)
-                self._pause(partition)
+        self._session.answered(response.session_id)
+        if self._session.is_full:  # the leader has no room for a session
+            self._begin_anew()
+        for topic in response.responses:
+            held = self._broker.partitions.by_id.get(topic.topic_id, {})
+            for answer in topic.partitions:
+                partition = held.get(answer.partition_index)
+                if partition is not None:
+                    await self._take_answer(connection, partition, answer)
+
+    async def _take_answer(self, connection: Connection, partition: Partition, answer: PartitionData) -> None:
+        epoch, offset = self._asked.get(partition, (-1, -1))
+        if self._partitions.get(partition) != epoch:
+            return  # asked for in an epoch that is over, or not followed any more
+        self._unsaid[partition] = None
+        try:
+            await self._act(connection, partition, epoch, offset, answer)
+        except ApiError as error:
+            logger.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error.message)
+            self._pause(partition)
 
     async def _act(
         self, connection: Connection, partition: Partition, epoch: int, offset: int, answer: PartitionData
@@ -199,7 +226,7 @@ class ReplicaFetcher:
         verdict = follower.judge(partition.log, offset, answer)
         if isinstance(verdict, follower.Append):
             self._append(partition, epoch, answer, verdict)
-            self._paused.pop(partition, None)
+            self._pauses_ms.pop(partition, None)
         elif isinstance(verdict, follower.Truncate):
             logger.info("%s-%d is cut to offset %d", partition.topic, partition.index, verdict.offset)
             partition.log.truncate_to(verdict.offset, self._broker.now_ms())
@@ -223,9 +250,11 @@ class ReplicaFetcher:
             log.advance_log_start(min(verdict.log_start_offset, log.log_end_offset))
 
     def _pause(self, partition: Partition) -> None:
-        _, last_ms = self._paused.get(partition, (0.0, _PAUSE_MIN_MS // 2))
-        pause_ms = min(last_ms * 2, max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
-        self._paused[partition] = (self._loop.time() + pause_ms / 1000, pause_ms)
+        pause_ms = self._pauses_ms.get(partition, _PAUSE_MIN_MS // 2) * 2
+        pause_ms = self._pauses_ms[partition] = min(pause_ms, max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
+        self._resting[partition] = self._loop.time() + pause_ms / 1000
+        self._unsaid.pop(partition, None)
+        self._gone[partition] = None
 
     async def _find_start(self, connection: Connection, partition: Partition, epoch: int) -> None:
         """Our log ends where the leader has nothing: begin where it has something."""

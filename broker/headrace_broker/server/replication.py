@@ -67,6 +67,7 @@ class Replication:
             self._proposals.pop(partition, None)
             self._broker.waiting.disturbed(partition)
             self._broker.waiting.disturbed(partition.end)
+            self._broker.fetch_sessions.disturbed(partition)
         if image.leader < 0:
             self._stop_fetching(partition)
         elif is_new_epoch or self._following.get(partition) != image.leader:
@@ -93,6 +94,7 @@ class Replication:
             partition.replicas = None
         if is_new_epoch:
             self._broker.waiting.disturbed(partition.end)
+            self._broker.fetch_sessions.disturbed(partition)
         self._advance(partition)
 
     def _fetcher(self, leader_id: int) -> ReplicaFetcher:
@@ -130,6 +132,8 @@ class Replication:
         partition.uncommitted.append((log.log_end_offset, size_bytes))
         if self._broker.waiting.waiting_for(partition.end):
             self._broker.waiting.advanced(partition.end, log.log_end_offset, size_bytes)
+        if partition.sessions:
+            self._broker.fetch_sessions.appended(partition, size_bytes, is_committed=False)
         assert partition.replicas is not None
         if len(partition.replicas.maximal_isr) == 1:  # nobody else is waited for, unless it keeps up
             self._advance(partition)

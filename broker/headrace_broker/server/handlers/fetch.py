@@ -3,9 +3,9 @@
 A response holds whole batches as they lie in the file: the batch that contains the asked offset comes first and whole,
 even when that is more than max_bytes.  Records are never looked into.
 
-Version notes: 4-17; 7+ sessions (KIP-227), which this broker refuses politely by answering session id 0, so that
-every request is a full one; 12+ divergence by last fetched epoch; 13+ topics by id; 15+ replica state in a tagged
-field; 16+ tells where the leader is (KIP-951).
+Version notes: 4-17; 7+ sessions (KIP-227), which this broker has from 13 on and refuses politely before, by answering
+session id 0, so that every request is a full one; 12+ divergence by last fetched epoch; 13+ topics by id; 15+ replica
+state in a tagged field; 16+ tells where the leader is (KIP-951).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from headrace_broker.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace_broker.protocol.notation import Buffer
+from headrace_broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
 from headrace_broker.server.connection import Connection, Slot
 from headrace_broker.server.fetch_codec import read_fetch_request
 from headrace_broker.server.partitions import Partition
@@ -47,6 +48,7 @@ _FIRST_VERSION_WITH_STATE = 15
 _FIRST_VERSION_WITH_LEADER_HINTS = 16
 _READ_COMMITTED = 1
 _LARGE_FRAME_BYTES = 32 * 1024
+_PARKED_SESSION_BYTES = 256
 _LARGE_WAIT_MS_MAX = 5000
 _PARTITIONS_PER_STEP = 500
 
@@ -73,10 +75,15 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         broker.router.start(connection, API_KEY.name, work)
         return
     request = read_fetch_request(frame, version)
-    if request.session_id != 0 and request.session_epoch > 0:
-        refused = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        connection.reply(encode_response(correlation_id, refused, version))
-        return
+    if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
+        try:
+            session = _session_of(broker, request, version)
+        except ApiError as error:
+            connection.reply(encode_response(correlation_id, FetchResponse(error_code=error.code), version))
+            return
+        if session is not None:
+            _answer_session(broker, connection, session, request, version, correlation_id)
+            return
     reading = _read(broker, request, version)
     is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
     if is_enough or request.max_wait_ms <= 0 or not reading.keys:
@@ -92,6 +99,66 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         complete, reading.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
     )
     connection.parked.add(operation)
+
+
+def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSession | None:
+    """The session that the request opens or goes on with; None when it gets none and is answered in full."""
+    if version < _FIRST_VERSION_WITH_IDS:
+        if request.session_epoch > INITIAL_EPOCH:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return None
+    session = broker.fetch_sessions.find(request, _replica_of(request, version))
+    if session is not None:
+        broker.fetch_sessions.take(session, request, broker.partitions)
+    return session
+
+
+def _answer_session(
+    broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
+) -> None:
+    """Answer what is new in a session, or wait until something is."""
+    reading = _read_news(broker, session, request, version)
+    is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
+    if is_enough or request.max_wait_ms <= 0 or not session.wanted:
+        connection.reply(_encode(broker, connection, reading, version, correlation, session.session_id))
+        return
+    slot = connection.park(_PARKED_SESSION_BYTES)
+
+    def complete() -> None:
+        connection.parked.discard(operation)
+        reading = _read_news(broker, session, request, version)
+        slot.fill(_encode(broker, connection, reading, version, correlation, session.session_id))
+
+    operation = broker.waiting.park(
+        complete, [session], request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
+    )
+    connection.parked.add(operation)
+
+
+def _read_news(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> _Reading:
+    """Read the partitions of a session that have news; the first answer of a session tells of all."""
+    reading = _Reading()
+    is_full = request.session_epoch == INITIAL_EPOCH
+    left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
+    topics: dict[bytes, FetchableTopicResponse] = {}
+    for key in list(session.news):
+        wanted = session.wanted[key].partition
+        broker.fetch_sessions.attach(session, key, broker.partitions)
+        topic = FetchTopic(topic_id=key[0])
+        answer, size_bytes = _read_partition(broker, request, topic, wanted, left, reading, version)
+        left -= size_bytes
+        is_exhausted = answer.error_code == ErrorCode.NONE and not size_bytes
+        session.looked_at(key, is_exhausted=is_exhausted)
+        if session.is_news(key, answer) or is_full:
+            of_topic = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0], partitions=[]))
+            of_topic.partitions.append(answer)
+    reading.responses = list(topics.values())
+    return reading
+
+
+def _replica_of(request: FetchRequest, version: int) -> int:
+    """The follower that asks, -1 for a consumer."""
+    return request.replica_state.replica_id if version >= _FIRST_VERSION_WITH_STATE else request.replica_id
 
 
 async def _answer_large(
@@ -170,7 +237,7 @@ def _read_partition(
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         log = partition.log
-        replica = request.replica_state.replica_id if version >= _FIRST_VERSION_WITH_STATE else request.replica_id
+        replica = _replica_of(request, version)
         diverging = _diverging(partition, wanted)
         upper_bound_offset = log.high_watermark
         if replica >= 0:
@@ -250,9 +317,14 @@ def _failed(wanted: FetchPartition, partition: Partition | None, error: ApiError
 
 
 def _encode(
-    broker: Broker, connection: Connection, reading: _Reading, version: int, correlation_id: int
+    broker: Broker,
+    connection: Connection,
+    reading: _Reading,
+    version: int,
+    correlation_id: int,
+    session_id: int = NO_SESSION,
 ) -> list[Buffer]:
-    response = FetchResponse(responses=reading.responses)
+    response = FetchResponse(session_id=session_id, responses=reading.responses)
     if reading.must_answer and version >= _FIRST_VERSION_WITH_LEADER_HINTS:
         leaders = {answer.current_leader.leader_id for topic in reading.responses for answer in topic.partitions} - {-1}
         for leader in leaders:

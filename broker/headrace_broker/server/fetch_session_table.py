@@ -1,0 +1,80 @@
+"""The broker's fetch sessions, joined with the partitions that make news for them and the requests that wait for it."""
+
+from __future__ import annotations
+
+from random import Random
+
+from headrace_broker.protocol.messages.fetch import FetchRequest
+from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessions, Key
+from headrace_broker.server.partitions import Partition, PartitionTable
+from headrace_broker.server.waiting import Waiting
+
+
+class FetchSessionTable:
+    """Owned by the event loop; each partition knows the sessions that want it."""
+
+    def __init__(self, slots: int, rng: Random, waiting: Waiting) -> None:
+        self._waiting = waiting
+        self._sessions = FetchSessions(slots, rng, self._closed)
+        self._partitions: dict[FetchSession, dict[Key, Partition]] = {}
+
+    def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
+        """The session of a request, None when it is to be answered in full.  Raises ApiError."""
+        return self._sessions.find(request, replica_id, self._waiting.now_ms())
+
+    def take(self, session: FetchSession, request: FetchRequest, table: PartitionTable) -> None:
+        """Take up what the request wants and wants no more."""
+        added, gone = session.take(request)
+        held = self._partitions.setdefault(session, {})
+        for key in gone:
+            self._detach(session, held.pop(key, None))
+        for key in added:
+            self.attach(session, key, table)
+
+    def attach(self, session: FetchSession, key: Key, table: PartitionTable) -> Partition | None:
+        """Have a wanted partition tell the session its news, if it is here."""
+        partition = table.by_id.get(key[0], {}).get(key[1])
+        held = self._partitions.setdefault(session, {})
+        if partition is not None and held.get(key) is not partition:
+            self._detach(session, held.get(key))
+            held[key] = partition
+            partition.sessions.append(session)
+        return partition
+
+    def _detach(self, session: FetchSession, partition: Partition | None) -> None:
+        if partition is not None and session in partition.sessions:
+            partition.sessions.remove(session)
+
+    def _closed(self, session: FetchSession) -> None:
+        for partition in self._partitions.pop(session, {}).values():
+            self._detach(session, partition)
+
+    # -- news --------------------------------------------------------------------------------------------------------
+
+    def appended(self, partition: Partition, size_bytes: int, *, is_committed: bool) -> None:
+        """Records were appended: news for replicas, and for everybody once they are committed."""
+        key = (partition.topic_id, partition.index)
+        for session in partition.sessions:
+            if is_committed or session.replica_id >= 0:
+                self._tell(session, key, size_bytes)
+
+    def committed(self, partition: Partition, size_bytes: int) -> None:
+        """The high watermark moved: records for consumers; replicas learn it with what they ask next."""
+        key = (partition.topic_id, partition.index)
+        for session in partition.sessions:
+            if session.replica_id >= 0:
+                session.mark(key)
+            else:
+                self._tell(session, key, size_bytes)
+
+    def _tell(self, session: FetchSession, key: Key, size_bytes: int) -> None:
+        session.mark(key)
+        if self._waiting.waiting_for(session):
+            self._waiting.advanced(session, 0, size_bytes)
+
+    def disturbed(self, partition: Partition) -> None:
+        """The partition changed its leader or went: who wants it is answered."""
+        key = (partition.topic_id, partition.index)
+        for session in partition.sessions:
+            session.mark(key)
+            self._waiting.disturbed(session)
