@@ -115,6 +115,8 @@ class Raft:
         partition = None if response is None else messages.only_partition(messages.topics_of(response))
         if partition is not None:
             leader_id, epoch = messages.leader_of(partition)
+            if getattr(partition, "vote_granted", False):
+                leader_id = NO_ONE  # who would vote for another has given up the leader that it names
             self.follow_epoch(epoch, leader_id, now_ms)
         self.role.on_response(node_id, request, partition, now_ms)
         return self._take()
