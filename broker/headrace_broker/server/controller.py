@@ -27,6 +27,7 @@ from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRe
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord
 from headrace_broker.server.metadata_image import CommittedImage
+from headrace_broker.server.probing import refuses_connections
 from headrace_broker.server.quorum import Quorum
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,6 @@ logger = logging.getLogger(__name__)
 Response = TypeVar("Response")
 Decision = Callable[[MetadataImage], Outcome[Response]]
 
-_PROBES = 2
-_PROBE_PAUSE_S = 0.02
-_PROBE_TIMEOUT_S = 1.0
 _REBALANCE_RECORDS_MAX = 1000
 
 
@@ -51,14 +49,12 @@ class ControllerService:
         cluster_id: str,
         rules: TopicRules,
         session_timeout_ms: int,
-        connects: Callable[[Endpoint], Awaitable[bool]] | None = None,
     ) -> None:
         self._quorum = quorum
         self._committed = committed
         self._cluster_id = cluster_id
         self._rules = rules
         self._session_timeout_ms = session_timeout_ms
-        self._connects = connects or connects_to
         self._loop = asyncio.get_running_loop()
         self._controller: Controller | None = None
         self._liveness = BrokerLiveness(session_timeout_ms)
@@ -150,11 +146,8 @@ class ControllerService:
 
     async def _probe(self, broker_id: int, epoch: int, endpoint: Endpoint) -> None:
         """A false alarm does no harm: a broker that is alive answers, and one fenced by mistake heartbeats on."""
-        for attempt in range(_PROBES):
-            if await self._connects(endpoint):
-                return
-            if attempt + 1 < _PROBES:
-                await asyncio.sleep(_PROBE_PAUSE_S)
+        if not await refuses_connections(endpoint.host, endpoint.port):
+            return
         logger.warning("broker %d refuses connections at %s:%d: fencing it", broker_id, endpoint.host, endpoint.port)
         self._liveness.dead(broker_id)
         await self._fence(broker_id, epoch)
@@ -233,17 +226,3 @@ class ControllerService:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
-
-
-async def connects_to(endpoint: Endpoint) -> bool:
-    """False when the endpoint refuses a connection; silence proves nothing and counts as True."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
-    except ConnectionRefusedError:
-        return False
-    except (OSError, TimeoutError):
-        return True
-    transport.close()
-    return True

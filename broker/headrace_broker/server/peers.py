@@ -14,8 +14,12 @@ from typing import Any
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.server.probing import was_refused
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 10
+_PAUSE_S = 0.02
 
 OnAnswer = Callable[[Response | None], None]
 
@@ -72,29 +76,43 @@ class Peers:
         return task
 
     async def _open(self, node_id: int) -> Connection | None:
-        host, port = self._addresses[node_id]
         try:
-            connection = await Connection.open(
-                host,
-                port,
-                node_id=node_id,
-                client_id="headrace-quorum",
-                request_timeout_ms=self._request_timeout_ms,
-                setup_timeout_ms=self._setup_timeout_ms,
-                on_closed=lambda: self._lost(node_id),
-            )
-        except ClientError as error:
-            if isinstance(error.__cause__, ConnectionRefusedError) and not self._closed:
-                self.refusing.add(node_id)
-                self._on_refused(node_id)
-            else:
-                self.refusing.discard(node_id)
+            for _ in range(_TRIES):
+                try:
+                    connection = await self._connection_to(node_id)
+                except ClientError as error:
+                    if self._note_failure(node_id, error):
+                        return None
+                    await asyncio.sleep(_PAUSE_S)
+                else:
+                    self._connections[node_id] = connection
+                    self.refusing.discard(node_id)
+                    return connection
             return None
         finally:
             self._connecting.pop(node_id, None)
-        self._connections[node_id] = connection
+
+    async def _connection_to(self, node_id: int) -> Connection:
+        host, port = self._addresses[node_id]
+        return await Connection.open(
+            host,
+            port,
+            node_id=node_id,
+            client_id="headrace-quorum",
+            request_timeout_ms=self._request_timeout_ms,
+            setup_timeout_ms=self._setup_timeout_ms,
+            on_closed=lambda: self._lost(node_id),
+        )
+
+    def _note_failure(self, node_id: int, error: ClientError) -> bool:
+        """False when the connection was made and cut off at once: the process may be about to go."""
+        if was_refused(error.__cause__):
+            self.refusing.add(node_id)
+            if not self._closed:
+                self._on_refused(node_id)
+            return True
         self.refusing.discard(node_id)
-        return connection
+        return not (error.__cause__ is None or isinstance(error.__cause__, ConnectionError))
 
     def _lost(self, node_id: int) -> None:
         self._connections.pop(node_id, None)
