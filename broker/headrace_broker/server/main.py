@@ -5,7 +5,8 @@
     --cluster-id ID       the cluster an empty data directory is formatted for (default: a fresh id)
     --watch-fd N          end cleanly when this inherited descriptor reaches its end: give the child the read end of a
                           pipe, keep the write end open, and the broker goes however its parent dies
-    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); ends at once if PID is gone
+    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); ends at once if PID is gone. With
+                          --watch-fd, SIGCONT: that wakes a stopped broker, which then sees the descriptor's end
     --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
 
 An empty data directory is formatted on the way.  When the broker serves it prints one line on standard output,
@@ -115,7 +116,7 @@ def run(
         if cluster_id is not None:
             _check_cluster_id(cluster_id)
         if parent_pid is not None:
-            _die_with_parent(parent_pid)
+            _die_with_parent(parent_pid, signal.SIGTERM if watch_fd is None else signal.SIGCONT)
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))
@@ -201,11 +202,11 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, watch_fd: int, stop: asyncio.E
     loop.add_reader(watch_fd, readable)
 
 
-def _die_with_parent(parent_pid: int) -> None:
+def _die_with_parent(parent_pid: int, number: int) -> None:
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent_pid:
         raise StartError(f"parent process {parent_pid} is gone")
 

@@ -32,8 +32,7 @@ class NodeProcess:
     """`start`, `stop`, and what happens in between; lives on the supervisor's event loop.
 
     The broker watches a pipe whose other end is held here: however the supervisor ends, the node stops.  It is in a
-    process group of its own, so that Ctrl-C reaches the supervisor alone (and the kernel wakes a node that was stopped
-    by SIGSTOP when the supervisor goes).
+    process group of its own, so that Ctrl-C reaches the supervisor alone.
     """
 
     def __init__(self, layout: Layout, node_id: int, on_change: Callable[[NodeProcess], None]) -> None:
@@ -70,7 +69,7 @@ class NodeProcess:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "headrace_broker.server", str(self._layout.node_file(self.node_id))),
                     *("--cluster-id", self._layout.cluster_id),
-                    *("--watch-fd", str(watch), "--ready-fd", str(theirs)),
+                    *("--watch-fd", str(watch), "--parent-pid", str(os.getpid()), "--ready-fd", str(theirs)),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.cli.cluster.control import ControlServer
@@ -18,6 +18,7 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
     try:
         values = _values(overrides)
         layout = _take(control, directory, nodes, base_port)
+        _check(layout, values)
         write_layout(layout, values)
         asyncio.run(_run(layout, control))
     except ClusterError as error:
@@ -49,6 +50,20 @@ def _values(overrides: Sequence[str]) -> dict[str, str]:
             raise ClusterError(f"--property {override}: expected KEY=VALUE")
         values[key.strip()] = value.strip()
     return values
+
+
+def _check(layout: Layout, values: Mapping[str, str]) -> None:
+    """Find faults in the overrides before they stand in the nodes' files.  Raises ClusterError."""
+    if not values:
+        return
+    from headrace_broker.server.config import BrokerConfig, ConfigError
+
+    try:
+        config = BrokerConfig.from_properties({**layout.node_properties(1), **values})
+    except ConfigError as error:
+        raise ClusterError(f"--property: {'; '.join(error.errors)}") from None
+    for warning in config.warnings:
+        print(f"headrace cluster: --property: {warning}", file=sys.stderr)
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,197 @@
+"""A real local cluster, `headrace cluster start` and its node processes, for tests that kill them.
+
+with running_cluster(tmp_path) as cluster:
+    cluster.kill(2); cluster.start_node(2)        # a crash, and the restart
+    cluster.stop_node(3)                          # a controlled shutdown
+    cluster.pause(1); cluster.resume(1)           # SIGSTOP, SIGCONT
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_START_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 60
+_NODE_LINE = re.compile(r"^node (\d+) (\S+) pid (\d+)$", re.MULTILINE)
+_ACTIVE = re.compile(r"^\[(.{23})\] INFO controller \d+ is active in epoch (\d+)", re.MULTILINE)
+
+
+class ClusterProcess:
+    """The supervisor's process and the nodes that it started."""
+
+    def __init__(self, directory: Path, nodes: int = 3, properties: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.nodes = nodes
+        self.base_port = free_base_port(nodes)
+        self.properties = properties or {}
+        self._output = directory.with_name(directory.name + ".out")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -- the supervisor ----------------------------------------------------------------------------------------------
+
+    def start(self, *arguments: str) -> None:
+        """Start the supervisor and wait until every node serves."""
+        seen = len(self.output)
+        self.launch(*arguments)
+        self.await_output(lambda text: len(_NODE_LINE.findall(text[seen:])) >= self.nodes)
+
+    def launch(self, *arguments: str) -> None:
+        """Start the supervisor, without waiting for anything."""
+        command = [sys.executable, "-m", "headrace.cli.main", "cluster", "start", "--dir", str(self.directory)]
+        command += ["--nodes", str(self.nodes), "--base-port", str(self.base_port), *arguments]
+        command += [word for key, value in self.properties.items() for word in ("--property", f"{key}={value}")]
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    @property
+    def output(self) -> str:
+        """Everything that the supervisor has printed."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    def await_output(self, holds: Callable[[str], bool], timeout_s: float = _START_TIMEOUT_S) -> str:
+        """Wait until the supervisor's output is as wanted; returns it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            text = self.output
+            if holds(text):
+                return text
+            assert self._process is not None
+            if self._process.poll() is not None and not holds(self.output):
+                break
+            time.sleep(0.005)
+        raise AssertionError(f"the cluster did not get there:\n{self.output}{self.logs()}")
+
+    def ask(self, command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """`headrace cluster COMMAND` from another shell."""
+        words = [sys.executable, "-m", "headrace.cli.main", "cluster", command, *map(str, arguments)]
+        return subprocess.run(
+            [*words, "--dir", str(self.directory)], capture_output=True, text=True, timeout=_STOP_TIMEOUT_S
+        )
+
+    def signal(self, number: int) -> None:
+        """Send the supervisor a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """The supervisor's exit status."""
+        assert self._process is not None
+        return self._process.wait(_STOP_TIMEOUT_S)
+
+    def stop(self) -> int:
+        """Stop everything as Ctrl-C does; returns the exit status."""
+        self.signal(signal.SIGINT)
+        return self.wait()
+
+    def close(self) -> None:
+        """End what still runs, also after a failed test."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        for node_id in range(1, self.nodes + 1):
+            self.resume(node_id)
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Every node's address."""
+        return ",".join(f"127.0.0.1:{self.base_port + index}" for index in range(self.nodes))
+
+    def address(self, node_id: int) -> str:
+        """HOST:PORT of one node."""
+        return f"127.0.0.1:{self.base_port + node_id - 1}"
+
+    def pid(self, node_id: int) -> int:
+        """The process that the node's last line named."""
+        return next(int(pid) for found, _, pid in reversed(_NODE_LINE.findall(self.output)) if int(found) == node_id)
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+        self._send(node_id, signal.SIGKILL)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP."""
+        self._send(node_id, signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT."""
+        self._send(node_id, signal.SIGCONT)
+
+    def _send(self, node_id: int, number: int) -> None:
+        try:
+            os.kill(self.pid(node_id), number)
+        except (ProcessLookupError, StopIteration):
+            return  # it has gone already
+
+    def start_node(self, node_id: int) -> None:
+        """Start a node again, and wait until it serves."""
+        done = self.ask("start-node", node_id)
+        assert done.returncode == 0, done.stderr + self.logs()
+
+    def stop_node(self, node_id: int) -> None:
+        """Controlled shutdown."""
+        done = self.ask("stop-node", node_id)
+        assert done.returncode == 0, done.stderr + self.logs()
+
+    def restart_node(self, node_id: int) -> None:
+        """Controlled shutdown, and the start afterwards."""
+        self.stop_node(node_id)
+        self.start_node(node_id)
+
+    def log(self, node_id: int) -> str:
+        """What a node has printed."""
+        path = self.directory / f"node-{node_id}" / "server.log"
+        return path.read_text() if path.exists() else ""
+
+    def logs(self) -> str:
+        """The ends of all nodes' logs, for a failure's message."""
+        return "".join(f"\n-- node {node} --\n{self.log(node)[-2000:]}" for node in range(1, self.nodes + 1))
+
+    def active_controller(self) -> int:
+        """The node that was the last to become active."""
+        found = {node: _ACTIVE.findall(self.log(node)) for node in range(1, self.nodes + 1)}
+        return max((int(epoch), node) for node, lines in found.items() for _, epoch in lines)[1]
+
+
+@contextmanager
+def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Iterator[ClusterProcess]:
+    """A cluster that serves until the block ends; `a_b="x"` sets the key `a.b`."""
+    cluster = ClusterProcess(directory, nodes, {key.replace("_", "."): value for key, value in properties.items()})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def free_base_port(nodes: int) -> int:
+    """A base port whose client and controller ports are free, below those that the system hands out."""
+    while True:
+        base = random.randrange(12_000, 31_000)
+        if all(_is_free(base + offset + index) for offset in (0, 1000) for index in range(nodes)):
+            return base
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
