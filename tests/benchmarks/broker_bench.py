@@ -12,14 +12,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from fresh_topic import DELETE_DELAY_MS, fresh_topic
 from measured import Measured, in_turn
 from process_stats import cpu_s, memory
 from produce_load import Load, client_name, consume, produce
@@ -41,8 +40,6 @@ LATENCY_S = 2.0
 LATENCY_TURNS = 4
 SATURATED = 0.9
 PACE_S = 0.0005
-DELETE_DELAY_MS = "1000"
-SETTLE_S = 3.0
 
 
 @dataclass(slots=True)
@@ -94,13 +91,13 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
 
 
 def _warm_up(side: Side) -> None:
-    with _topic(side) as topic:
+    with fresh_topic(side.address) as topic:
         produce(side.address, topic, WARM_UP)
         consume(side.address, topic, WARM_UP.count)
 
 
 def _throughput(side: Side, load: Load, say: Callable[[str], None]) -> None:
-    with _topic(side) as topic:
+    with fresh_topic(side.address) as topic:
         before = cpu_s([side.pid])
         work = produce(side.address, topic, load)
         cpu = cpu_s([side.pid]) - before
@@ -117,7 +114,7 @@ def _throughput(side: Side, load: Load, say: Callable[[str], None]) -> None:
 
 def _consumption(side: Side, scale: float, say: Callable[[str], None]) -> None:
     load = Load(CONSUMED.message_bytes, CONSUMED.batch_bytes, int(CONSUMED.count * scale))
-    with _topic(side) as topic:
+    with fresh_topic(side.address) as topic:
         produce(side.address, topic, load)
         before = cpu_s([side.pid])
         seconds = consume(side.address, topic, load.count).seconds
@@ -132,7 +129,7 @@ def _latency(side: Side, pace_s: float, pinned: bool, say: Callable[[str], None]
     name = ("paced" if pace_s else "back to back") + (", pinned apart" if pinned else "")
     program = str(Path(__file__).with_name("one_in_flight.py"))
     placed = os.sched_getaffinity(side.pid)
-    with _topic(side) as topic:
+    with fresh_topic(side.address) as topic:
         if pinned:
             _pin(side.pid, {0})
         try:
@@ -156,21 +153,6 @@ def _latency(side: Side, pace_s: float, pinned: bool, say: Callable[[str], None]
 def _pin(pid: int, processors: set[int]) -> None:
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), processors)
-
-
-@contextmanager
-def _topic(side: Side) -> Iterator[str]:
-    admin = AdminClient({"bootstrap.servers": side.address})
-    name = f"bench-{time.time_ns()}"
-    for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
-        future.result(30)
-    while name not in admin.list_topics(timeout=10).topics:
-        time.sleep(0.05)  # a foreign broker's metadata has no event to wait for
-    yield name
-    for future in admin.delete_topics([name]).values():
-        future.result(30)
-    time.sleep(SETTLE_S)  # a deleted topic's files go when its broker comes to it, and no event tells
-    os.sync()
 
 
 # (what, unit, goal as a ratio of headrace's median to Apache's, whether more is better)

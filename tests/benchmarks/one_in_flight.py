@@ -1,7 +1,7 @@
 """Latency of produce requests sent one at a time over a raw socket: the round trip and nothing else of a client.
 
 Run as a program it prints one JSON object, so that it can be pinned to a processor of its own:
-`python one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU]`.
+`python one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU|-] [ACKS]`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ WARM_UP_REQUESTS = 2000
 _PRODUCE, _VERSION = 0, 7
 
 
-def request(topic: str, value: bytes) -> bytes:
-    """A Produce v7 request with acks=1 and one record."""
+def request(topic: str, value: bytes, acks: int) -> bytes:
+    """A Produce v7 request with one record."""
     records = bytes(build_batch(RecordColumns(timestamps=int(time.time() * 1000), values=[value])))
     name = topic.encode()
-    body = struct.pack(">hhih", _PRODUCE, _VERSION, 1, 3) + b"lat" + struct.pack(">hhi", -1, 1, 30000)
+    body = struct.pack(">hhih", _PRODUCE, _VERSION, 1, 3) + b"lat" + struct.pack(">hhi", -1, acks, 30000)
     body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
     return struct.pack(">i", len(body)) + body
 
@@ -46,12 +46,12 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def measure(address: str, topic: str, seconds: float, pace_s: float) -> dict[str, float]:
+def measure(address: str, topic: str, seconds: float, pace_s: float, acks: int = 1) -> dict[str, float]:
     """Percentiles in microseconds over `seconds` of requests, each `pace_s` after the answer before."""
     host, port = address.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    message = request(topic, b"x" * 100)
+    message = request(topic, b"x" * 100, acks)
     for _ in range(WARM_UP_REQUESTS):
         answer = round_trip(connection, message)
     (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
@@ -75,6 +75,8 @@ def measure(address: str, topic: str, seconds: float, pace_s: float) -> dict[str
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 5:
-        os.sched_setaffinity(0, {int(sys.argv[5])})
-    print(json.dumps(measure(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))))
+    processor = sys.argv[5] if len(sys.argv) > 5 else "-"
+    wanted = sys.argv[6] if len(sys.argv) > 6 else "1"
+    if processor != "-":
+        os.sched_setaffinity(0, {int(processor)})
+    print(json.dumps(measure(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), int(wanted))))

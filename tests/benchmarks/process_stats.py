@@ -14,10 +14,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident and proportional (PSS) memory, MB of 10^6 bytes."""
+    """Resident and proportional (PSS) memory, and what no file backs, MB of 10^6 bytes."""
 
     rss_mb: float
     pss_mb: float
+    anonymous_mb: float = 0.0
 
 
 def tree(pid: int) -> list[int]:
@@ -51,14 +52,16 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
 
 def memory(pids: Iterable[int]) -> Memory:
     """Memory of all these processes together; shared pages count once in PSS."""
-    rss = pss = 0
+    rss = pss = anonymous = 0
     for pid in pids:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             if line.startswith("Rss:"):
                 rss += int(line.split()[1])
             elif line.startswith("Pss:"):
                 pss += int(line.split()[1])
-    return Memory(rss * 1024 / 1e6, pss * 1024 / 1e6)
+            elif line.startswith("Anonymous:"):
+                anonymous += int(line.split()[1])
+    return Memory(rss * 1024 / 1e6, pss * 1024 / 1e6, anonymous * 1024 / 1e6)
 
 
 def _read(path: str) -> str:

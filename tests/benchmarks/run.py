@@ -1,6 +1,7 @@
 """`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/AREA.md and .json.
 
-`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, connect, jdbc, lakehouse.
+`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, connect, jdbc,
+lakehouse.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from results import Row, markdown, save  # noqa: E402
 
-AREAS = ("startup", "broker", "connect", "jdbc", "lakehouse")
+AREAS = ("startup", "broker", "cluster", "connect", "jdbc", "lakehouse")
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -114,6 +114,38 @@ def broker(**overrides: str) -> Iterator[ApacheProcess]:
 
 
 @contextmanager
+def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
+    """A cluster of Apache Kafka nodes, each broker and controller."""
+    ports = free_ports(2 * nodes)
+    voters = ",".join(f"{number}@127.0.0.1:{ports[2 * number - 1]}" for number in range(1, nodes + 1))
+    with ExitStack() as stack:
+        started = []
+        for number in range(1, nodes + 1):
+            port, controller_port = ports[2 * number - 2], ports[2 * number - 1]
+            directory = Path(mkdtemp(prefix="headrace-apache-kafka-"))
+            settings = {
+                "process.roles": "broker,controller",
+                "node.id": str(number),
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+                "controller.listener.names": "CONTROLLER",
+                "log.dirs": str(directory / "data"),
+                "group.initial.rebalance.delay.ms": "0",
+                **overrides,
+            }
+            properties = directory / "server.properties"
+            properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+            formatted = tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+            if formatted.returncode:
+                raise RuntimeError(f"could not format Apache Kafka's storage: {formatted.stdout}{formatted.stderr}")
+            command = java("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
+            started.append(stack.enter_context(_process(command, directory, f"127.0.0.1:{port}", await_it=False)))
+        for node in started:
+            _await_port(node)
+        yield started
+
+
+@contextmanager
 def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
     """Apache's connect-standalone with these configurations; the address is that of its REST API."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
@@ -135,12 +167,15 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
 
 
 @contextmanager
-def _process(command: Sequence[str], directory: Path, address: str) -> Iterator[ApacheProcess]:
+def _process(
+    command: Sequence[str], directory: Path, address: str, *, await_it: bool = True
+) -> Iterator[ApacheProcess]:
     log = directory / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=directory)
     try:
-        _await_listening(process, address, log)
+        if await_it:
+            _await_listening(process, address, log)
         yield ApacheProcess(address, process.pid, log, directory)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -150,6 +185,19 @@ def _process(command: Sequence[str], directory: Path, address: str) -> Iterator[
             process.kill()
             process.wait()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _await_port(node: ApacheProcess) -> None:
+    host, port = node.address.rsplit(":", 1)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{node.address} does not listen: {node.log.read_text()[-2000:]}") from None
+            time.sleep(0.05)  # polling a foreign process: it has no other sign of life
 
 
 def _await_listening(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -1,0 +1,33 @@
+"""A topic for one load, gone with its files before the next load begins."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+DELETE_DELAY_MS = "1000"
+SETTLE_S = 3.0
+
+
+@contextmanager
+def fresh_topic(address: str, partitions: int = 1, replication_factor: int = 1) -> Iterator[str]:
+    """Make a topic and delete it afterwards; `log.segment.delete.delay.ms` should be DELETE_DELAY_MS."""
+    admin = AdminClient({"bootstrap.servers": address})
+    name = f"bench-{time.time_ns()}"
+    for future in admin.create_topics([NewTopic(name, partitions, replication_factor)]).values():
+        future.result(30)
+    while name not in (topics := admin.list_topics(timeout=10).topics) or not _is_led(topics[name]):
+        time.sleep(0.05)  # a foreign broker's metadata has no event to wait for
+    yield name
+    for future in admin.delete_topics([name]).values():
+        future.result(30)
+    time.sleep(SETTLE_S)  # a deleted topic's files go when its broker comes to it, and no event tells
+    os.sync()
+
+
+def _is_led(topic: object) -> bool:
+    return all(partition.leader >= 0 for partition in topic.partitions.values())  # type: ignore[attr-defined]
