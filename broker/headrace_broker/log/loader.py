@@ -19,21 +19,21 @@ from headrace_broker.log.producer_files import load_producers
 from headrace_broker.log.producer_state import ProducerState
 from headrace_broker.log.recovery import recover
 from headrace_broker.log.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
+    SWAP_SUFFIX,
     LogSegment,
     OpenSegments,
     file_name,
     offset_of,
 )
 from headrace_broker.log.storage import Storage
-from headrace_broker.records.batch import CorruptBatchError, iter_batches
+from headrace_broker.records.batch import CorruptBatchError
 
 _log = logging.getLogger(__name__)
-SWAP_SUFFIX = ".swap"
-_LEFT_OVER_SUFFIXES = (DELETED_SUFFIX, ".cleaned", ".tmp")
+_LEFT_OVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def load(
     storage.makedirs(directory)
     names = _without_left_overs(storage, directory)
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        names = _finish_swaps(storage, directory, names)
+        names = _finish_swaps(storage, directory, names, open_segments)
     segments = [
         LogSegment(
             storage,
@@ -154,39 +154,62 @@ def new_segment(
 
 
 def _without_left_overs(storage: Storage, directory: str) -> list[str]:
-    """Remove the files of interrupted work; return the names that stay."""
+    """Remove the files of interrupted work; return the names that stay.
+
+    Where a `.cleaned` file is left, the `.swap` files from its offset on are as unfinished as it is: what they were
+    made from is all there still.
+    """
+    found = storage.listdir(directory)
+    first_cleaned = min((offset_of(name) for name in found if name.endswith(CLEANED_SUFFIX)), default=None)
     names = []
-    for name in storage.listdir(directory):
-        if name.endswith(_LEFT_OVER_SUFFIXES):
+    for name in found:
+        is_unfinished = first_cleaned is not None and name.endswith(SWAP_SUFFIX) and offset_of(name) >= first_cleaned
+        if is_unfinished or name.endswith(_LEFT_OVER_SUFFIXES):
             storage.remove(f"{directory}/{name}")
         else:
             names.append(name)
     return names
 
 
-def _finish_swaps(storage: Storage, directory: str, names: list[str]) -> list[str]:
+def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[str]:
     """Put compacted segments in the place of those they were made from, where a stop came between (KAFKA-6264).
 
-    A `.swap` file is complete; the segments it replaces begin within its offsets. Returns the names then.
+    A `.swap` of records is complete, and so are its indexes; the segments it replaces begin within its offsets. In
+    every step here and in `SegmentedLog.replace_segments` the records come last: while a segment's `.log` is there, so
+    are the indexes that belong to it or none. Returns the names then.
     """
-    for name in sorted(name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        base_offset = offset_of(name)
-        path = f"{directory}/{name}"
-        size_bytes = storage.size(path)
-        end_offset = base_offset
-        file = storage.open(path)
-        for _, header in iter_batches(file.pread(size_bytes, 0)):
+    for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        swap = LogSegment(
+            storage,
+            directory,
+            base_offset,
+            open_segments=open_segments,
+            size_bytes=storage.size(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"),
+            started_ms=0,
+            name_suffix=SWAP_SUFFIX,
+        )
+        end_offset = base_offset + 1
+        for _, header in swap.iter_headers(0):
             end_offset = header.next_offset
-        file.close()
-        for old in [old for old in names if old.endswith(LOG_SUFFIX) and base_offset <= offset_of(old) < end_offset]:
-            _log.info("Replacing %s/%s by the compacted %s", directory, old, name)
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                storage.remove(f"{directory}/{file_name(offset_of(old), suffix)}")
-        storage.rename(path, path.removesuffix(SWAP_SUFFIX))
+        swap.release()
+        for old in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX)):
+            if base_offset <= old < end_offset:
+                _log.info("Replacing %s/%s by the compacted one", directory, file_name(old, LOG_SUFFIX))
+                for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+                    storage.remove(f"{directory}/{file_name(old, suffix)}")
+        put_in_place(storage, swap)
     for name in storage.listdir(directory):
-        if name.endswith(SWAP_SUFFIX):  # indexes: cheaper to build anew than to trust
+        if name.endswith(SWAP_SUFFIX):  # indexes without records
             storage.remove(f"{directory}/{name}")
     return storage.listdir(directory)
+
+
+def put_in_place(storage: Storage, swap: LogSegment) -> None:
+    """Rename a `.swap` segment's files to the names they are to have, the records last. Raises OSError."""
+    for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+        path = swap.path(suffix)
+        if storage.exists(path):
+            storage.rename(path, path.removesuffix(SWAP_SUFFIX))
 
 
 def _load_epochs(storage: Storage, directory: str, names: Sequence[str]) -> LeaderEpochCache:

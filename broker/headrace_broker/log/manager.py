@@ -10,7 +10,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from headrace_broker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, TopicPartition
+from headrace_broker.log.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import DELETE_SUFFIX, LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
@@ -97,6 +103,7 @@ class LogManager:
             recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
+            cleaner_offsets = directory.read_checkpoint(CLEANER_FILE)
             for key in directory.partitions():
                 if key in self._directory_of:
                     both = f"{self._directory_of[key].path} and {directory.path}"
@@ -114,6 +121,7 @@ class LogManager:
                 except OSError as error:
                     reason = f"cannot open {directory.partition_path(*key)}: {error.strerror or error}"
                     raise LogDirectoryError(reason) from error
+                self.logs[key].cleaner_offset = cleaner_offsets.get(key)
                 self._directory_of[key] = directory
         return len(self.logs)
 
@@ -242,6 +250,10 @@ class LogManager:
             durable=durable,
         )
 
+    def checkpoint_cleaner_offsets(self) -> None:
+        """Write up to where every log has been compacted; an older file costs work, never records. Raises OSError."""
+        self._checkpoint(CLEANER_FILE, lambda log: log.cleaner_offset, durable=False)
+
     def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int | None], *, durable: bool = True) -> None:
         for directory in self.directories:
             if directory.offline_reason is not None:
@@ -261,6 +273,7 @@ class LogManager:
         self._run_due("high watermarks", HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_high_watermarks)
         self._run_due("recovery points", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_recovery_points)
         self._run_due("log starts", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_log_starts)
+        self._run_due("cleaner offsets", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_cleaner_offsets)
         for _ in range(logs_max):
             log = next(self._round, None)
             if log is None:
@@ -280,7 +293,9 @@ class LogManager:
 
     def _maintain_log(self, log: PartitionLog, now_ms: int) -> None:
         try:
-            if self._is_due(f"retention {log.directory}", self._retention_check_interval_ms, now_ms):
+            if not log.is_being_cleaned and self._is_due(
+                f"retention {log.directory}", self._retention_check_interval_ms, now_ms
+            ):
                 log.apply_retention(now_ms)
             if self._is_due(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
@@ -351,6 +366,7 @@ class LogManager:
                 self.checkpoint_recovery_points()
                 self.checkpoint_high_watermarks()
                 self.checkpoint_log_starts()
+                self.checkpoint_cleaner_offsets()
             except OSError as error:
                 _log.error("Cannot write the checkpoints, the next start will check the logs: %s", error)
                 clean = False

@@ -21,10 +21,9 @@ from headrace_broker.log.producer_files import (
 from headrace_broker.log.producer_state import ProducerState
 from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SNAPSHOT_SUFFIX, LogSegment, file_name
 from headrace_broker.log.storage import Storage
-from headrace_broker.records.batch import BatchHeader, CorruptBatchError, verify_crc
+from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 
 _log = logging.getLogger(__name__)
-_RECOVERY_CHUNK_SIZE = 1024 * 1024
 OFFSETS_MAX = RELATIVE_OFFSET_MAX + 1
 """A segment's offsets, relative to its base, fit into 31 bits."""
 
@@ -113,16 +112,7 @@ def _checked_batches(
     segment: LogSegment, next_offset: int, limit: int, producers: ProducerState
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each batch, checked and taken into the producer state. Raises CorruptBatchError."""
-    chunk, chunk_start = memoryview(b""), 0
-    for position, header in segment.iter_headers(0):
-        size = header.size_bytes
-        if position + size > chunk_start + len(chunk):
-            wanted = min(max(size, _RECOVERY_CHUNK_SIZE), segment.size_bytes - position)
-            chunk, chunk_start = memoryview(segment.file.pread(wanted, position)), position
-        at = position - chunk_start
-        if len(chunk) - at < size:
-            raise CorruptBatchError(position, "the file ends inside it")
-        verify_crc(chunk, at, header)
+    for position, header, batch in segment.iter_checked_batches(0):
         if not next_offset <= header.base_offset <= header.last_offset < limit:
             reason = (
                 f"offsets {header.base_offset} to {header.last_offset} where {next_offset} to {limit - 1} may stand"
@@ -130,7 +120,7 @@ def _checked_batches(
             raise CorruptBatchError(position, reason)
         next_offset = header.next_offset
         if header.producer_id >= 0:
-            replay_producer(producers, header, chunk[at : at + size])
+            replay_producer(producers, header, batch)
         yield position, header
 
 

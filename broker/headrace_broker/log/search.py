@@ -56,7 +56,9 @@ def max_timestamp_offset(segments: Sequence[LogSegment]) -> tuple[int, int, int]
     position = newest.locate(newest.max_timestamp_offset)
     for at, header in newest.iter_headers(position):
         if header.max_timestamp >= timestamp:
-            return _first_record(newest, at, header, timestamp, header.base_offset)
+            found = _first_record(newest, at, header, timestamp, header.base_offset)
+            if found is not None:  # the batch may have lost its records to compaction
+                return found
     return None
 
 

@@ -22,6 +22,7 @@ from headrace_broker.records.batch import (
     Buffer,
     CorruptBatchError,
     read_header,
+    verify_crc,
 )
 
 _log = logging.getLogger(__name__)
@@ -32,8 +33,12 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _SCAN_SIZE = 8192
+_CHUNK_SIZE = 1024 * 1024
 _MAGIC_OFFSET = 16
 _LOCATOR = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _CURSORS_MAX = 8
@@ -79,6 +84,7 @@ class LogSegment:
         "_indexes_dirty",
         "_max_timestamp",
         "_max_timestamp_offset",
+        "_name_suffix",
         "_open_segments",
         "_storage",
         "_time_index",
@@ -101,9 +107,12 @@ class LogSegment:
         started_ms: int,
         is_new: bool = False,
         roll_jitter_ms: int = 0,
+        name_suffix: str = "",
     ) -> None:
+        """`name_suffix` is `.cleaned` or `.swap` for a segment that does not stand in its place yet."""
         self._storage = storage
         self._directory = directory
+        self._name_suffix = name_suffix
         self._open_segments = open_segments
         self._file: StorageFile | None = None
         self._index: OffsetIndex | None = OffsetIndex() if is_new else None
@@ -124,7 +133,7 @@ class LogSegment:
     # Files
 
     def path(self, suffix: str) -> str:
-        return f"{self._directory}/{file_name(self.base_offset, suffix)}"
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}{self._name_suffix}"
 
     def move(self, directory: str) -> None:
         """Take note that the partition's directory was renamed."""
@@ -214,11 +223,14 @@ class LogSegment:
             self._indexes_dirty = self._indexes_dirty or len(self.time_index) > entries
         self.write_indexes()
 
-    def mark_deleted(self) -> list[str]:
-        """Rename the files to their `.deleted` names and return these."""
+    def mark_deleted(self, *, with_snapshot: bool = True) -> list[str]:
+        """Rename the files to their `.deleted` names and return these.
+
+        The records go last: where a stop comes between, they are there without their indexes, never the other way.
+        """
         self.release()
         deleted = []
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        for suffix in (*INDEX_SUFFIXES, *((SNAPSHOT_SUFFIX,) if with_snapshot else ()), LOG_SUFFIX):
             path = self.path(suffix)
             if self._storage.exists(path):
                 self._storage.rename(path, path + DELETED_SUFFIX)
@@ -243,11 +255,15 @@ class LogSegment:
 
     def age_ms(self, now_ms: int, timestamp: int) -> int:
         """Return how long the segment has waited to be rolled, by its records' clock where they have one."""
+        first_timestamp = self.first_batch_timestamp
+        return timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.started_ms
+
+    @property
+    def first_batch_timestamp(self) -> int:
+        """The largest timestamp of the first batch, -1 when there is none; read from the file once."""
         if self.first_timestamp is None and self.size_bytes:
             self.first_timestamp = self.read_header(0).max_timestamp
-        if self.first_timestamp is not None and self.first_timestamp >= 0:
-            return timestamp - self.first_timestamp
-        return now_ms - self.started_ms
+        return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
 
     # Writing
 
@@ -381,6 +397,24 @@ class LogSegment:
 
     def read_whole_batch(self, position: int, header: BatchHeader) -> bytes:
         return self.file.pread(header.size_bytes, position)
+
+    def iter_checked_batches(self, position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Yield (position, header, whole batch) from `position` on, checksums compared. Raises CorruptBatchError."""
+        chunk, chunk_start = memoryview(b""), 0
+        for at, header in self.iter_headers(position):
+            size = header.size_bytes
+            if at + size > chunk_start + len(chunk):
+                wanted = min(max(size, _CHUNK_SIZE), self.size_bytes - at)
+                chunk, chunk_start = memoryview(self.file.pread(wanted, at)), at
+            start = at - chunk_start
+            if len(chunk) - start < size:
+                raise CorruptBatchError(at, "the file ends inside it")
+            batch = chunk[start : start + size]
+            try:
+                verify_crc(batch, 0, header)
+            except CorruptBatchError as error:
+                raise CorruptBatchError(at, error.reason) from None
+            yield at, header, batch
 
     def iter_headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from `position` on. Raises CorruptBatchError."""

@@ -11,15 +11,19 @@ from collections.abc import Callable, Sequence
 
 from headrace_broker.log import loader, search
 from headrace_broker.log.checkpoints import LEADER_EPOCH_FILE, encode_epoch_checkpoint
+from headrace_broker.log.compaction.job import CleanedSegment
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.producer_files import load_producers, remove_snapshots_after
 from headrace_broker.log.producer_state import ProducerState
 from headrace_broker.log.retention import SegmentFacts, count_expired
 from headrace_broker.log.segment import (
+    CLEANED_SUFFIX,
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     LogSegment,
     OpenSegments,
@@ -57,6 +61,9 @@ class SegmentedLog:
         self.offline_reason: str | None = None
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
+        self.cleaner_offset: int | None = None  # compaction has seen everything before it
+        self.is_being_cleaned = False
+        self.truncations = 0
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
         self._log_start_offset = loaded.log_start_offset
@@ -264,6 +271,45 @@ class SegmentedLog:
         self._deleted = [(due_ms, paths) for due_ms, paths in self._deleted if due_ms > now_ms]
         return due
 
+    def replace_segments(self, cleaned: CleanedSegment, now_ms: int) -> None:
+        """Put a segment whose `.cleaned` files are on disk in the place of those it was made from. Raises ApiError.
+
+        The new files become `.swap`, the old ones `.deleted`, oldest first, then the new ones take their names, the
+        records last each time: from any point of this the loader goes on or goes back.
+        """
+        bases = set(cleaned.replaced)
+        old = [segment for segment in self._segments if segment.base_offset in bases]
+        first = self._segments.index(old[0])
+        swap = self._closed_segment(cleaned.base_offset, cleaned.size_bytes, old[-1].started_ms, SWAP_SUFFIX)
+        try:
+            for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+                source = swap.path(suffix).removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
+                if self.storage.exists(source):
+                    self.storage.rename(source, swap.path(suffix))
+            deleted = [
+                path
+                for segment in old
+                for path in segment.mark_deleted(with_snapshot=segment.base_offset != cleaned.base_offset)
+            ]
+            loader.put_in_place(self.storage, swap)
+        except OSError as error:
+            raise self._go_offline("compact", error) from error
+        self._deleted.append((now_ms + self.config.file_delete_delay_ms, deleted))
+        self._segments[first : first + len(old)] = [
+            self._closed_segment(cleaned.base_offset, cleaned.size_bytes, old[-1].started_ms)
+        ]
+
+    def _closed_segment(self, base_offset: int, size_bytes: int, started_ms: int, name_suffix: str = "") -> LogSegment:
+        return LogSegment(
+            self.storage,
+            self.directory,
+            base_offset,
+            open_segments=self._open_segments,
+            size_bytes=size_bytes,
+            started_ms=started_ms,
+            name_suffix=name_suffix,
+        )
+
     # Truncation and the end
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
@@ -308,6 +354,9 @@ class SegmentedLog:
 
     def _end_at(self, offset: int) -> None:
         self._log_end_offset = offset
+        self.truncations += 1
+        if self.cleaner_offset is not None:
+            self.cleaner_offset = min(self.cleaner_offset, self._active.base_offset)
         self._high_watermark = min(self._high_watermark, offset)
         self.recovery_point = min(self.recovery_point, offset)
         if self._epochs.truncate_from_end(offset):

@@ -58,9 +58,11 @@ def read_batch(
     header: BatchHeader,
     decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
 ) -> RecordColumns:
-    """Return all records of one batch, control records too. Raises CorruptBatchError."""
-    batch = uncompressed(view, position, header, decompressed_size_bytes_max)
+    """Return all records of one batch, control records too, and none of an emptied one. Raises CorruptBatchError."""
     count = header.records_count
+    if count == 0:  # compaction has taken them all
+        return RecordColumns(values=[], offsets=range(header.base_offset, header.base_offset))
+    batch = uncompressed(view, position, header, decompressed_size_bytes_max)
     if count < 0 or count > len(batch):  # a record takes at least seven bytes: a lying count costs nothing
         raise CorruptBatchError(position, f"{count} records cannot be in {len(batch)} bytes")
     try:

@@ -19,6 +19,8 @@ from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, PartitionImage, TopicImage
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
+from headrace_broker.server.cleaner import LogCleaner
+from headrace_broker.server.cleaner_helper import helper_for
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
 from headrace_broker.server.fetch_session_table import FetchSessionTable
@@ -60,6 +62,9 @@ class Broker:
             open_segments_max=open_segments_max,
         )
         self.fetch_sessions = FetchSessionTable(config.fetch_session_slots, surroundings.rng, self.waiting)
+        self.cleaner = LogCleaner(
+            self.logs, surroundings.storage, config, helper_for(surroundings.storage), self.now_ms
+        )
         self.replication = Replication(self)
         self.partitions = PartitionTable(config.node_id, self._open_log, self._partition_changed)
         self.lifecycle: BrokerLifecycle
@@ -151,6 +156,7 @@ class Broker:
         await serve()
         await self.lifecycle.unfenced()
         node.every(_MAINTAIN_MS, self._maintain)
+        self.cleaner.start()
         node.every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
 
     def _previous_epoch(self) -> int:
@@ -314,6 +320,7 @@ class Broker:
 
     async def stop(self) -> int:
         """Stop cleanly: everything on disk, the clean marker written; returns the broker's epoch."""
+        await self.cleaner.close()
         self.replication.close()
         self.groups.close()
         await asyncio.sleep(0)  # the answers that closing the coordinator gave

@@ -9,6 +9,7 @@ in `log_properties`.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,6 +91,14 @@ class BrokerConfig:
     auto_leader_rebalance_enable: bool = _key("auto.leader.rebalance.enable", True)
     leader_imbalance_check_interval_seconds: int = _key("leader.imbalance.check.interval.seconds", 300, minimum=1)
     log_retention_check_interval_ms: int = _key("log.retention.check.interval.ms", 300_000, minimum=1)
+    log_cleaner_enable: bool = _key("log.cleaner.enable", True)
+    log_cleaner_backoff_ms: int = _key("log.cleaner.backoff.ms", 15_000, minimum=0)
+    log_cleaner_dedupe_buffer_size: int = _key(
+        "log.cleaner.dedupe.buffer.size", 134_217_728, minimum=1, maximum=2**63 - 1
+    )
+    log_cleaner_io_max_bytes_per_second: float = _key(
+        "log.cleaner.io.max.bytes.per.second", sys.float_info.max, minimum=1
+    )
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000, minimum=1)
 
     listeners: tuple[Listener, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import Field
 from typing import Any
@@ -29,6 +30,8 @@ def parse_value(name: str, text: str, item: Field[Any]) -> Any:
     kind = str(item.type)
     if kind == "bool":
         return _parse_bool(name, text)
+    if kind == "float":
+        return _parse_float(name, text, item.metadata["minimum"])
     if kind == "int":
         return _parse_int(name, text, item.metadata["minimum"], item.metadata["maximum"])
     if kind.startswith("tuple"):
@@ -58,6 +61,17 @@ def _parse_int(name: str, text: str, minimum: int | None, maximum: int | None) -
     return value
 
 
+def _parse_float(name: str, text: str, minimum: int | None) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value) or (minimum is not None and value < minimum):
+        at_least = "" if minimum is None else f" of at least {minimum}"
+        raise ValueError(f"{name}={text}: expected a number{at_least}{_unit(name)}")
+    return value
+
+
 def _unit(name: str) -> str:
     for suffix, unit in ((".ms", " of milliseconds"), (".bytes", " of bytes"), (".minutes", " of minutes")):
         if name.endswith(suffix):
@@ -84,6 +98,7 @@ group.consumer.heartbeat.interval.ms group.consumer.session.timeout.ms group.coo
 group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads host.name
 inter.broker.protocol.version kafka.metrics.polling.interval.secs
 kafka.metrics.reporters leader.imbalance.per.broker.percentage
+log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.threads
 log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms log.message.format.version
 metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
 metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms

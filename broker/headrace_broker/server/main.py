@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.data_dirs import StartError, decode_uuid, encode_uuid, format_directories
 from headrace_broker.server.descriptors import raise_descriptor_limit
+from headrace_broker.server.parent_death import die_with_parent
 
 if TYPE_CHECKING:
     from headrace_broker.server.node import Node
 
 logger = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
 _GC_THRESHOLDS = (50_000, 20, 50)
 _WITHOUT_A_FILE = {"node.id": "1", "log.dirs": "headrace-data/broker", "offsets.topic.replication.factor": "1"}
 
@@ -115,8 +115,9 @@ def run(
             logger.warning("%s", warning)
         if cluster_id is not None:
             _check_cluster_id(cluster_id)
-        if parent_pid is not None:
-            _die_with_parent(parent_pid, signal.SIGTERM if watch_fd is None else signal.SIGCONT)
+        number = signal.SIGTERM if watch_fd is None else signal.SIGCONT
+        if parent_pid is not None and not die_with_parent(parent_pid, number):
+            raise StartError(f"parent process {parent_pid} is gone")
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))
@@ -200,15 +201,6 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, watch_fd: int, stop: asyncio.E
 
     os.set_blocking(watch_fd, False)
     loop.add_reader(watch_fd, readable)
-
-
-def _die_with_parent(parent_pid: int, number: int) -> None:
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-    if os.getppid() != parent_pid:
-        raise StartError(f"parent process {parent_pid} is gone")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

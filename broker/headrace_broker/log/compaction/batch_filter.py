@@ -1,0 +1,183 @@
+"""What compaction leaves of a batch: all of it, some of its records, only its header, or nothing. Pure.
+
+Offsets never change. A batch that loses records keeps its base offset, its last offset and its producer's sequence. A
+batch with tombstones, or a transaction marker that marks nothing any more, is given its delete horizon the first time
+it is met (KIP-534): the time until which they stay, in place of the base timestamp, with attribute bit 6 set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace_broker.log.compaction.job import LastRecord
+from headrace_broker.log.compaction.key_map import KeyMap
+from headrace_broker.log.compaction.transactions import TransactionTracker
+from headrace_broker.records.batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    CorruptBatchError,
+)
+from headrace_broker.records.builder import finish_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, compress
+from headrace_broker.records.reader import read_batch, uncompressed
+from headrace_broker.records.varint import decode_varint, encode_varint
+
+
+class BatchFilter:
+    """Decides batch by batch, in the order of the log."""
+
+    def __init__(
+        self,
+        key_map: KeyMap,
+        transactions: TransactionTracker,
+        *,
+        map_end_offset: int,
+        now_ms: int,
+        delete_retention_ms: int,
+        high_watermark: int,
+        last_records: Iterable[LastRecord] = (),
+    ) -> None:
+        """`key_map` covers the dirty records before `map_end_offset`; what lies behind stays as it is."""
+        self._key_map = key_map
+        self._transactions = transactions
+        self._map_end_offset = map_end_offset
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+        self._high_watermark = high_watermark
+        self._last_records = {record.producer_id: record for record in last_records}
+        self.records_before = 0
+        self.records_after = 0
+
+    def keep(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
+        """Return the batch as it is to be written, None when nothing of it stays. Raises CorruptBatchError."""
+        self.records_before += header.records_count
+        is_discardable = self._transactions.is_discardable(header, batch)
+        horizon_ms = header.base_timestamp if header.has_delete_horizon else None
+        if is_discardable and (not header.is_control or (horizon_ms is not None and horizon_ms <= self._now_ms)):
+            return self._emptied(header)
+        if header.is_control:
+            kept, columns = list(range(header.records_count)), RecordColumns(values=[], timestamps=[])
+            needs_horizon = is_discardable
+        else:
+            columns = read_batch(batch, 0, header)
+            kept = self._kept(header, columns)
+            needs_horizon = any(columns.values[index] is None for index in kept)
+        if not kept:
+            return self._emptied(header)
+        self.records_after += len(kept)
+        needs_horizon = needs_horizon and horizon_ms is None
+        if len(kept) == header.records_count and not needs_horizon:
+            return batch
+        return _rewritten(header, batch, kept, self._now_ms + self._delete_retention_ms if needs_horizon else None)
+
+    def _kept(self, header: BatchHeader, columns: RecordColumns) -> list[int]:
+        """Return which records stay: the newest of their keys, tombstones until their horizon, and all behind the map.
+
+        Records without a key have no place in a compacted log.
+        """
+        count = len(columns)
+        offsets: Sequence[int] = columns.offsets or ()
+        keys: Sequence[bytes | None] = columns.keys if columns.keys is not None else [None] * count
+        keeps_tombstones = not header.has_delete_horizon or self._now_ms < header.base_timestamp
+        end_offset = self._map_end_offset
+        return [
+            index
+            for index, (offset, key, value, newest) in enumerate(
+                zip(offsets, keys, columns.values, self._key_map.newest(keys), strict=True)
+            )
+            if offset >= end_offset
+            or (key is not None and (newest is None or offset >= newest) and (value is not None or keeps_tombstones))
+        ]
+
+    def _emptied(self, header: BatchHeader) -> Buffer | None:
+        """Return the bare header where that still says something: a producer's last sequence, the log's last offset."""
+        if not self._is_last_of_producer(header) and header.next_offset != self._high_watermark:
+            return None
+        return finish_batch(
+            b"",
+            attributes=header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK),
+            records_count=0,
+            last_offset_delta=header.last_offset_delta,
+            base_offset=header.base_offset,
+            base_timestamp=NO_TIMESTAMP,
+            max_timestamp=header.max_timestamp,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            partition_leader_epoch=header.partition_leader_epoch,
+        )
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._last_records.get(header.producer_id) if header.has_producer_id else None
+        if last is None:
+            return False
+        if last.last_offset >= 0:
+            return header.last_offset == last.last_offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+
+def _rewritten(header: BatchHeader, batch: memoryview, kept: Sequence[int], horizon_ms: int | None) -> bytearray:
+    """Return the batch with these of its records, byte for byte but for timestamps that count from a new horizon."""
+    records = bytes(memoryview(uncompressed(batch, 0, header, DECOMPRESSED_SIZE_BYTES_MAX))[HEADER_SIZE:])
+    try:
+        bounds = _record_bounds(records, header.records_count)
+        spans = [(bounds[index], bounds[index + 1]) for index in kept]
+        deltas = [_timestamp_delta(records, start) for start, _ in spans]
+        if horizon_ms is None:
+            payload = b"".join([records[start:end] for start, end in spans])
+        else:
+            shift = header.base_timestamp - horizon_ms
+            payload = b"".join(
+                [_with_delta(records, span, delta + shift) for span, delta in zip(spans, deltas, strict=True)]
+            )
+    except (ValueError, IndexError) as error:
+        raise CorruptBatchError(0, f"records cannot be parsed: {error}") from error
+    newest_ms = header.max_timestamp if header.timestamp_type else header.base_timestamp + max(deltas)
+    return finish_batch(
+        compress(header.compression, payload),
+        attributes=header.attributes | (0 if horizon_ms is None else DELETE_HORIZON_MASK),
+        records_count=len(kept),
+        last_offset_delta=header.last_offset_delta,
+        base_offset=header.base_offset,
+        base_timestamp=header.base_timestamp if horizon_ms is None else horizon_ms,
+        max_timestamp=newest_ms,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        partition_leader_epoch=header.partition_leader_epoch,
+    )
+
+
+def _record_bounds(records: bytes, count: int) -> list[int]:
+    """Return where each record begins, and where the last one ends."""
+    position = 0
+    bounds = [0]
+    for _ in range(count):
+        first = records[position]
+        if first < 0x80:
+            position += 1 + (first >> 1)
+        else:
+            length, body = decode_varint(records, position)
+            position = body + length
+        bounds.append(position)
+    if position != len(records):
+        raise ValueError(f"they end at byte {position} of {len(records)}")
+    return bounds
+
+
+def _timestamp_delta(records: bytes, start: int) -> int:
+    _, body = decode_varint(records, start)
+    return decode_varint(records, body + 1)[0]
+
+
+def _with_delta(records: bytes, span: tuple[int, int], delta: int) -> bytes:
+    """Return a record with another timestamp delta: its attributes, the delta, and the rest as it is."""
+    _, body = decode_varint(records, span[0])
+    _, rest = decode_varint(records, body + 1)
+    changed = records[body : body + 1] + encode_varint(delta) + records[rest : span[1]]
+    return encode_varint(len(changed)) + changed

@@ -1,0 +1,17 @@
+"""End with the process that started this one, however it dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int, signal_number: int) -> bool:
+    """Ask the kernel for a signal when the parent dies (Linux); False when it is gone already."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    return os.getppid() == parent_pid
