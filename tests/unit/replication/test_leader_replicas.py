@@ -1,0 +1,163 @@
+"""The leader's side of a partition: what is committed, who is in sync, and what is proposed."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.metadata.image import PartitionImage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.replication.leader import LeaderReplicas
+
+LAG_MS = 30_000
+
+
+def leader(
+    isr: tuple[int, ...] = (1, 2, 3), *, end: int = 0, min_insync: int = 2, replicas: tuple[int, ...] = (1, 2, 3)
+) -> LeaderReplicas:
+    image = PartitionImage(replicas=replicas, isr=isr, leader=1, leader_epoch=5, partition_epoch=7)
+    return LeaderReplicas(
+        1, image, log_end_offset=end, min_insync_replicas=min_insync, lag_time_max_ms=LAG_MS, now_ms=0
+    )
+
+
+def everybody(replica: int, broker_epoch: int | None) -> bool:
+    return True
+
+
+def nobody(replica: int, broker_epoch: int | None) -> bool:
+    return False
+
+
+def fetch(replicas: LeaderReplicas, replica: int, offset: int, *, end: int, now_ms: int = 0, epoch: int = 100) -> None:
+    replicas.fetched(replica, offset, log_start_offset=0, broker_epoch=epoch, leader_end_offset=end, now_ms=now_ms)
+
+
+def test_a_record_counts_when_every_replica_in_sync_has_it() -> None:
+    replicas = leader()
+    fetch(replicas, 2, 10, end=10)
+    assert replicas.committed_offset(10, 0, everybody) == -1  # replica 3 has not fetched yet
+    fetch(replicas, 3, 4, end=10)
+    assert replicas.committed_offset(10, 0, everybody) == 4
+    fetch(replicas, 3, 10, end=10)
+    assert replicas.committed_offset(10, 0, everybody) == 10
+
+
+def test_nothing_is_committed_below_min_insync_replicas() -> None:
+    replicas = leader(isr=(1,))
+    assert replicas.is_under_min_isr
+    assert replicas.committed_offset(10, 0, nobody) is None
+
+
+def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
+    replicas = leader(isr=(1,), replicas=(1,), min_insync=2)
+    assert not replicas.is_under_min_isr
+    assert replicas.committed_offset(10, 0, nobody) == 10
+
+
+def test_a_follower_that_may_join_is_waited_for() -> None:
+    replicas = leader(isr=(1, 2))
+    fetch(replicas, 2, 10, end=10)
+    fetch(replicas, 3, 10, end=10)
+    fetch(replicas, 2, 12, end=12)
+    assert replicas.committed_offset(12, 0, everybody) == 10
+    assert replicas.committed_offset(12, 0, nobody) == 12
+    assert replicas.committed_offset(12, LAG_MS + 1, everybody) == 12  # it does not keep up any more
+
+
+def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_answer() -> None:
+    replicas = leader(isr=(1, 2))
+    fetch(replicas, 2, 5, end=5)
+    fetch(replicas, 3, 5, end=5)
+    proposal = replicas.propose(high_watermark=5, log_end_offset=5, now_ms=0, is_eligible=everybody, may_shrink=False)
+    assert proposal is not None
+    assert [replica for replica, _ in proposal.isr] == [1, 2, 3]
+    fetch(replicas, 2, 9, end=9)
+    assert replicas.committed_offset(9, LAG_MS * 2, nobody) == 5
+    assert (
+        replicas.propose(high_watermark=5, log_end_offset=9, now_ms=0, is_eligible=everybody, may_shrink=True) is None
+    )
+    replicas.proposal_confirmed((1, 2, 3), 8)
+    late = LAG_MS * 3
+    fetch(replicas, 2, 9, end=9, now_ms=late)
+    shrink = replicas.propose(high_watermark=5, log_end_offset=9, now_ms=late, is_eligible=everybody, may_shrink=True)
+    assert shrink is not None
+    assert [replica for replica, _ in shrink.isr] == [1, 2]
+    assert replicas.committed_offset(9, late, nobody) == 5
+    replicas.proposal_confirmed((1, 2), 9)
+    assert replicas.committed_offset(9, late, nobody) == 9
+
+
+def test_a_follower_joins_only_past_the_start_of_the_epoch() -> None:
+    """With a high watermark that lags, one at it may lack what an earlier leader committed (R5)."""
+    replicas = leader(isr=(1, 2), end=10)
+    fetch(replicas, 3, 7, end=10)
+    assert (
+        replicas.propose(high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=everybody, may_shrink=False) is None
+    )
+    fetch(replicas, 3, 10, end=10)
+    assert replicas.propose(high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=everybody, may_shrink=False)
+
+
+def test_who_is_not_eligible_does_not_join() -> None:
+    replicas = leader(isr=(1, 2))
+    fetch(replicas, 3, 0, end=0)
+    assert replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=nobody, may_shrink=False) is None
+
+
+def test_a_follower_that_keeps_up_with_a_moving_end_stays_in_sync() -> None:
+    replicas = leader()
+    for step in range(100):
+        now_ms = step * 1000
+        for replica in (2, 3):
+            fetch(replicas, replica, step * 10, end=step * 10 + 10, now_ms=now_ms)
+        assert (
+            replicas.propose(
+                high_watermark=0, log_end_offset=step * 10 + 10, now_ms=now_ms, is_eligible=everybody, may_shrink=True
+            )
+            is None
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "open_"),
+    [
+        (ErrorCode.INELIGIBLE_REPLICA, False, False),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, False, False),
+        (ErrorCode.INVALID_UPDATE_VERSION, False, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, False, True),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, True, True),
+    ],
+)
+def test_only_a_sure_refusal_takes_a_proposal_back(error: ErrorCode, again: bool, open_: bool) -> None:
+    replicas = leader(isr=(1, 2))
+    fetch(replicas, 3, 0, end=0)
+    assert replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    assert replicas.proposal_refused(error) is again
+    assert (replicas.proposal is not None) is open_
+    assert (3 in replicas.maximal_isr) is open_
+
+
+def test_the_image_overtakes_a_proposal() -> None:
+    replicas = leader(isr=(1, 2))
+    fetch(replicas, 3, 0, end=0)
+    replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    image = PartitionImage(replicas=(1, 2, 3), isr=(1,), leader=1, leader_epoch=5, partition_epoch=8)
+    replicas.image_changed(image, 0)
+    assert replicas.proposal is None
+    assert replicas.isr == (1,)
+    replicas.proposal_confirmed((1, 2, 3), 7)  # an answer that comes too late
+    assert replicas.isr == (1,)
+
+
+def test_a_stranger_is_refused() -> None:
+    with pytest.raises(ApiError) as caught:
+        fetch(leader(), 9, 0, end=0)
+    assert caught.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_records_can_be_deleted_up_to_what_every_live_follower_has_dropped() -> None:
+    replicas = leader()
+    for replica, start in ((2, 3), (3, 1)):
+        replicas.fetched(replica, 10, log_start_offset=start, broker_epoch=1, leader_end_offset=10, now_ms=0)
+    assert replicas.low_watermark(5, lambda replica: True) == 1
+    assert replicas.low_watermark(5, lambda replica: replica == 2) == 3
