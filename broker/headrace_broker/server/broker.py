@@ -92,7 +92,13 @@ class Broker:
     ) -> AppendInfo:
         """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
         log, replicas = partition.log, partition.replicas
-        info = log.append_as_leader(records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin)
+        try:
+            info = log.append_as_leader(
+                records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin
+            )
+        except ApiError:
+            self.check_storage(log)
+            raise
         if replicas is not None:
             if not info.is_duplicate:
                 self.replication.appended(partition, len(records))
@@ -104,6 +110,11 @@ class Broker:
         if partition.sessions:
             self.fetch_sessions.appended(partition, len(records), is_committed=True)
         return info
+
+    def check_storage(self, log: PartitionLog) -> None:
+        """Leave the cluster when the log is offline."""
+        if log.offline_reason is not None:
+            self.node.storage_failed(log.offline_reason)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
         """The high watermark has moved: consumers, producers and coordinators that waited for it are answered."""
@@ -280,6 +291,9 @@ class Broker:
     def _maintain(self) -> None:
         self._follow_topics(self._topics_without_logs)
         self.logs.maintain(self.now_ms())
+        for directory in self.logs.directories:
+            if directory.offline_reason is not None:
+                self.node.storage_failed(directory.offline_reason)
 
     def _background(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
         """Run file work in a thread and call back on the loop; before the loop is free, at once."""

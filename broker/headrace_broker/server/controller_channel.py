@@ -25,8 +25,11 @@ _REQUEST_TIMEOUT_MS = 30_000
 _SETUP_TIMEOUT_MS = 1_000
 
 
-class NoControllerError(Exception):
+class NoControllerError(ApiError):
     """No active controller could be reached in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class ControllerChannel:

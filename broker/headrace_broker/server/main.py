@@ -167,6 +167,7 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
     if watch_fd is not None:
         _stop_at_end(loop, watch_fd, stop)
     node = await Node.start(config, cluster_id=cluster_id)
+    node.failed.add_done_callback(_end_at_once)
     try:
         gc.collect()
         gc.freeze()
@@ -177,6 +178,13 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # a second signal ends a stop that hangs
         await node.stop()
+
+
+def _end_at_once(failed: asyncio.Future[str]) -> None:
+    """The node's disk failed: its peers take over as soon as the process is gone, and nothing could be put in order."""
+    if not failed.cancelled():
+        print(f"headrace broker: {failed.result()}: stopping, the other nodes go on", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _announce(node: Node, ready_fd: int | None) -> None:

@@ -103,6 +103,8 @@ class Node:
         self.advertised: tuple[Listener, ...] = ()
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._caught_up = asyncio.Event()
+        self.failed: asyncio.Future[str] = self._loop.create_future()
+        """Done, with the reason, when this node cannot go on and others can take its place: end the process then."""
 
     @classmethod
     async def start(
@@ -118,7 +120,7 @@ class Node:
         storage = self.surroundings.storage
         self.cluster_id = open_directories(storage, self._directories, self.config.node_id, cluster_id)
         try:
-            await self._serve()
+            await self._serve_or_fail()
         except BaseException as error:
             self._listening.close()
             self._cancel_timers()
@@ -140,6 +142,24 @@ class Node:
         return first.host, first.port
 
     # -- start -------------------------------------------------------------------------------------------------------
+
+    async def _serve_or_fail(self) -> None:
+        serving = self._loop.create_task(self._serve())
+        try:
+            ends: list[asyncio.Future[Any]] = [serving, self.failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not serving.done():
+                serving.cancel()
+        if self.failed.done():
+            raise StartError(self.failed.result())
+        await serving
+
+    def storage_failed(self, reason: str) -> None:
+        """A log cannot be written or synced.  Alone, this node goes on with what is sound; in a cluster it leaves."""
+        is_alone = set(self.config.voters) == {self.node_id} and len(self.image.brokers) <= 1
+        if not is_alone and not self.failed.done():
+            self.failed.set_result(reason)
 
     async def _serve(self) -> None:
         self._bind()
@@ -178,6 +198,7 @@ class Node:
         )
         self.quorum = Quorum(Raft(raft_config, log, log.read_state(), self.surroundings.rng), log)
         self.quorum.on_commit = self.committed.apply
+        self.quorum.on_failure = self.storage_failed
         if self.node_id in config.voters:
             self.controller = ControllerService(
                 self.quorum,

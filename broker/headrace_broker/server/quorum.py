@@ -27,6 +27,7 @@ from headrace_broker.raft.effects import (
     Send,
     SnapshotLoaded,
 )
+from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
 from headrace_broker.server.metadata_log import MetadataLog
 from headrace_broker.server.peers import Peers
@@ -49,6 +50,7 @@ class Quorum:
         self.on_leader_changed: Callable[[], None] = _nothing
         self.on_caught_up: Callable[[], None] = _nothing
         self.on_leadership: Callable[[bool], None] = _ignore
+        self.on_failure: Callable[[str], None] = _no_reason
         self.on_majority_gone: Callable[[], None] = _nothing
         self.peers: Peers
         self._loop = asyncio.get_running_loop()
@@ -107,7 +109,11 @@ class Quorum:
         """Append one batch as leader; the future is done when it is committed.  Raises ApiError NOT_CONTROLLER."""
         if not self.leads or self._is_persisting:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        last_offset = self.log.append(records, self.raft.epoch)
+        try:
+            last_offset = self.log.append(records, self.raft.epoch)
+        except ApiError as error:
+            self._fail_if_offline(error)
+            raise
         committed: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((last_offset, self.raft.epoch, committed))
         self._give(self.raft.appended)
@@ -141,11 +147,21 @@ class Quorum:
                     return
                 self._do(effect)
             elif self._inputs:
-                self._effects.extend(self._inputs.popleft()(self._now_ms()))
+                self._effects.extend(self._turn(self._inputs.popleft()))
             else:
                 break
         self._is_busy = False
         self._arm()
+
+    def _turn(self, step: Callable[[int], list[Effect]]) -> list[Effect]:
+        try:
+            return step(self._now_ms())
+        except ApiError as error:
+            if not self._fail_if_offline(error):
+                raise
+        except DivergedError as error:
+            self._fail(str(error))
+        return []
 
     async def _persist(self, effect: Persist) -> None:
         while True:
@@ -222,10 +238,18 @@ class Quorum:
         finally:
             self._flushing = None
 
+    def _fail_if_offline(self, error: ApiError) -> bool:
+        if self.log.log.offline_reason is not None:
+            self._fail(error.message)
+        return self.log.log.offline_reason is not None
+
     def _fail(self, reason: str) -> None:
         logger.error("the metadata log stops: %s", reason)
         while self._waiting:
-            self._waiting.popleft()[2].set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+            committed = self._waiting.popleft()[2]
+            if not committed.done():
+                committed.set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+        self.on_failure(reason)
 
     def _commit(self, offset: int) -> None:
         for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
@@ -275,6 +299,10 @@ def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> 
 
 
 def _nothing() -> None:
+    """Placeholder until someone listens."""
+
+
+def _no_reason(reason: str) -> None:
     """Placeholder until someone listens."""
 
 

@@ -218,6 +218,7 @@ class ReplicaFetcher:
             await self._act(connection, partition, epoch, offset, answer)
         except ApiError as error:
             logger.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error.message)
+            self._broker.check_storage(partition.log)
             self._pause(partition)
 
     async def _act(

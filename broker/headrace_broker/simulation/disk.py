@@ -51,13 +51,17 @@ class SimulatedDisk:
                 self.files._files[path] = bytearray(before)
                 self.synced[path] = before
         self._unsure.clear()
+        self._lose_names()
         for path, data in list(self.files._files.items()):
             synced = self.synced.get(path)
-            if synced is None and self.rng.random() < 0.5:
-                del self.files._files[path]  # even its name was never synced
-                continue
             self.files._files[path] = bytearray(self._remains(synced or b"", bytes(data)))
         self.synced = {path: bytes(data) for path, data in self.files._files.items()}
+
+    def _lose_names(self) -> None:
+        """Of files that were never synced the newest are gone: a journal keeps the order in which they were made."""
+        unsynced = [path for path in self.files._files if path not in self.synced]
+        for path in unsynced[self.rng.randint(0, len(unsynced)) :]:
+            del self.files._files[path]
 
     def _remains(self, sure: bytes, data: bytes) -> bytes:
         if data[: len(sure)] != sure:  # it was rewritten or cut since: old or new

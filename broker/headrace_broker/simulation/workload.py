@@ -266,8 +266,8 @@ class Workload:
         def assigned(partitions: list[TopicPartition]) -> None:
             floors.update({item: self._commits(item).acknowledged for item in partitions})
 
-        await reader.subscribe([TOPIC], on_assigned=assigned)
         try:
+            await reader.subscribe([TOPIC], on_assigned=assigned)
             while self.world.now_s < end_s and not self._is_all_committed():
                 positions: dict[TopicPartition, int] = {}
                 for batch in await self._poll(reader):
@@ -275,8 +275,10 @@ class Workload:
                     positions[batch.topic, batch.partition] = batch.next_offset
                 if positions:
                     await self._commit(reader, positions)
-        finally:
+        except ClientError:
             await reader.close(timeout_ms=1000)
+            raise
+        await reader.close(timeout_ms=1000)
 
     def _commits(self, partition: TopicPartition) -> Commits:
         return self.history.commits.setdefault(partition, Commits())

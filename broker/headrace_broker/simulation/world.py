@@ -211,6 +211,9 @@ class World:
             raise
         self.say(f"{machine.name} serves")
         machine.is_serving = True
+        reason = await node.failed
+        self.say(f"{machine.name} gives up: {reason}")
+        self.loop.after_us(0, self.loop.world, self._ended, machine, process)
 
     def _config(self, machine: Machine) -> BrokerConfig:
         name = machine.name
@@ -238,6 +241,8 @@ class World:
     def _ended(self, machine: Machine, process: SimulatedNode) -> None:
         """A process ended by itself."""
         if machine.process is process:
+            if machine.is_serving:
+                self._note_unclean(machine)
             self._kill(machine)
             if machine.is_wanted:
                 self.loop.call_later(_RESTART_S, self._boot_if_wanted, machine)
