@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active = True
         self.peer = "?"
         self.client_host = ""
-        self.parked: set[object] = set()
+        self.parked: dict[object, None] = {}
         self.on_lost: Callable[[], None] | None = None
 
     # -- what the transport calls ------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class RequestRouter:
         self.routes = routes[BROKER]
         self.controller_routes = routes[CONTROLLER]
         self._controller_listeners = {listener.name for listener in node.config.controller_listeners}
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # ordered: a seed's history must not hang on addresses
         self._per_host: dict[str, int] = {}
         self._idle_ms: dict[Connection, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,7 +128,7 @@ class RequestRouter:
                 "refusing connection from %s: max.connections.per.ip=%d", connection.peer, config.max_connections_per_ip
             )
             return False
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._per_host[host] = self._per_host.get(host, 0) + 1
         return True
 
@@ -146,7 +146,7 @@ class RequestRouter:
         """Forget the connection and what is parked for it."""
         if connection not in self.connections:
             return
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         left = self._per_host[connection.client_host] - 1
         if left:
             self._per_host[connection.client_host] = left
@@ -306,7 +306,7 @@ class RequestRouter:
             self._idle_ms[connection] = idle_ms
             if 0 <= limit_ms < idle_ms:
                 connection.close()
-        for connection in self._idle_ms.keys() - self.connections:
+        for connection in self._idle_ms.keys() - self.connections.keys():
             del self._idle_ms[connection]
 
 

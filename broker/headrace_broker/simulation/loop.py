@@ -58,6 +58,15 @@ class SimulatedNode:
 _current: ContextVar[SimulatedNode] = ContextVar("simulated node")
 
 
+class _Task(asyncio.Task[Any]):
+    """A task whose hash is its number: what is done in the order of a set of tasks is done in the same order again."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class SpinError(Exception):
     """The world ran more callbacks than any sound one needs: somewhere is a loop without a wait."""
 
@@ -79,6 +88,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready: list[SimulatedNode] = []
         self._timers: list[tuple[int, int, SimulatedNode, asyncio.Handle]] = []
         self._sequence = 0
+        self._tasks_made = 0
         self._is_closed = False
         self._graveyard: list[SimulatedNode] = []
 
@@ -224,7 +234,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        task = _Task(coro, loop=self, name=name or "task", context=context)
+        self._tasks_made += 1
+        task.number = self._tasks_made
         node = (context or copy_context()).get(_current, self.world)
         node.tasks.add(task)
         task.add_done_callback(node.tasks.discard)

@@ -267,10 +267,21 @@ class World:
         """A node has a committed image: it may be the newest, and tell of brokers that are registered again."""
         if image.offset <= self.image.offset:
             return
-        self.image = image
+        before, self.image = self.image, image
+        if image.topics is not before.topics:
+            self._say_changes(before)
         for machine in self.machines.values():
             if machine.unclean_since is not None and self._broker_epoch(machine) > machine.unclean_since:
                 machine.unclean_since, machine.lost_power = None, False
+
+    def _say_changes(self, before: MetadataImage) -> None:
+        for name, topic in self.image.topics.items():
+            known = before.topics.get(name)
+            for index, new in enumerate(topic.partitions):
+                if known is None or index >= len(known.partitions) or known.partitions[index] != new:
+                    elr = f", eligible {new.eligible_leader_replicas}" if new.eligible_leader_replicas else ""
+                    last = f", last known {new.last_known_elr}" if new.last_known_elr else ""
+                    self.say(f"  {name}-{index}: {new.leader} leads epoch {new.leader_epoch}, isr {new.isr}{elr}{last}")
 
     def _harmed(self, partition: PartitionImage) -> tuple[int, int]:
         """(how many of those that must have everything are unharmed, how many may have lost something)."""

@@ -92,13 +92,13 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
     slot = connection.park(len(frame))
 
     def complete() -> None:
-        connection.parked.discard(operation)
+        connection.parked.pop(operation, None)
         slot.fill(_encode(broker, connection, _read(broker, request, version), version, correlation_id))
 
     operation = broker.waiting.park(
         complete, reading.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
     )
-    connection.parked.add(operation)
+    connection.parked[operation] = None
 
 
 def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSession | None:
@@ -125,14 +125,14 @@ def _answer_session(
     slot = connection.park(_PARKED_SESSION_BYTES)
 
     def complete() -> None:
-        connection.parked.discard(operation)
+        connection.parked.pop(operation, None)
         reading = _read_news(broker, session, request, version)
         slot.fill(_encode(broker, connection, reading, version, correlation, session.session_id))
 
     operation = broker.waiting.park(
         complete, [session], request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
     )
-    connection.parked.add(operation)
+    connection.parked[operation] = None
 
 
 def _read_news(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> _Reading:

@@ -182,7 +182,7 @@ def _answer_when_replicated(
     epochs = {partition: partition.leader_epoch for partition in missing if isinstance(partition, Partition)}
 
     def complete() -> None:
-        connection.parked.discard(operation)
+        connection.parked.pop(operation, None)
         outcomes = [
             (topic, [(index, partition, _outcome(partition, info, epochs)) for index, partition, info in of_topic])
             for topic, of_topic in results
@@ -190,7 +190,7 @@ def _answer_when_replicated(
         slot.fill(encode_response(correlation_id, _response(broker, connection, outcomes, version), version))
 
     operation = broker.waiting.park(complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing))
-    connection.parked.add(operation)
+    connection.parked[operation] = None
 
 
 def _outcome(
