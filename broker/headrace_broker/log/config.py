@@ -5,7 +5,7 @@ CreateTopics and IncrementalAlterConfigs validate here, DescribeConfigs prints `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -25,8 +25,10 @@ from headrace_broker.log.config_keys import (
 from headrace_broker.log.topic_configs import TOPIC_CONFIGS
 
 __all__ = [
+    "BROKER_CONFIGS",
     "LONG_MAX",
     "TOPIC_CONFIGS",
+    "Altered",
     "ConfigError",
     "ConfigKey",
     "ConfigSource",
@@ -35,6 +37,7 @@ __all__ = [
     "LogConfig",
     "config_in_force",
     "format_value",
+    "validate_broker_configs",
     "validate_topic_config",
     "validate_topic_configs",
 ]
@@ -69,12 +72,46 @@ def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
         raise ConfigError("\n".join(problems))
 
 
-def config_in_force(name: str, topic: Mapping[str, str], broker: Mapping[str, str]) -> ConfigValue:
-    """Return a topic configuration's value: the topic's own, else the broker's, else the default."""
+BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names}
+"""The keys of a broker that can be altered while it runs, by the names they have there: topics' defaults."""
+
+
+def validate_broker_configs(configs: Mapping[str, str | None]) -> None:
+    """Check altered broker configurations.  Raises ConfigError with all that is wrong, one line each."""
+    problems = []
+    for name, value in configs.items():
+        key = BROKER_CONFIGS.get(name)
+        if key is None:
+            nearest = get_close_matches(name, BROKER_CONFIGS, n=1)
+            hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+            problems.append(f"{name} cannot be altered: set it in the broker's properties file and restart it{hint}")
+        elif value is None:
+            problems.append(f"Null value not supported for broker configs: {name}")
+        else:
+            try:
+                key.parse(value)
+            except ConfigError as error:
+                problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+Altered = tuple[ConfigSource, Mapping[str, str]]
+"""Where a broker's altered configurations come from, and what they are."""
+
+
+def config_in_force(
+    name: str, topic: Mapping[str, str], broker: Mapping[str, str], altered: Sequence[Altered] = ()
+) -> ConfigValue:
+    """Return a topic configuration's value: the topic's own, else the broker's as altered (the first of `altered` that
+    names it), else as in its file, else the default."""
     key = TOPIC_CONFIGS[name]
     found: list[tuple[str, str, ConfigSource]] = []
     if name in topic:
         found.append((name, topic[name], ConfigSource.DYNAMIC_TOPIC))
+    for source, values in altered:
+        if key.broker_names and key.broker_names[0][0] in values:
+            found.append((key.broker_names[0][0], values[key.broker_names[0][0]], source))
     for broker_name, factor in key.broker_names:
         if broker_name in broker:
             value = broker[broker_name]

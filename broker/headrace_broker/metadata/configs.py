@@ -1,20 +1,37 @@
-"""Decisions about configurations of topics (KIP-339, incremental; the older AlterConfigs replaces the whole set).
+"""Decisions about configurations of topics and brokers (KIP-339, KIP-226; AlterConfigs replaces the whole set).
 
-Which keys and values a topic may have is the log's knowledge (`log.config`, data and checks without any IO).
+Which keys and values there are is the log's knowledge (`log.config`, data and checks without any IO).  Of a broker's
+keys those can be altered that give topics their defaults: for one broker, or (name "") for all of them.  What elections
+rest on, `ELECTION_KEYS`, takes effect on the partitions in the same batch, and is one for the whole cluster.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace_broker.log.config import TOPIC_CONFIGS, ConfigError, ConfigType, format_value, validate_topic_configs
+from headrace_broker.log.config import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    format_value,
+    validate_broker_configs,
+    validate_topic_configs,
+)
+from headrace_broker.metadata.delta import replayed
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from headrace_broker.metadata.leadership import TopicRules, config_changed
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.topic_names import topic_name_fault
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import ConfigRecord, MetadataRecord
+
+ELECTION_KEYS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
+CLUSTER_WIDE = ""
 
 
 class ConfigOperation(IntEnum):
@@ -29,99 +46,36 @@ class ConfigOperation(IntEnum):
 Alteration = tuple[str, int, str | None]
 """(key, ConfigOperation, value)."""
 
+Changes = Sequence[Alteration] | Mapping[str, str | None]
+"""A mapping replaces the whole set, a sequence alters single keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """Something that has configs: `label` begins its error messages."""
+
+    kind: int
+    name: str
+    label: str
+    keys: Mapping[str, ConfigKey]
+    validate: Callable[[Mapping[str, str | None]], None]
+
 
 def topic_config_records(topic: str, configs: Mapping[str, str | None]) -> list[MetadataRecord]:
     """The records that set a new topic's configs; raises ApiError(INVALID_CONFIG)."""
-    _check_values(topic, configs)
-    return [_record(topic, name, value) for name, value in configs.items()]
-
-
-def alter_topic_configs(image: MetadataImage, topic: str, alterations: Sequence[Alteration]) -> list[MetadataRecord]:
-    """The records that carry out IncrementalAlterConfigs on one topic; raises ApiError."""
-    _check_exists(image, topic)
-    before = image.topic_configs(topic)
-    after: dict[str, str] = dict(before)
-    seen: set[str] = set()
-    for name, operation, value in alterations:
-        if name in seen:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{topic}': config {name} is altered twice in one request")
-        seen.add(name)
-        _check_known(topic, name)
-        _alter(topic, after, name, operation, value)
-    return _changed(topic, before, after)
-
-
-def replace_topic_configs(image: MetadataImage, topic: str, values: Mapping[str, str | None]) -> list[MetadataRecord]:
-    """The records that make `values` the topic's whole set of configs (AlterConfigs); raises ApiError."""
-    _check_exists(image, topic)
-    for name in values:
-        _check_known(topic, name)
-    after = {name: value for name, value in values.items() if value is not None}
-    return _changed(topic, image.topic_configs(topic), after)
-
-
-def _alter(topic: str, values: dict[str, str], name: str, operation: int, value: str | None) -> None:
-    if operation == ConfigOperation.DELETE:
-        values.pop(name, None)
-        return
-    if value is None:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{topic}': config {name} needs a value")
-    if operation == ConfigOperation.SET:
-        values[name] = value
-    elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
-        if TOPIC_CONFIGS[name].type != ConfigType.LIST:
-            raise ApiError(
-                ErrorCode.INVALID_CONFIG,
-                f"Topic '{topic}': can't {ConfigOperation(operation).name} to key {name} because its type is not LIST.",
-            )
-        current = [part for part in values.get(name, format_value(TOPIC_CONFIGS[name].default)).split(",") if part]
-        parts = [part.strip() for part in value.split(",")]
-        if operation == ConfigOperation.APPEND:
-            current += [part for part in parts if part not in current]
-        else:
-            current = [part for part in current if part not in parts]
-        values[name] = ",".join(current)
-    else:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{topic}': config {name}: unknown operation {operation}")
-
-
-def _changed(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[MetadataRecord]:
-    _check_values(topic, after)
-    records = [_record(topic, name, value) for name, value in after.items() if before.get(name) != value]
-    return records + [_record(topic, name, None) for name in before if name not in after]
-
-
-def _record(topic: str, name: str, value: str | None) -> MetadataRecord:
-    return ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
-
-
-def _check_exists(image: MetadataImage, topic: str) -> None:
-    fault = topic_name_fault(topic)
-    if fault is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if topic not in image.topics:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
-
-
-def _check_known(topic: str, name: str) -> None:
-    if name not in TOPIC_CONFIGS:
-        _check_values(topic, {name: ""})
-
-
-def _check_values(topic: str, values: Mapping[str, str | None]) -> None:
-    try:
-        validate_topic_configs(values)
-    except ConfigError as error:
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"Topic '{topic}': {error}") from None
+    resource = _topic(topic)
+    _check_values(resource, configs)
+    return [_record(resource, name, value) for name, value in configs.items()]
 
 
 def alter_configs(
     image: MetadataImage,
-    resources: Sequence[tuple[int, str, Sequence[Alteration] | Mapping[str, str | None]]],
+    resources: Sequence[tuple[int, str, Changes]],
+    rules: TopicRules,
     *,
     validate_only: bool = False,
 ) -> Outcome[list[ApiError | None]]:
-    """One result per (resource type, name, changes): None when done; a mapping replaces, a sequence alters."""
+    """One result per (resource type, name, changes), None when done; all changes of one resource happen or none."""
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
     times = Counter((kind, name) for kind, name, _ in resources)
@@ -129,18 +83,117 @@ def alter_configs(
         try:
             if times[kind, name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once, '{name}' does not.")
-            if kind == BROKER_RESOURCE:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"Broker {name or 'default'}: configs of a broker are set in its properties file, then restart it.",
-                )
-            if kind != TOPIC_RESOURCE:
-                raise ApiError(ErrorCode.INVALID_REQUEST, f"Resource type {kind} of '{name}' has no configs here.")
-            if isinstance(changes, Mapping):
-                records += replace_topic_configs(image, name, changes)
-            else:
-                records += alter_topic_configs(image, name, changes)
+            records += _altered(image, _resource(image, kind, name), changes)
             results.append(None)
         except ApiError as error:
             results.append(error)
-    return Outcome(results, [] if validate_only else records)
+    if validate_only:
+        return Outcome(results)
+    return Outcome(results, [*records, *_partition_records(image, records, rules)])
+
+
+def _altered(image: MetadataImage, resource: _Resource, changes: Changes) -> list[MetadataRecord]:
+    before = image.configs.get((resource.kind, resource.name), {})
+    if isinstance(changes, Mapping):
+        for name in changes:
+            _check_known(resource, name)
+        after = {name: value for name, value in changes.items() if value is not None}
+    else:
+        after = dict(before)
+        for name, times in Counter(name for name, _, _ in changes).items():
+            if times > 1:
+                raise _error(resource, f"config {name} is altered twice in one request", ErrorCode.INVALID_REQUEST)
+            _check_known(resource, name)
+        for alteration in changes:
+            _alter(resource, after, alteration)
+    _check_values(resource, after)
+    records = [_record(resource, name, value) for name, value in after.items() if before.get(name) != value]
+    return records + [_record(resource, name, None) for name in before if name not in after]
+
+
+def _alter(resource: _Resource, values: dict[str, str], alteration: Alteration) -> None:
+    name, operation, value = alteration
+    if operation == ConfigOperation.DELETE:
+        values.pop(name, None)
+        return
+    if value is None:
+        raise _error(resource, f"config {name} needs a value", ErrorCode.INVALID_REQUEST)
+    if operation == ConfigOperation.SET:
+        values[name] = value
+    elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        values[name] = _edited_list(resource, values, name, ConfigOperation(operation), value)
+    else:
+        raise _error(resource, f"config {name}: unknown operation {operation}", ErrorCode.INVALID_REQUEST)
+
+
+def _edited_list(
+    resource: _Resource, values: Mapping[str, str], name: str, operation: ConfigOperation, value: str
+) -> str:
+    key = resource.keys[name]
+    if key.type != ConfigType.LIST:
+        raise _error(resource, f"can't {operation.name} to key {name} because its type is not LIST.")
+    current = [part for part in values.get(name, format_value(key.default)).split(",") if part]
+    parts = [part.strip() for part in value.split(",")]
+    if operation is ConfigOperation.APPEND:
+        return ",".join([*current, *(part for part in parts if part not in current)])
+    return ",".join(part for part in current if part not in parts)
+
+
+def _partition_records(
+    image: MetadataImage, changed: Sequence[MetadataRecord], rules: TopicRules
+) -> list[MetadataRecord]:
+    """What becomes of partitions whose elections follow other rules from now on."""
+    topics: dict[str, None] = {}
+    for record in changed:
+        if isinstance(record, ConfigRecord) and record.name in ELECTION_KEYS:
+            topics.update(dict.fromkeys([record.resource_name] if record.resource_type == TOPIC_RESOURCE else image.topics))
+    return config_changed(replayed(image, changed, image.offset, image.epoch), topics, rules) if topics else []
+
+
+# -- resources -------------------------------------------------------------------------------------------------------
+
+
+def _resource(image: MetadataImage, kind: int, name: str) -> _Resource:
+    if kind == BROKER_RESOURCE:
+        return _broker(name)
+    if kind != TOPIC_RESOURCE:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Resource type {kind} of '{name}' has no configs here.")
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if name not in image.topics:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return _topic(name)
+
+
+def _topic(name: str) -> _Resource:
+    return _Resource(TOPIC_RESOURCE, name, f"Topic '{name}'", TOPIC_CONFIGS, validate_topic_configs)
+
+
+def _broker(name: str) -> _Resource:
+    if name != CLUSTER_WIDE and not name.isdigit():
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
+    label = "Default of all brokers" if name == CLUSTER_WIDE else f"Broker {name}"
+    return _Resource(BROKER_RESOURCE, name, label, BROKER_CONFIGS, validate_broker_configs)
+
+
+def _check_known(resource: _Resource, name: str) -> None:
+    if name not in resource.keys:
+        _check_values(resource, {name: ""})
+    if resource.kind == BROKER_RESOURCE and resource.name != CLUSTER_WIDE and name in ELECTION_KEYS:
+        raise _error(resource, f"{name} is the same for all brokers: set it with --entity-default")
+
+
+def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None:
+    try:
+        resource.validate(values)
+    except ConfigError as error:
+        raise _error(resource, str(error)) from None
+
+
+def _error(resource: _Resource, fault: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> ApiError:
+    return ApiError(code, f"{resource.label}: {fault}")
+
+
+def _record(resource: _Resource, name: str, value: str | None) -> MetadataRecord:
+    return ConfigRecord(resource_type=resource.kind, resource_name=resource.name, name=name, value=value)

@@ -92,6 +92,10 @@ class MetadataImage:
         """The configs set on a topic, without defaults."""
         return self.configs.get((TOPIC_RESOURCE, topic), _EMPTY)
 
+    def broker_configs(self, broker_id: int | None = None) -> Mapping[str, str]:
+        """The configs that were altered for all brokers, or for one of them alone."""
+        return self.configs.get((BROKER_RESOURCE, "" if broker_id is None else str(broker_id)), _EMPTY)
+
     def live_brokers(self) -> list[BrokerImage]:
         """The brokers that may be given leadership: registered, unfenced, not shutting down."""
         return [item for item in self.brokers.values() if not (item.fenced or item.in_controlled_shutdown)]

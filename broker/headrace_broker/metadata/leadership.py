@@ -5,7 +5,8 @@ Every function reads an image and returns records; `TopicRules` answers the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -100,32 +101,42 @@ def leads_any(image: MetadataImage, broker_id: int) -> bool:
     return any(partition.leader == broker_id for _, _, partition in _partitions(image))
 
 
-def imbalanced(image: MetadataImage) -> list[tuple[TopicImage, int]]:
-    """The partitions that could be led by their preferred replica and are not."""
+def config_changed(image: MetadataImage, topics: Iterable[str], rules: TopicRules) -> list[MetadataRecord]:
+    """min.insync.replicas or unclean.leader.election.enable of the topics are other ones in `image`: who is eligible
+    follows, and a partition without a leader may be given one."""
+    records: list[MetadataRecord] = []
+    for name in topics:
+        topic = image.topics[name]
+        for index in range(len(topic.partitions)):
+            _append(records, change_of(image, topic, index, rules).record())
+    return records
+
+
+def imbalanced(image: MetadataImage, percentage: int = 0) -> list[tuple[TopicImage, int]]:
+    """The partitions that could be led by their preferred replica and are not, of those brokers that lack more than
+    `percentage` of what they should lead (leader.imbalance.per.broker.percentage)."""
+    preferred: Counter[int] = Counter()
+    lacking: dict[int, list[tuple[TopicImage, int]]] = {}
+    for topic, index, partition in _partitions(image):
+        wanted = partition.replicas[0]
+        preferred[wanted] += 1
+        if partition.leader != wanted:
+            lacking.setdefault(wanted, []).append((topic, index))
     return [
         (topic, index)
-        for topic, index, partition in _partitions(image)
-        if partition.leader != partition.replicas[0]
-        and partition.replicas[0] in partition.isr
-        and is_live(image, partition.replicas[0])
+        for wanted, found in lacking.items()
+        if is_live(image, wanted) and len(found) * 100 > preferred[wanted] * percentage
+        for topic, index in found
+        if wanted in topic.partitions[index].isr
     ]
 
 
-def elect_preferred(
-    image: MetadataImage, topic: TopicImage, index: int, rules: TopicRules
+def elect(
+    image: MetadataImage, topic: TopicImage, index: int, rules: TopicRules, election: Election
 ) -> PartitionChangeRecord | None:
-    """The record that gives a partition to its preferred replica, None when that changes nothing."""
+    """The record of an election that was asked for, None when it changes nothing."""
     change = change_of(image, topic, index, rules)
-    change.election = Election.PREFERRED
-    return change.record()
-
-
-def elect_unclean(
-    image: MetadataImage, topic: TopicImage, index: int, rules: TopicRules
-) -> PartitionChangeRecord | None:
-    """The record that gives a partition to any replica that is alive, None when that changes nothing."""
-    change = change_of(image, topic, index, rules)
-    change.election = Election.UNCLEAN
+    change.election = election
     return change.record()
 
 

@@ -76,12 +76,14 @@ class PartitionChange:
         return None if _is_nothing(record) else record
 
     def _complete_reassignment(self) -> None:
-        """When every replica that is to stay is in sync, what was adding is there and what was removing goes."""
+        """When what is adding is in sync, what is removing goes.  A replication factor is lowered only when all that
+        stay are in sync, else the move itself would leave fewer in-sync replicas than there were."""
         if not (self._removing or self._adding):
             return
         staying = [replica for replica in self._replicas if replica not in self._removing]
         kept = [replica for replica in self._isr if replica not in self._removing]
-        if not kept or not set(self._adding) <= set(kept):
+        awaited = staying if len(self._adding) < len(self._removing) else self._adding
+        if not kept or not set(awaited) <= set(kept):
             return
         self._replicas, self._isr, self._removing, self._adding = staying, kept, [], []
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from headrace_broker.log.config import TOPIC_CONFIGS, config_in_force
 from headrace_broker.metadata.configs import topic_config_records
 from headrace_broker.metadata.image import MetadataImage, TopicImage
+from headrace_broker.metadata.leadership import directory_of
 from headrace_broker.metadata.outcome import Outcome
-from headrace_broker.metadata.placement import place_partitions
+from headrace_broker.metadata.placement import next_start, place_partitions
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, topic_name_fault, unified_names
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_partitions import (
@@ -65,7 +66,8 @@ def create_topics(
             if topic.name in repeated:
                 raise _named_twice(topic.name)
             _check_new_name(image, topic.name, unified)
-            result, created = _create_topic(image, topic, defaults, broker_properties, new_id, described)
+            start = len(image.topics) + len(results)
+            result, created = _create_topic(image, topic, defaults, broker_properties, new_id, described, start)
             if len(records) + len(created) > RECORDS_PER_OPERATION_MAX:
                 raise ApiError(
                     ErrorCode.POLICY_VIOLATION,
@@ -87,8 +89,9 @@ def _create_topic(
     broker_properties: Mapping[str, str],
     new_id: Callable[[], bytes],
     described: _Described,
+    start: int,
 ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
-    assignments = _assign(image, topic, defaults)
+    assignments = _assign(image, topic, defaults, start)
     configs: dict[str, str | None] = {}
     for config in topic.configs:
         if config.name in configs:
@@ -146,7 +149,9 @@ def _check_new_name(image: MetadataImage, name: str, unified: Mapping[str, str])
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _assign(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults) -> list[tuple[int, ...]]:
+def _assign(
+    image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults, start: int
+) -> list[tuple[int, ...]]:
     if topic.assignments:
         return _manual_assignment(image, topic)
     replication_factor = topic.replication_factor
@@ -168,7 +173,7 @@ def _assign(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults
         )
     if replication_factor == -1:
         replication_factor = defaults.replication_factor
-    return place_partitions(image, 0, count, replication_factor, topic.name)
+    return place_partitions(image, start, count, replication_factor, topic.name)
 
 
 def _manual_assignment(image: MetadataImage, topic: CreatableTopic) -> list[tuple[int, ...]]:
@@ -221,7 +226,7 @@ def _partition_records(
     records: list[MetadataRecord] = []
     for index, replicas in enumerate(assignments, first):
         isr = [broker for broker in replicas if broker in live]
-        directories = [_directory(image, broker) for broker in replicas]
+        directories = [directory_of(image, broker) for broker in replicas]
         records.append(
             PartitionRecord(
                 partition_id=index,
@@ -237,12 +242,6 @@ def _partition_records(
             )
         )
     return records
-
-
-def _directory(image: MetadataImage, broker_id: int) -> bytes:
-    """The broker's only directory; with several the broker itself chooses, and zeros say "unassigned"."""
-    directories = image.brokers[broker_id].log_dirs
-    return directories[0] if len(directories) == 1 else ZERO_UUID
 
 
 def delete_topics(image: MetadataImage, wanted: Sequence[tuple[str | None, bytes]]) -> Outcome[DeleteTopicsResponse]:
@@ -316,7 +315,8 @@ def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic) -> li
         )
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
-        assignments = place_partitions(image, current, added, factor, wanted.name)
+        start = next_start(image, topic.partitions[-1].replicas[0])
+        assignments = place_partitions(image, start, added, factor, wanted.name)
     else:
         if len(wanted.assignments) != added:
             raise _assignment_error(

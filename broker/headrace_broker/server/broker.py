@@ -16,7 +16,7 @@ from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, PartitionLog
 from headrace_broker.log.manager import LogManager
 from headrace_broker.metadata.delta import MetadataDelta
-from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage, PartitionImage, TopicImage
+from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Endpoint, MetadataImage, PartitionImage, TopicImage
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.cleaner import LogCleaner
@@ -29,6 +29,7 @@ from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
 from headrace_broker.server.producer_id_block import ProducerIdBlock
 from headrace_broker.server.replication import Replication
+from headrace_broker.server.topic_rules import LogConfigs
 
 if TYPE_CHECKING:
     from headrace_broker.server.node import Node
@@ -78,7 +79,7 @@ class Broker:
         self._topics_to_follow: dict[str, None] = {}
         self._topics_without_logs: set[str] = set()
         self._making_logs: asyncio.Task[None] | None = None
-        self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self._log_configs = LogConfigs(config.log_properties, config.node_id)
 
     @property
     def image(self) -> MetadataImage:
@@ -198,11 +199,16 @@ class Broker:
             self._drop_topic(removed)
         self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])
         self._follow_topics([topic.name for topic in changed_topics(delta, image)])
-        for kind, name in delta.changed_configs:
-            if kind == TOPIC_RESOURCE and name in image.topics:
-                config = self._log_config_of(name)
-                for partition in self.partitions.by_name.get(name, {}).values():
-                    partition.log.config = config
+        self._follow_configs(delta, image)
+
+    def _follow_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        changed = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
+        if any(kind == BROKER_RESOURCE for kind, _ in delta.changed_configs):
+            changed.update(self.partitions.by_name)
+        for name in changed & image.topics.keys():
+            config = self._log_config_of(name)
+            for partition in self.partitions.by_name.get(name, {}).values():
+                partition.log.config = config
 
     def _follow_topics(self, names: Iterable[str]) -> None:
         """Hold the partitions of these topics: the first logs are made at once, many more in the background."""
@@ -273,13 +279,8 @@ class Broker:
                 await self.groups.load(index)
 
     def _log_config_of(self, topic: str) -> LogConfig:
-        """The topic's log config; topics with equal settings share one."""
-        properties = self.image.topic_configs(topic)
-        key = tuple(sorted(properties.items()))
-        known = self._log_configs.get(key)
-        if known is None:
-            known = self._log_configs[key] = LogConfig.from_properties(properties, self.config.log_properties)
-        return known
+        """The topic's log config on this broker."""
+        return self._log_configs.of(self.image, topic)
 
     def _open_log(self, topic: TopicImage, index: int) -> PartitionLog:
         return self.logs.get_or_create(

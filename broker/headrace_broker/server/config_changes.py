@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from headrace_broker.metadata.configs import Alteration, alter_configs
+from headrace_broker.metadata.configs import Changes
 from headrace_broker.server.context import RequestContext
 
 Result = TypeVar("Result")
-Changes = Sequence[Alteration] | Mapping[str, str | None]
 
 
 async def alter(
@@ -24,7 +23,7 @@ async def alter(
         (resource.resource_type, resource.resource_name, change)
         for resource, change in zip(resources, changes, strict=True)
     ]
-    errors = await context.controller.submit(lambda image: alter_configs(image, wanted, validate_only=validate_only))
+    errors = await context.controller.alter_configs(wanted, validate_only=validate_only)
     return [
         result(
             error_code=error.code if error is not None else 0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from headrace_broker.log.config import TOPIC_CONFIGS, ConfigSource, config_in_force
+from headrace_broker.log.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, config_in_force
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from headrace_broker.metadata.topic_names import topic_name_fault
 from headrace_broker.protocol.apis import ApiKey
@@ -22,6 +22,7 @@ from headrace_broker.protocol.messages.describe_configs import (
 )
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.topic_rules import altered_configs
 
 API_KEY = ApiKey.DESCRIBE_CONFIGS
 VERSIONS = (1, 4)
@@ -73,7 +74,8 @@ def _topic_configs(
 def _in_force(
     context: RequestContext, set_on_topic: Mapping[str, str], request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    found = (config_in_force(name, set_on_topic, context.config.log_properties) for name in TOPIC_CONFIGS)
+    altered = altered_configs(context.image, context.node_id)
+    found = (config_in_force(name, set_on_topic, context.config.log_properties, altered) for name in TOPIC_CONFIGS)
     return [
         DescribeConfigsResourceResult(
             name=item.key.name,
@@ -95,22 +97,36 @@ def _broker_configs(
     context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
 ) -> list[DescribeConfigsResourceResult]:
     if resource.resource_name == "":
-        return []  # the cluster-wide dynamic defaults, of which there are none
+        source, values = altered_configs(context.image)[0]
+        return [_broker_config(name, value, source, request) for name, value in values.items()]
     if resource.resource_name != str(context.node_id):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {context.node_id} or empty string, but received {resource.resource_name}",
         )
-    return [
-        DescribeConfigsResourceResult(
-            name=name,
-            value=value,
-            read_only=True,
-            config_source=ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT,
-            documentation=None,
-        )
+    rows = {
+        name: (value, ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT)
         for name, value, is_set in context.config.described()
-    ]
+    }
+    for source, values in reversed(altered_configs(context.image, context.node_id)):
+        rows.update({name: (value, source) for name, value in values.items()})
+    return [_broker_config(name, value, source, request) for name, (value, source) in rows.items()]
+
+
+def _broker_config(
+    name: str, value: str | None, source: ConfigSource, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    key = BROKER_CONFIGS.get(name)
+    is_shown = request.include_synonyms and value is not None and source is not ConfigSource.DEFAULT
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=key is None,
+        config_source=source,
+        synonyms=[DescribeConfigsSynonym(name=name, value=value, source=source)] if is_shown else [],
+        config_type=0 if key is None else key.type,
+        documentation=key.doc if key is not None and request.include_documentation else None,
+    )
 
 
 def _unknown_type(
