@@ -1,107 +1,240 @@
-"""The replay law: the image reached by deciding equals the one rebuilt from the records that were written."""
+"""The laws of the controller's decisions, whatever is asked of it in whatever order.
+
+Replay: the image reached by deciding equals the one rebuilt from the records that were written.  Snapshots: what an
+image is written as makes that image again.  And every partition stays sound: who leads is in sync, who is in sync is a
+replica, nobody is in sync and eligible at once, epochs only grow.
+"""
 
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_broker.metadata.cluster import bootstrap_records, register_broker, unfence_broker
+from headrace_broker.metadata.brokers import fence_broker, heartbeat, register_broker, unregister_broker
+from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.configs import alter_configs
 from headrace_broker.metadata.controller import Controller
-from headrace_broker.metadata.delta import MetadataDelta, replayed
-from headrace_broker.metadata.image import TOPIC_RESOURCE, Endpoint, MetadataImage
+from headrace_broker.metadata.delta import MetadataDelta, difference, replayed
+from headrace_broker.metadata.elections import elect_leaders
+from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage
+from headrace_broker.metadata.isr import alter_partitions
+from headrace_broker.metadata.liveness import BrokerLiveness
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.producer_ids import allocate_producer_ids
+from headrace_broker.metadata.reassignment import alter_reassignments, grow_internal_topics
+from headrace_broker.metadata.snapshots import image_of, image_records
 from headrace_broker.metadata.topics import TopicDefaults, create_partitions, create_topics, delete_topics
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    BrokerState,
+)
+from headrace_broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from headrace_broker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from headrace_broker.protocol.metadata_records import (
-    MetadataRecord,
-    PartitionChangeRecord,
-    decode_metadata_record,
-    encode_metadata_record,
-)
+from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest
+from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
+from headrace_broker.server.snapshot_files import encode_snapshot, parse_snapshot
+from headrace_broker.server.topic_rules import topic_rules
 
+RULES = topic_rules({"min.insync.replicas": "2"})
+brokers = st.integers(1, 4)
 names = st.sampled_from(["a", "b", "c.d", "c_d", "bad name", "__consumer_offsets"])
 configs = st.dictionaries(
     st.sampled_from(["retention.ms", "cleanup.policy", "nonsense"]), st.sampled_from(["100", "compact", "delete"])
 )
 steps = st.one_of(
-    st.tuples(st.just("create"), names, st.integers(-2, 4), configs),
+    st.tuples(st.just("create"), names, st.integers(-2, 4), st.integers(-1, 4), configs),
     st.tuples(st.just("delete"), names),
     st.tuples(st.just("grow"), names, st.integers(0, 6)),
-    st.tuples(st.just("alter"), names, st.sampled_from(["retention.ms", "cleanup.policy"]), st.integers(0, 3)),
+    st.tuples(st.just("alter"), names, st.sampled_from(["retention.ms", "min.insync.replicas"]), st.integers(0, 3)),
+    st.tuples(st.just("broker config"), st.sampled_from(["", "1"]), st.booleans()),
     st.tuples(st.just("ids")),
-    st.tuples(st.just("register"), st.integers(1, 2)),
-    st.tuples(st.just("move"), names, st.integers(0, 2)),
+    st.tuples(st.just("register"), brokers, st.booleans()),
+    st.tuples(st.just("heartbeat"), brokers, st.booleans()),
+    st.tuples(st.just("fence"), brokers),
+    st.tuples(st.just("unregister"), brokers),
+    st.tuples(st.just("isr"), names, st.integers(0, 2), st.sets(brokers, min_size=1)),
+    st.tuples(st.just("move"), names, st.integers(0, 2), st.lists(brokers, min_size=1, max_size=3, unique=True)),
+    st.tuples(st.just("cancel"), names, st.integers(0, 2)),
+    st.tuples(st.just("elect"), st.integers(0, 1)),
+    st.tuples(st.just("internal")),
 )
 
 
-def decision(step: tuple[object, ...], image: MetadataImage, next_offset: int, new_id: object) -> Outcome[object]:
-    kind = step[0]
-    if kind == "create":
-        topic = CreatableTopic(
-            name=step[1],
-            num_partitions=step[2],
-            replication_factor=-1,
-            configs=[CreatableTopicConfig(name=name, value=value) for name, value in step[3].items()],
-        )
+class Plan:
+    """Carries out steps as the active controller would."""
+
+    def __init__(self) -> None:
+        self.controller = Controller(MetadataImage(), epoch=1)
+        self.written: list[bytes] = []
+        self._ids = count(1)
+        self.liveness = BrokerLiveness(9000)
+        self.now_ms = 0
+
+    def submit(self, decide: Any) -> None:
+        before = self.controller.image
+        try:
+            outcome = self.controller.decide(decide, len(self.written))
+        except ApiError:
+            assert self.controller.image is before
+            return
+        self.written.extend(encode_metadata_record(record) for record in outcome.records)
+
+    def step(self, step: tuple[Any, ...]) -> None:
+        self.now_ms += 1000
+        decide = getattr(self, step[0].replace(" ", "_"))
+        self.submit(lambda image: decide(image, *step[1:]))
+
+    def new_id(self) -> bytes:
+        return next(self._ids).to_bytes(16)
+
+    def create(self, image: MetadataImage, name: str, partitions: int, factor: int, configs: Any) -> Outcome[Any]:
+        values = [CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=values)
         request = CreateTopicsRequest(topics=[topic])
-        return create_topics(image, request, defaults=TopicDefaults(2, 1), broker_properties={}, new_id=new_id)
-    if kind == "delete":
-        return delete_topics(image, [(step[1], bytes(16))])
-    if kind == "grow":
-        wanted = CreatePartitionsTopic(name=step[1], count=step[2], assignments=None)
+        return create_topics(image, request, defaults=TopicDefaults(2, 2), broker_properties={}, new_id=self.new_id)
+
+    def delete(self, image: MetadataImage, name: str) -> Outcome[Any]:
+        return delete_topics(image, [(name, bytes(16))])
+
+    def grow(self, image: MetadataImage, name: str, total: int) -> Outcome[Any]:
+        wanted = CreatePartitionsTopic(name=name, count=total, assignments=None)
         return create_partitions(image, CreatePartitionsRequest(topics=[wanted]))
-    if kind == "alter":
-        value = "100" if step[2] == "retention.ms" else "compact"
-        return alter_configs(image, [(TOPIC_RESOURCE, step[1], [(step[2], step[3], value)])])
-    if kind == "ids":
+
+    def alter(self, image: MetadataImage, name: str, key: str, operation: int) -> Outcome[Any]:
+        return alter_configs(image, [(TOPIC_RESOURCE, name, [(key, operation, "3")])], RULES)
+
+    def broker_config(self, image: MetadataImage, name: str, enable: bool) -> Outcome[Any]:
+        value = "true" if enable else "false"
+        return alter_configs(image, [(BROKER_RESOURCE, name, [("unclean.leader.election.enable", 0, value)])], RULES)
+
+    def ids(self, image: MetadataImage) -> Outcome[Any]:
         return allocate_producer_ids(image, 1)
-    if kind == "register":
-        return register_broker(
-            image,
-            step[1],
-            next_offset=next_offset,
-            incarnation_id=new_id(),
-            endpoints=[Endpoint("PLAINTEXT", "localhost", 9092)],
-            rack=None,
-            log_dirs=[bytes(15) + b"\1"],
+
+    def register(self, image: MetadataImage, broker: int, was_clean: bool) -> Outcome[Any]:
+        known = image.brokers.get(broker)
+        request = BrokerRegistrationRequest(
+            broker_id=broker,
+            cluster_id="C",
+            incarnation_id=self.new_id(),
+            listeners=[Listener(name="PLAINTEXT", host="localhost", port=9092, security_protocol=0)],
+            features=[Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)],
+            rack=f"rack{broker % 2}",
+            log_dirs=[bytes(15) + bytes([broker])],
+            previous_broker_epoch=known.epoch if known is not None and was_clean else -1,
         )
-    topic = image.topics.get(step[1])
-    if topic is None or step[2] >= len(topic.partitions):
-        return Outcome(None)
-    return Outcome(
-        None, [PartitionChangeRecord(partition_id=step[2], topic_id=topic.topic_id, leader=1, isr=[1], replicas=[1])]
-    )
+        self.liveness.registered(broker, self.now_ms)
+        return register_broker(
+            image, request, cluster_id="C", next_offset=len(self.written), is_alive=False, rules=RULES
+        )
+
+    def heartbeat(self, image: MetadataImage, broker: int, want_shut_down: bool) -> Outcome[Any]:
+        epoch = image.brokers[broker].epoch if broker in image.brokers else 0
+        request = BrokerHeartbeatRequest(
+            broker_id=broker,
+            broker_epoch=epoch,
+            current_metadata_offset=len(self.written),
+            want_shut_down=want_shut_down,
+        )
+        self.liveness.heard(broker, len(self.written), self.now_ms)
+        return heartbeat(image, request, self.liveness, RULES, len(self.written))
+
+    def fence(self, image: MetadataImage, broker: int) -> Outcome[Any]:
+        known = image.brokers.get(broker)
+        return Outcome(None, [] if known is None or known.fenced else fence_broker(image, known, RULES))
+
+    def unregister(self, image: MetadataImage, broker: int) -> Outcome[Any]:
+        return unregister_broker(image, broker, RULES)
+
+    def isr(self, image: MetadataImage, name: str, index: int, isr: set[int]) -> Outcome[Any]:
+        partition = partition_of(image, name, index)
+        if partition is None or partition.leader < 0:
+            return Outcome(None)
+        states = [BrokerState(broker_id=broker) for broker in sorted({*isr, partition.leader})]
+        data = AlterPartitionRequestPartitionData(
+            partition_index=index,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr_with_epochs=states,
+        )
+        topic = AlterPartitionRequestTopicData(topic_id=image.topics[name].topic_id, partitions=[data])
+        epoch = image.brokers[partition.leader].epoch
+        request = AlterPartitionRequest(broker_id=partition.leader, broker_epoch=epoch, topics=[topic])
+        return alter_partitions(image, request, RULES)
+
+    def move(self, image: MetadataImage, name: str, index: int, replicas: list[int] | None) -> Outcome[Any]:
+        topic = ReassignableTopic(
+            name=name, partitions=[ReassignablePartition(partition_index=index, replicas=replicas)]
+        )
+        return alter_reassignments(image, AlterPartitionReassignmentsRequest(topics=[topic]), RULES)
+
+    def cancel(self, image: MetadataImage, name: str, index: int) -> Outcome[Any]:
+        return self.move(image, name, index, None)
+
+    def elect(self, image: MetadataImage, kind: int) -> Outcome[Any]:
+        return elect_leaders(image, ElectLeadersRequest(election_type=kind, topic_partitions=None), RULES)
+
+    def internal(self, image: MetadataImage) -> Outcome[Any]:
+        return grow_internal_topics(image, 3, RULES)
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.lists(steps, max_size=30))
-def test_an_image_rebuilt_by_replay_equals_the_live_one(plan: list[tuple[object, ...]]) -> None:
-    ids = count(1)
-    controller = Controller(MetadataImage(), epoch=1)
-    written: list[bytes] = []
+def partition_of(image: MetadataImage, name: str, index: int) -> PartitionImage | None:
+    topic = image.topics.get(name)
+    return None if topic is None or index >= len(topic.partitions) else topic.partitions[index]
 
-    def submit(decide: object) -> None:
-        outcome = controller.decide(decide, len(written))
-        written.extend(encode_metadata_record(record) for record in outcome.records)
 
-    submit(lambda image: Outcome(None, bootstrap_records()))
-    plan = [("register", 1), *plan]
-    for step in plan:
-        offset = len(written)
-        submit(lambda image, step=step, offset=offset: decision(step, image, offset, lambda: next(ids).to_bytes(16)))
-        if step[0] == "register":
-            submit(lambda image, step=step: unfence_broker(image.brokers[step[1]]))
+def check_sound(before: MetadataImage, image: MetadataImage) -> None:
+    for topic in image.topics.values():
+        old = before.topic_by_id(topic.topic_id)
+        for index, partition in enumerate(topic.partitions):
+            where = (topic.name, index, partition)
+            members, isr, elr = set(partition.replicas), set(partition.isr), set(partition.eligible_leader_replicas)
+            assert partition.leader in {-1, *isr}, where
+            assert len(members) == len(partition.replicas) == len(partition.directories), where
+            assert isr | elr | {*partition.adding_replicas, *partition.removing_replicas} <= members, where
+            assert not isr & elr, where
+            if old is not None and index < len(old.partitions):
+                was = old.partitions[index]
+                assert partition.leader_epoch >= was.leader_epoch, where
+                assert partition == was or partition.partition_epoch > was.partition_epoch, where
+                assert partition.leader == was.leader or partition.leader_epoch > was.leader_epoch, where
 
-    records: list[MetadataRecord] = [decode_metadata_record(value) for value in written]
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(steps, max_size=40))
+def test_replay_snapshots_and_soundness(steps_taken: list[tuple[Any, ...]]) -> None:
+    plan = Plan()
+    plan.submit(lambda image: Outcome(None, bootstrap_records()))
+    started: list[tuple[Any, ...]] = [("register", 1, True), ("heartbeat", 1, False), ("register", 2, True)]
+    for step in [*started, ("heartbeat", 2, False), *steps_taken]:
+        before = plan.controller.image
+        plan.step(step)
+        check_sound(before, plan.controller.image)
+    image = plan.controller.image
+
+    records: list[MetadataRecord] = [decode_metadata_record(value) for value in plan.written]
     all_at_once = MetadataDelta(MetadataImage())
     one_by_one = MetadataImage()
     for offset, record in enumerate(records):
         all_at_once.replay(record)
         one_by_one = replayed(one_by_one, [record], offset, 1)
-    assert all_at_once.image(len(written) - 1, 1) == controller.image
-    assert one_by_one == controller.image
+    assert all_at_once.image(len(records) - 1, 1) == image
+    assert one_by_one == image
+
+    written = b"".join(encode_snapshot(image_records(image), image.epoch, 1_700_000_000_000))
+    assert image_of(parse_snapshot(written), image.offset, image.epoch) == image
+    told = difference(MetadataImage(), image)
+    assert told.changed_topics == set(image.topics)
+    assert told.changed_configs == set(image.configs)

@@ -258,6 +258,18 @@ class SegmentedLog:
             for segment, end in zip(self._segments, ends, strict=True)
         ]
 
+    def drop_prefix(self, offset: int, now_ms: int) -> None:
+        """Delete the segments that end at or before `offset`, and begin there; nothing when no segment does.
+
+        Unlike retention this asks for no policy: the caller has what the records said.  Raises ApiError.
+        """
+        count = sum(segment.base_offset <= offset for segment in self._segments[1:])
+        if count:
+            expired = self._segments[:count]
+            del self._segments[:count]
+            self.advance_log_start(offset)
+            self._delete(expired, now_ms)
+
     def _delete(self, segments: Sequence[LogSegment], now_ms: int) -> None:
         due_ms = now_ms + self.config.file_delete_delay_ms
         try:
@@ -348,6 +360,8 @@ class SegmentedLog:
             self._active = segment
             self._log_start_offset = offset
             self._end_at(offset)
+            if self._epochs.truncate_from_end(0):  # of what was before nothing is left, whichever epoch wrote it
+                self._write_epochs()
             self._producers.clear(offset)
         except OSError as error:
             raise self._go_offline("truncate", error) from error

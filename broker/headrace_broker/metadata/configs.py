@@ -146,7 +146,9 @@ def _partition_records(
     topics: dict[str, None] = {}
     for record in changed:
         if isinstance(record, ConfigRecord) and record.name in ELECTION_KEYS:
-            topics.update(dict.fromkeys([record.resource_name] if record.resource_type == TOPIC_RESOURCE else image.topics))
+            topics.update(
+                dict.fromkeys([record.resource_name] if record.resource_type == TOPIC_RESOURCE else image.topics)
+            )
     return config_changed(replayed(image, changed, image.offset, image.epoch), topics, rules) if topics else []
 
 

@@ -49,6 +49,19 @@ def replayed(base: MetadataImage, records: Iterable[MetadataRecord], offset: int
     return delta.image(offset, epoch)
 
 
+def difference(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
+    """What changed on the way to an image that came otherwise than by replay, for those who follow deltas."""
+    delta = MetadataDelta(base)
+    for topic in base.topics.values():
+        if topic.topic_id not in image.topic_names:
+            delta.removed_topics[topic.topic_id] = topic
+    delta.changed_topics = {name for name, topic in image.topics.items() if base.topics.get(name) != topic}
+    delta.changed_configs = {
+        key for key in base.configs.keys() | image.configs.keys() if base.configs.get(key) != image.configs.get(key)
+    }
+    return delta
+
+
 class MetadataDelta:
     """The changes that a run of records makes to `base`."""
 
@@ -225,6 +238,9 @@ class MetadataDelta:
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=tuple(record.log_dirs),
+            features=tuple(
+                (item.name, item.min_supported_version, item.max_supported_version) for item in record.features
+            ),
         )
 
     def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:

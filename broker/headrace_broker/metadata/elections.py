@@ -64,9 +64,7 @@ def _elect(
         return code, code.message
     record = elect(image, topic, index, rules, election)
     if record is None:
-        code = (
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        )
+        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         return code, code.message
     records.append(record)
     return ErrorCode.NONE, None

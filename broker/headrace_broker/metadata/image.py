@@ -38,6 +38,8 @@ class BrokerImage:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
+    features: tuple[tuple[str, int, int], ...] = ()
+    """(name, lowest, highest level that it supports)."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint of the named listener, or None."""

@@ -12,6 +12,7 @@ from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicI
 from headrace_broker.metadata.leadership import TopicRules, change_of
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.partition_changes import Election, PartitionChange
+from headrace_broker.metadata.topic_names import INTERNAL_TOPICS
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -38,7 +39,8 @@ def alter_reassignments(
             try:
                 if (topic.name, wanted.partition_index) in seen:
                     raise ApiError(
-                        ErrorCode.INVALID_REQUEST, f"{topic.name}-{wanted.partition_index} is named twice in one request."
+                        ErrorCode.INVALID_REQUEST,
+                        f"{topic.name}-{wanted.partition_index} is named twice in one request.",
                     )
                 seen.add((topic.name, wanted.partition_index))
                 record = _change(image, topic.name, wanted, rules, may_resize).record()
@@ -55,14 +57,32 @@ def is_moving(partition: PartitionImage) -> bool:
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
+def grow_internal_topics(image: MetadataImage, replication_factor: int, rules: TopicRules) -> Outcome[int]:
+    """Add live brokers to internal topics that were made while there were fewer than `replication_factor`.
+
+    Answers how many partitions begin to grow; those that are moving already, or have no leader, wait.
+    """
+    live = sorted(broker.broker_id for broker in image.live_brokers())
+    factor = min(replication_factor, len(live))
+    records: list[MetadataRecord] = []
+    for name in INTERNAL_TOPICS & image.topics.keys():
+        topic = image.topics[name]
+        for index, partition in enumerate(topic.partitions):
+            if len(partition.replicas) >= factor or partition.leader < 0 or is_moving(partition):
+                continue
+            others = [broker for broker in (*live[index % len(live) :], *live) if broker not in partition.replicas]
+            added = list(dict.fromkeys(others))[: factor - len(partition.replicas)]
+            record = _begun(image, topic, index, [*partition.replicas, *added], rules, may_resize=True).record()
+            records += [] if record is None else [record]
+    return Outcome(len(records), records)
+
+
 def _change(
     image: MetadataImage, name: str, wanted: ReassignablePartition, rules: TopicRules, may_resize: bool
 ) -> PartitionChange:
     topic = image.topics.get(name)
     if topic is None or not 0 <= wanted.partition_index < len(topic.partitions):
-        raise ApiError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{wanted.partition_index}."
-        )
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{wanted.partition_index}.")
     if wanted.replicas is None:
         return _cancelled(image, topic, wanted.partition_index, rules)
     return _begun(image, topic, wanted.partition_index, wanted.replicas, rules, may_resize)

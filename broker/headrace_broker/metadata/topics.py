@@ -149,9 +149,7 @@ def _check_new_name(image: MetadataImage, name: str, unified: Mapping[str, str])
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _assign(
-    image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults, start: int
-) -> list[tuple[int, ...]]:
+def _assign(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults, start: int) -> list[tuple[int, ...]]:
     if topic.assignments:
         return _manual_assignment(image, topic)
     replication_factor = topic.replication_factor

@@ -38,7 +38,8 @@ class Raft:
         self.log = log
         self.rng = rng
         self.state = state
-        self.high_watermark = log.log_start_offset
+        snapshot = log.latest_snapshot()
+        self.high_watermark = log.log_start_offset if snapshot is None else max(snapshot[0], log.log_start_offset)
         self.role: Role = Role(self)
         self._effects: list[Effect] = []
         self._told: tuple[int, int] = (NO_ONE, -1)

@@ -16,7 +16,14 @@ from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, PartitionLog
 from headrace_broker.log.manager import LogManager
 from headrace_broker.metadata.delta import MetadataDelta
-from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Endpoint, MetadataImage, PartitionImage, TopicImage
+from headrace_broker.metadata.image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.cleaner import LogCleaner
@@ -149,6 +156,7 @@ class Broker:
             incarnation_id=node.new_id(),
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
             registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
         )
         self.producer_ids = ProducerIdBlock(node.channel, self.node_id, lambda: self.lifecycle.epoch)
         try:
@@ -158,7 +166,9 @@ class Broker:
         self._set_strays_aside()
         endpoints = [Endpoint(item.name, item.host, item.port) for item in node.advertised]
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
+        before_ms = self.now_ms()
         await self.lifecycle.register(endpoints, config.rack, log_dirs, previous_epoch)
+        await node.check_clock(self.lifecycle.epoch, before_ms)
         for topic in self.image.topics.values():
             self.partitions.follow(topic)
         node.committed.subscribe(self._follow)

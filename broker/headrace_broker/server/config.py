@@ -90,6 +90,13 @@ class BrokerConfig:
     replica_socket_timeout_ms: int = _key("replica.socket.timeout.ms", 30_000, minimum=1)
     auto_leader_rebalance_enable: bool = _key("auto.leader.rebalance.enable", True)
     leader_imbalance_check_interval_seconds: int = _key("leader.imbalance.check.interval.seconds", 300, minimum=1)
+    leader_imbalance_per_broker_percentage: int = _key("leader.imbalance.per.broker.percentage", 10, minimum=0)
+    metadata_log_max_record_bytes_between_snapshots: int = _key(
+        "metadata.log.max.record.bytes.between.snapshots", 20 * 1024 * 1024, minimum=1
+    )
+    metadata_log_max_snapshot_interval_ms: int = _key("metadata.log.max.snapshot.interval.ms", 3_600_000, minimum=0)
+    metadata_max_retention_bytes: int = _key("metadata.max.retention.bytes", 100 * 1024 * 1024, minimum=-1)
+    metadata_max_retention_ms: int = _key("metadata.max.retention.ms", 604_800_000, minimum=-1)
     log_retention_check_interval_ms: int = _key("log.retention.check.interval.ms", 300_000, minimum=1)
     log_cleaner_enable: bool = _key("log.cleaner.enable", True)
     log_cleaner_backoff_ms: int = _key("log.cleaner.backoff.ms", 15_000, minimum=0)
@@ -158,6 +165,7 @@ _STRUCTURED = (
     "listener.security.protocol.map",
     "controller.listener.names",
     "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
     "broker.id",
     "log.dir",
     "inter.broker.listener.name",
@@ -184,6 +192,8 @@ class _Parser:
         node_id = values.get("node_id")
         roles = values.get("process_roles") or ("broker", "controller")
         voters = self._voters(node_id, roles) if isinstance(node_id, int) else {}
+        if isinstance(node_id, int) and listeners is not None:
+            self._check_own_address(node_id, voters, listeners[2])
         self._check_roles(roles)
         if self.errors:
             raise ConfigError(self.errors)
@@ -288,6 +298,13 @@ class _Parser:
     def _voters(self, node_id: int, roles: tuple[str, ...]) -> dict[int, tuple[str, int]]:
         """The members of the quorum; a node that is told of none is a quorum of its own."""
         text = self.properties.get("controller.quorum.voters")
+        bootstrap = self.properties.get("controller.quorum.bootstrap.servers")
+        if bootstrap and not text and not ("controller" in roles and "," not in bootstrap):
+            self.errors.append(
+                f"controller.quorum.bootstrap.servers={bootstrap}: the quorum's voters are named with their ids here; "
+                "write controller.quorum.voters=1@host:port,... instead"
+            )
+            return {}
         if not text:
             if "controller" not in roles:
                 self.errors.append("controller.quorum.voters is required for a broker that is no controller")
@@ -302,6 +319,23 @@ class _Parser:
                 f"controller.quorum.voters={text}: node {node_id} is a voter, so process.roles must hold controller"
             )
         return voters
+
+    def _check_own_address(
+        self, node_id: int, voters: Mapping[int, tuple[str, int]], listeners: tuple[Listener, ...]
+    ) -> None:
+        """A voter that others are to reach listens where the voters' list says."""
+        if len(voters) < 2 or node_id not in voters:
+            return
+        port = voters[node_id][1]
+        if not listeners:
+            self.errors.append(
+                f"listeners holds no listener for controllers (controller.listener.names): add CONTROLLER://host:{port}"
+            )
+        elif port not in [listener.port for listener in listeners]:
+            self.errors.append(
+                f"controller.quorum.voters: the others look for node {node_id} at port {port}, but its listener "
+                f"{listeners[0].name} has port {listeners[0].port}"
+            )
 
     def _check_roles(self, roles: object) -> None:
         wanted = set(roles)  # type: ignore[call-overload]

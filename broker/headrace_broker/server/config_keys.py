@@ -91,17 +91,17 @@ _NO_MEANING_HERE = """
 advertised.host.name advertised.port background.threads broker.id.generation.enable client.quota.callback.class
 compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
 connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
-controlled.shutdown.retry.backoff.ms controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
+controlled.shutdown.retry.backoff.ms controller.quorum.append.linger.ms
 controller.quorum.retry.backoff.ms controller.socket.timeout.ms
 delegation.token.expiry.time.ms fetch.purgatory.purge.interval.requests group.consumer.assignors
 group.consumer.heartbeat.interval.ms group.consumer.session.timeout.ms group.coordinator.append.linger.ms
 group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads host.name
 inter.broker.protocol.version kafka.metrics.polling.interval.secs
-kafka.metrics.reporters leader.imbalance.per.broker.percentage
+kafka.metrics.reporters
 log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.threads
 log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms log.message.format.version
-metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
-metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
+metadata.log.segment.bytes
+metadata.log.segment.ms metadata.max.idle.interval.ms
 metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
 num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret

@@ -49,6 +49,11 @@ class RequestContext:
         return self.node.config.node_id
 
     @property
+    def is_for_controllers(self) -> bool:
+        """Whether the request came to a listener of the quorum."""
+        return self.node.router.is_for_controllers(self.listener)
+
+    @property
     def image(self) -> MetadataImage:
         """The committed cluster image."""
         return self.node.committed.image

@@ -11,20 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace_broker.metadata.brokers import fence_broker, heartbeat, register_broker
+from headrace_broker.metadata.brokers import (
+    checked_broker,
+    fence_broker,
+    heartbeat,
+    register_broker,
+    unregister_broker,
+)
+from headrace_broker.metadata.configs import Changes, alter_configs
 from headrace_broker.metadata.controller import Controller
+from headrace_broker.metadata.elections import elect_leaders
 from headrace_broker.metadata.image import Endpoint, MetadataImage
 from headrace_broker.metadata.isr import alter_partitions
-from headrace_broker.metadata.leadership import TopicRules, elect_preferred, imbalanced
+from headrace_broker.metadata.leadership import TopicRules, elect, imbalanced
 from headrace_broker.metadata.liveness import BrokerLiveness
 from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.partition_changes import Election
+from headrace_broker.metadata.reassignment import alter_reassignments, grow_internal_topics
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from headrace_broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord
 from headrace_broker.server.metadata_image import CommittedImage
 from headrace_broker.server.probing import refuses_connections
@@ -36,6 +52,18 @@ Response = TypeVar("Response")
 Decision = Callable[[MetadataImage], Outcome[Response]]
 
 _REBALANCE_RECORDS_MAX = 1000
+_GROW_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPolicy:
+    """What the controller's configuration says."""
+
+    session_timeout_ms: int = 9000
+    rebalances_leaders: bool = True
+    rebalance_interval_s: int = 300
+    imbalance_percentage: int = 10
+    internal_replication_factor: int = 3
 
 
 class ControllerService:
@@ -48,16 +76,18 @@ class ControllerService:
         *,
         cluster_id: str,
         rules: TopicRules,
-        session_timeout_ms: int,
+        policy: ControllerPolicy,
+        refuses: Callable[[str, int], Awaitable[bool]] = refuses_connections,
     ) -> None:
         self._quorum = quorum
         self._committed = committed
         self._cluster_id = cluster_id
         self._rules = rules
-        self._session_timeout_ms = session_timeout_ms
+        self._policy = policy
+        self._refuses = refuses
         self._loop = asyncio.get_running_loop()
         self._controller: Controller | None = None
-        self._liveness = BrokerLiveness(session_timeout_ms)
+        self._liveness = BrokerLiveness(policy.session_timeout_ms)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_active: Callable[[], Awaitable[None]] | None = None
@@ -89,6 +119,7 @@ class ControllerService:
     async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
         """Register a broker that started.  Raises ApiError."""
         broker_id = request.broker_id
+        await self._look_for_predecessor(broker_id, request.incarnation_id)
         response = await self.submit(
             lambda image: register_broker(
                 image,
@@ -105,6 +136,8 @@ class ControllerService:
 
     async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         """Take a broker's heartbeat.  Raises ApiError."""
+        if self._controller is not None:  # who is another by that id keeps nobody alive
+            checked_broker(self._controller.image, request.broker_id, request.broker_epoch)
         self._liveness.heard(request.broker_id, request.current_metadata_offset, self._now_ms())
         response = await self.submit(
             lambda image: heartbeat(image, request, self._liveness, self._rules, self._quorum.next_offset)
@@ -112,21 +145,56 @@ class ControllerService:
         self._arm()
         return response
 
+    async def _look_for_predecessor(self, broker_id: int, incarnation_id: bytes) -> None:
+        """A broker that comes back before its end was noticed need not wait for its former session to run out."""
+        known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
+        if known is None or known.incarnation_id == incarnation_id or not known.endpoints:
+            return
+        where = known.endpoints[0]
+        if self._liveness.has_session(broker_id, self._now_ms()) and await self._refuses(where.host, where.port):
+            self._liveness.dead(broker_id)
+
+    async def unregister(self, broker_id: int) -> None:
+        """Forget a broker that will not come back.  Raises ApiError."""
+        await self.submit(lambda image: unregister_broker(image, broker_id, self._rules))
+        self._liveness.forget(broker_id)
+
     async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Change who counts as in sync.  Raises ApiError."""
         return await self.submit(lambda image: alter_partitions(image, request, self._rules))
+
+    async def alter_reassignments(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
+        """Begin and cancel moves of partitions.  Raises ApiError."""
+        return await self.submit(lambda image: alter_reassignments(image, request, self._rules))
+
+    async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        """Hold elections that an operator asks for.  Raises ApiError."""
+        return await self.submit(lambda image: elect_leaders(image, request, self._rules))
+
+    async def alter_configs(
+        self, resources: Sequence[tuple[int, str, Changes]], *, validate_only: bool
+    ) -> list[ApiError | None]:
+        """Alter configs; elections follow the new ones at once.  Raises ApiError."""
+        return await self.submit(
+            lambda image: alter_configs(image, resources, self._rules, validate_only=validate_only)
+        )
 
     # -- leadership --------------------------------------------------------------------------------------------------
 
     def _leadership(self, leads: bool) -> None:
         if leads:
             self._controller = Controller(self._committed.image, self._quorum.raft.epoch)
-            self._liveness = BrokerLiveness(self._session_timeout_ms)
+            self._liveness = BrokerLiveness(self._policy.session_timeout_ms)
             for broker_id in self._committed.image.brokers:
                 self._liveness.registered(broker_id, self._now_ms())
                 self.suspect(broker_id)
             if self.on_active is not None:
                 self._start(self.on_active())
+            self._start(self._housekeep(_GROW_INTERVAL_S, self.grow_internal_topics))
+            if self._policy.rebalances_leaders:
+                self._start(self._housekeep(self._policy.rebalance_interval_s, self.balance_leaders))
             logger.info(
                 "controller %d is active in epoch %d", self._quorum.raft.config.node_id, self._quorum.raft.epoch
             )
@@ -146,7 +214,7 @@ class ControllerService:
 
     async def _probe(self, broker_id: int, epoch: int, endpoint: Endpoint) -> None:
         """A false alarm does no harm: a broker that is alive answers, and one fenced by mistake heartbeats on."""
-        if not await refuses_connections(endpoint.host, endpoint.port):
+        if not await self._refuses(endpoint.host, endpoint.port):
             return
         logger.warning("broker %d refuses connections at %s:%d: fencing it", broker_id, endpoint.host, endpoint.port)
         self._liveness.dead(broker_id)
@@ -181,9 +249,10 @@ class ControllerService:
         controller = self._controller
         if controller is None:
             return
+        timeout_ms = self._policy.session_timeout_ms
         unfenced = [item.broker_id for item in controller.image.brokers.values() if not item.fenced]
         for broker_id in self._liveness.stale(unfenced, self._now_ms()):
-            logger.warning("broker %d was not heard of for %d ms: fencing it", broker_id, self._session_timeout_ms)
+            logger.warning("broker %d was not heard of for %d ms: fencing it", broker_id, timeout_ms)
             self._start(self._fence(broker_id, controller.image.brokers[broker_id].epoch))
         self._arm_later()
 
@@ -191,19 +260,37 @@ class ControllerService:
         """Look again when the fencing under way has had its time."""
         self._timer = self._loop.call_later(0.1, self._arm)
 
+    # -- what the active controller does of its own accord -----------------------------------------------------------
+
     async def balance_leaders(self) -> None:
         """Give partitions back to their preferred replicas (auto.leader.rebalance.enable)."""
 
-        def decide(image: MetadataImage) -> Outcome[None]:
+        def decide(image: MetadataImage) -> Outcome[int]:
             records: list[MetadataRecord] = []
-            for topic, index in imbalanced(image)[:_REBALANCE_RECORDS_MAX]:
-                record = elect_preferred(image, topic, index, self._rules)
+            for topic, index in imbalanced(image, self._policy.imbalance_percentage)[:_REBALANCE_RECORDS_MAX]:
+                record = elect(image, topic, index, self._rules, Election.PREFERRED)
                 if record is not None:
                     records.append(record)
-            return Outcome(None, records)
+            return Outcome(len(records), records)
 
-        if self._controller is not None:
-            await self.submit(decide)
+        moved = await self.submit(decide)
+        if moved:
+            logger.info("gave %d partitions back to their preferred leaders", moved)
+
+    async def grow_internal_topics(self) -> None:
+        """Bring internal topics that were made while few brokers were there to the replication factor they want."""
+        factor = self._policy.internal_replication_factor
+        grown = await self.submit(lambda image: grow_internal_topics(image, factor, self._rules))
+        if grown:
+            logger.info("%d partitions of internal topics get more replicas", grown)
+
+    async def _housekeep(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await work()
+            except ApiError as error:
+                logger.debug("housekeeping of the controller waits: %s", error)
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 

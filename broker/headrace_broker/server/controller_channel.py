@@ -15,6 +15,7 @@ from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.server.refusals import error_code_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +42,13 @@ class ControllerChannel:
         addresses: Mapping[int, tuple[str, int]],
         leader_id: Callable[[], int],
         handle_here: Callable[[Request[Any], int], Awaitable[Response]] | None,
+        why_none: Callable[[], str] = lambda: "the quorum has no leader",
     ) -> None:
         self._node_id = node_id
         self._addresses = dict(addresses)
         self._leader_id = leader_id
         self._handle_here = handle_here
+        self._why = why_none
         self._loop = asyncio.get_running_loop()
         self._connection: tuple[int, Connection] | None = None
         self._opening = asyncio.Lock()
@@ -64,12 +67,18 @@ class ControllerChannel:
         deadline = self._loop.time() + timeout_ms / 1000
         while True:
             response = await self._attempt(request, spoken)
-            if response is not None and getattr(response, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
+            if response is not None and error_code_of(response) != ErrorCode.NOT_CONTROLLER:
                 return response
             left = deadline - self._loop.time()
             if left <= 0:
-                raise NoControllerError(f"no active controller answered within {timeout_ms} ms")
+                raise NoControllerError(self._no_controller(timeout_ms))
             await self._wait_for_change(min(left, _PAUSE_S))
+
+    def _no_controller(self, timeout_ms: int) -> str:
+        leader_id = self._leader_id()
+        if leader_id < 0:
+            return f"no active controller within {timeout_ms} ms: {self._why()}"
+        return f"the active controller, node {leader_id}, did not answer within {timeout_ms} ms"
 
     async def _wait_for_change(self, timeout_s: float) -> None:
         self._changed.clear()

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _CATCH_UP_PAUSE_S = 0.01
 _DUPLICATE_PAUSE_S = 0.1
+_DUPLICATE_MARGIN_S = 2.0
 
 
 class BrokerLifecycle:
@@ -34,6 +35,7 @@ class BrokerLifecycle:
         incarnation_id: bytes,
         heartbeat_interval_ms: int,
         registration_timeout_ms: int,
+        session_timeout_ms: int,
     ) -> None:
         self.node_id = node_id
         self.epoch = -1
@@ -44,6 +46,7 @@ class BrokerLifecycle:
         self._incarnation_id = incarnation_id
         self._interval_ms = heartbeat_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
+        self._session_timeout_ms = session_timeout_ms
         self._wants_to_stop = False
         self._may_stop = asyncio.Event()
         self._beat_now = asyncio.Event()
@@ -88,30 +91,43 @@ class BrokerLifecycle:
         await self._unfenced.wait()
 
     async def _register(self) -> None:
-        """Register; an earlier process of this node may have to be taken for dead first."""
+        """Register; an earlier process of this node may have to be taken for dead first, which takes its session."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._registration_timeout_ms / 1000
-        is_waiting = False
+        duplicate_until: float | None = None
         while True:
             try:
                 response = await self._channel.request(self._request, int((deadline - loop.time()) * 1000))
-            except NoControllerError:
+            except NoControllerError as error:
                 raise StartError(
-                    "no controller of controller.quorum.voters could be reached within "
-                    f"{self._registration_timeout_ms} ms (initial.broker.registration.timeout.ms): "
-                    "is a majority of them running?"
+                    f"broker {self.node_id} could not be registered within {self._registration_timeout_ms} ms "
+                    f"(initial.broker.registration.timeout.ms): {error.message}"
                 ) from None
             code = ErrorCode.of(response.error_code)
             if code is ErrorCode.NONE:
                 self.epoch = response.broker_epoch
                 return
-            reason = f"the controller refuses to register broker {self.node_id}: {code.name}, {code.message}"
-            if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop.time() + _DUPLICATE_PAUSE_S > deadline:
-                raise StartError(reason)
-            if not is_waiting:
-                logger.warning("%s Waiting for the session of the other one to end", reason)
-                is_waiting = True
+            if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                raise StartError(self._refusal(code))
+            if duplicate_until is None:
+                logger.warning("%s. Waiting for its session to end", self._refusal(code))
+                duplicate_until = min(deadline, loop.time() + self._session_timeout_ms / 1000 + _DUPLICATE_MARGIN_S)
+            if loop.time() + _DUPLICATE_PAUSE_S > duplicate_until:
+                raise StartError(self._refusal(code))
             await asyncio.sleep(_DUPLICATE_PAUSE_S)
+
+    def _refusal(self, code: ErrorCode) -> str:
+        if code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            return (
+                f"another broker with node.id={self.node_id} is alive in this cluster: give each node a number of its "
+                "own, or stop the other one first"
+            )
+        if code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return (
+                f"the controllers of controller.quorum.voters belong to another cluster than {self._cluster_id}, which "
+                "this node's directories are of: correct one of them"
+            )
+        return f"the controller refuses to register broker {self.node_id}: {code.name}, {code.message}"
 
     async def _beat_forever(self) -> None:
         while True:

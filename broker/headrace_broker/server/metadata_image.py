@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace_broker.metadata.delta import MetadataDelta
+from headrace_broker.metadata.delta import MetadataDelta, difference
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.metadata_records import MetadataRecord
 
@@ -30,6 +30,13 @@ class CommittedImage:
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
-        self.image = delta.image(last_offset, epoch)
+        self._tell(delta, delta.image(last_offset, epoch))
+
+    def replace(self, image: MetadataImage) -> None:
+        """A snapshot took the place of everything before it."""
+        self._tell(difference(self.image, image), image)
+
+    def _tell(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.image = image
         for listener in self._listeners:
-            listener(delta, self.image)
+            listener(delta, image)

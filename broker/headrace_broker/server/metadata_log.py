@@ -15,7 +15,7 @@ from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.log.segment import LOG_SUFFIX
+from headrace_broker.log.segment import LOG_SUFFIX, file_name, offset_of
 from headrace_broker.log.storage import Storage
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.control_records import LeaderChangeMessage, Voter, encode_control_value
@@ -23,18 +23,19 @@ from headrace_broker.protocol.errors import ApiError, ProtocolError
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
 from headrace_broker.raft.log_port import OffsetAndEpoch
 from headrace_broker.raft.quorum_state import FILE_NAME, QuorumState, QuorumStateError
-from headrace_broker.records.batch import CorruptBatchError, iter_batches
+from headrace_broker.records.batch import CorruptBatchError, iter_batches, read_header
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
 from headrace_broker.records.reader import read_columns
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.metadata_damage import damage_inside
+from headrace_broker.server.snapshot_files import SnapshotError, SnapshotFiles
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024
-_CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=8 * 1024 * 1024)
+_CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=8 * 1024 * 1024, file_delete_delay_ms=0)
 
 MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
 """(records of one batch, offset of the last, epoch)."""
@@ -48,7 +49,12 @@ class MetadataLog:
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
         self._now_ms = now_ms
         self._appended: deque[MetadataBatch] = deque()  # our own, which need not be read again
-        self._refuse_damage()
+        self.snapshots = SnapshotFiles(storage, self._directory)
+        self.replayed_bytes = 0
+        """How much of the log was replayed, or appended here, since this process began."""
+        bases = self._segment_bases()
+        self._snapshot, self._snapshot_records = self._load_snapshot(bases[0] if bases else 0)
+        self._refuse_damage(bases)
         self.log = PartitionLog.open(
             storage,
             self._directory,
@@ -57,22 +63,114 @@ class MetadataLog:
             _CONFIG,
             now_ms(),
             was_closed_cleanly=directory.was_closed_cleanly,
+            log_start_offset=self._start_offset(bases[0] if bases else 0),
         )
+        if self._snapshot is not None and self.log.log_end_offset < self._snapshot[0]:
+            self._begin_after(self._snapshot)  # it holds more than what survived of the log
         self._flushed_offset = self.log.recovery_point if directory.was_closed_cleanly else self.log.log_start_offset
         self._syncing_up_to = -1
+        self._syncing_rolled_to = 0
 
-    def _refuse_damage(self) -> None:
-        """Raises StartError before recovery would cut away records that were committed."""
+    def _segment_bases(self) -> list[int]:
+        """Where the segments on disk begin, in order."""
         if not self._storage.exists(self._directory):
-            return
-        for name in sorted(self._storage.listdir(self._directory)):
-            path = f"{self._directory}/{name}"
-            found = damage_inside(self._storage.read(path)) if name.endswith(LOG_SUFFIX) else None
+            return []
+        return sorted(offset_of(name) for name in self._storage.listdir(self._directory) if name.endswith(LOG_SUFFIX))
+
+    def _refuse_damage(self, bases: Sequence[int]) -> None:
+        """Raises StartError before recovery would cut away records that were committed, and are in no snapshot."""
+        covered = self._snapshot[0] if self._snapshot is not None else 0
+        for base, end in zip(bases, [*bases[1:], None], strict=False):
+            if end is not None and end <= covered:
+                continue
+            path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
+            found = damage_inside(self._storage.read(path))
             if found is not None:
                 raise StartError(
                     f"{path} is damaged at byte {found[0]}, with sound metadata behind it from byte {found[1]} on: "
                     "put back a copy of it"
                 )
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def _load_snapshot(self, base_offset: int) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
+        """The newest snapshot that is sound, and its records; raises StartError when the log does not do without."""
+        for snapshot in reversed(self.snapshots.ids.copy()):
+            if snapshot[0] < base_offset:
+                break
+            try:
+                return snapshot, self.snapshots.records(snapshot)
+            except SnapshotError as error:
+                logger.error("%s is damaged and not used: %s", self.snapshots.path(snapshot), error)
+                self.snapshots.discard(snapshot)
+        if base_offset > 0:
+            raise StartError(
+                f"{self._directory} begins at offset {base_offset} and has no sound snapshot of what was before: put "
+                "back a copy of it, or empty the directory, if the other voters are there, to fetch it from them"
+            )
+        return None, []
+
+    def _start_offset(self, base_offset: int) -> int:
+        """The log begins where its first snapshot ends, once it has lost its first records."""
+        for snapshot in [known for known in self.snapshots.ids if known[0] < base_offset]:
+            self.snapshots.discard(snapshot)
+        return self.snapshots.ids[0][0] if base_offset > 0 else 0
+
+    def take_snapshot_records(self) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
+        """The snapshot that replay begins with, once: it is not kept."""
+        records, self._snapshot_records = self._snapshot_records, []
+        return self._snapshot, records
+
+    def earliest_snapshot(self) -> OffsetAndEpoch | None:
+        """The snapshot that the log begins after, None while it is whole."""
+        if self.log_start_offset == 0:
+            return None
+        return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
+
+    def latest_snapshot(self) -> OffsetAndEpoch | None:
+        """The newest whole snapshot."""
+        return self.snapshots.ids[-1] if self.snapshots.ids else None
+
+    def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
+        """(size, bytes from `position` on) of a snapshot."""
+        return self.snapshots.read_part(snapshot, position, size_bytes_max)
+
+    def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
+        """Write a part of a snapshot that is being fetched.  Raises OSError."""
+        self.snapshots.write_part(snapshot, position, data)
+
+    def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+        """The fetched snapshot is whole: it takes the place of everything that is here.  Raises OSError."""
+        self.snapshots.sync_part(snapshot)
+        self.snapshots.finish(snapshot)
+        self.snapshots.sync_names()
+        self._begin_after(snapshot)
+        self._snapshot, self._snapshot_records = snapshot, self.snapshots.records(snapshot)
+        for older in [known for known in self.snapshots.ids if known[0] < snapshot[0]]:
+            self.snapshots.discard(older)
+
+    def _begin_after(self, snapshot: OffsetAndEpoch) -> None:
+        self.log.truncate_fully_and_start_at(snapshot[0], self._now_ms())
+        self._remove_deleted()
+        self._appended.clear()
+        self._flushed_offset = snapshot[0]
+        self._syncing_up_to = -1
+
+    def roll(self) -> None:
+        """Begin a new segment, so that the present one can go when a later snapshot makes it needless."""
+        self.log.roll(self._now_ms())
+
+    def forget_before(self, snapshot: OffsetAndEpoch) -> None:
+        """Let go of the segments that hold nothing after this snapshot, and of older ones.  Raises ApiError."""
+        self.log.drop_prefix(snapshot[0], self._now_ms())
+        self._remove_deleted()
+        if self.log_start_offset in (0, snapshot[0]):  # else an older one tells what the log begins after
+            for older in [known for known in self.snapshots.ids if known < snapshot]:
+                self.snapshots.discard(older)
+
+    def _remove_deleted(self) -> None:
+        for path in self.log.take_deleted_files(self._now_ms()):
+            self._storage.remove(path)
 
     # -- quorum-state ------------------------------------------------------------------------------------------------
 
@@ -149,32 +247,14 @@ class MetadataLog:
         self._syncing_up_to = min(self._syncing_up_to, end_offset)
         self._appended.clear()
 
-    def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """The snapshot that the log begins after."""
-        return None
-
-    def latest_snapshot(self) -> OffsetAndEpoch | None:
-        """The newest whole snapshot."""
-        return None
-
-    def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """(size, bytes from `position` on) of a snapshot."""
-        return None
-
-    def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write a part of a snapshot that is being fetched."""
-        raise NotImplementedError
-
-    def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """The fetched snapshot is whole."""
-        raise NotImplementedError
-
     # -- records -----------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[MetadataRecord], epoch: int) -> int:
         """Append one batch as leader of `epoch` and return its last offset.  Raises ApiError."""
         values: list[bytes | None] = [encode_metadata_record(record) for record in records]
-        last_offset = self._append(build_batch(RecordColumns(values=values, timestamps=self._now_ms())), epoch)
+        batch = build_batch(RecordColumns(values=values, timestamps=self._now_ms()))
+        last_offset = self._append(batch, epoch)
+        self.replayed_bytes += len(batch)
         self._appended.append((records, last_offset, epoch))
         return last_offset
 
@@ -209,17 +289,31 @@ class MetadataLog:
                 offset = header.last_offset + 1
                 if header.is_control or header.last_offset < before:
                     continue
+                self.replayed_bytes += header.size_bytes
                 columns = read_columns(memoryview(buffer)[position : position + header.size_bytes])
                 records = [decode_metadata_record(value) for value in columns.values if value is not None]
                 yield records, header.last_offset, header.partition_leader_epoch
             if offset == before:
                 raise StartError(f"{self._directory} cannot be read at offset {offset}")
 
+    def timestamp_of(self, offset: int) -> int | None:
+        """When the batch that holds `offset` was written, by its writer's clock; None when it is not here."""
+        try:
+            buffer = self.read(offset, 1)
+        except ApiError:
+            return None
+        return read_header(buffer).max_timestamp if buffer else None
+
     # -- to disk -----------------------------------------------------------------------------------------------------
 
     def files_to_sync(self) -> list[str]:
         """Begin a sync of everything appended so far: the files that a thread is to fdatasync."""
         self._syncing_up_to = self.log_end_offset
+        self._syncing_rolled_to = self.log.unflushed_files()[1]
+        return self.files_of_log()
+
+    def files_of_log(self) -> list[str]:
+        """The files that a power failure may take something from."""
         paths = [segment.path(LOG_SUFFIX) for segment in self.log.segments if segment.is_active]
         return paths + self.log.unflushed_files()[0]
 
@@ -232,6 +326,7 @@ class MetadataLog:
         """The sync that was begun is done."""
         self._flushed_offset = max(self._flushed_offset, self._syncing_up_to)
         self._syncing_up_to = -1
+        self.log.rolled_flushed(self._syncing_rolled_to, None)
 
     def sync_failed(self, error: OSError) -> str:
         """A failed fsync may have lost pages: nothing more is appended.  Returns the reason."""

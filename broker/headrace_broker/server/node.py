@@ -20,7 +20,13 @@ from headrace_broker.log.storage import DiskStorage, Storage
 from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.core import Raft
@@ -28,8 +34,8 @@ from headrace_broker.server.broker import Broker
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.connection import Connection, ConnectionLimits
 from headrace_broker.server.context import RequestContext
-from headrace_broker.server.controller import ControllerService
-from headrace_broker.server.controller_channel import ControllerChannel
+from headrace_broker.server.controller import ControllerPolicy, ControllerService
+from headrace_broker.server.controller_channel import ControllerChannel, NoControllerError
 from headrace_broker.server.data_dirs import StartError, open_directories, random_uuid
 from headrace_broker.server.descriptors import descriptor_budget
 from headrace_broker.server.endpoints import Listener
@@ -38,8 +44,10 @@ from headrace_broker.server.metadata_image import CommittedImage
 from headrace_broker.server.metadata_log import MetadataLog
 from headrace_broker.server.peers import Peers
 from headrace_broker.server.quorum import Quorum
+from headrace_broker.server.quorum_watch import LOOK_INTERVAL_MS, QuorumWatch
 from headrace_broker.server.receive_memory import ReceiveMemory, bytes_max
 from headrace_broker.server.routing import RequestRouter, load_routes
+from headrace_broker.server.snapshotter import SnapshotPolicy, Snapshotter
 from headrace_broker.server.topic_rules import topic_rules
 from headrace_broker.server.waiting import Waiting
 from headrace_broker.server.wakefulness import Wakefulness
@@ -48,6 +56,27 @@ logger = logging.getLogger(__name__)
 
 _SWEEP_MS = 10_000
 _RELIEVE_MS = 1000
+_SETTLE_MS = 5_000
+_CLOCKS_APART_MS_MAX = 60_000
+
+
+def _controller_policy(config: BrokerConfig) -> ControllerPolicy:
+    return ControllerPolicy(
+        session_timeout_ms=config.broker_session_timeout_ms,
+        rebalances_leaders=config.auto_leader_rebalance_enable,
+        rebalance_interval_s=config.leader_imbalance_check_interval_seconds,
+        imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+        internal_replication_factor=config.offsets_topic_replication_factor,
+    )
+
+
+def _snapshot_policy(config: BrokerConfig) -> SnapshotPolicy:
+    return SnapshotPolicy(
+        max_bytes_between=config.metadata_log_max_record_bytes_between_snapshots,
+        max_interval_ms=config.metadata_log_max_snapshot_interval_ms,
+        retention_bytes=config.metadata_max_retention_bytes,
+        retention_ms=config.metadata_max_retention_ms,
+    )
 
 
 def _wall_ms() -> int:
@@ -102,9 +131,10 @@ class Node:
         )
         self.advertised: tuple[Listener, ...] = ()
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
-        self._caught_up = asyncio.Event()
         self.failed: asyncio.Future[str] = self._loop.create_future()
         """Done, with the reason, when this node cannot go on and others can take its place: end the process then."""
+        self.watch: QuorumWatch
+        self._snapshotter: Snapshotter
 
     @classmethod
     async def start(
@@ -161,14 +191,19 @@ class Node:
         if not is_alone and not self.failed.done():
             self.failed.set_result(reason)
 
+    def _misconfigured(self, fault: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(fault)
+
     async def _serve(self) -> None:
         self._bind()
         self._join_quorum()
         await self._listening.serve(self._new_connection, self.config.controller_listeners)
         self.every(_RELIEVE_MS, self.router.relieve_memory)
         self.every(_SWEEP_MS, lambda: self.router.sweep(_SWEEP_MS))
+        self.every(LOOK_INTERVAL_MS, self.watch.look)
         if self.broker is not None:
-            await self._caught_up.wait()
+            await self.watch.caught_up(self.config.initial_broker_registration_timeout_ms)
             await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))
 
     def _bind(self) -> None:
@@ -197,23 +232,30 @@ class Node:
             fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
         )
         self.quorum = Quorum(Raft(raft_config, log, log.read_state(), self.surroundings.rng), log)
+        self.watch = QuorumWatch(self.quorum, config.voters, self.node_id, self.cluster_id, self._misconfigured)
+        self._snapshotter = Snapshotter(log, lambda: self.committed.image, _snapshot_policy(config), self.now_ms)
         self.quorum.on_commit = self.committed.apply
         self.quorum.on_failure = self.storage_failed
+        self.quorum.on_snapshot = self.committed.replace
+        self.quorum.after_commit = self._snapshotter.committed
         if self.node_id in config.voters:
             self.controller = ControllerService(
                 self.quorum,
                 self.committed,
                 cluster_id=self.cluster_id,
                 rules=topic_rules(config.log_properties),
-                session_timeout_ms=config.broker_session_timeout_ms,
+                policy=_controller_policy(config),
             )
             self.controller.on_active = self._bootstrap
         others = {voter: address for voter, address in config.voters.items() if voter != self.node_id}
         self.channel = ControllerChannel(
-            self.node_id, others, lambda: self.quorum.raft.leader_id, self.dispatch if self.controller else None
+            self.node_id,
+            others,
+            lambda: self.quorum.raft.leader_id,
+            self.dispatch if self.controller else None,
+            self.watch.why,
         )
         self.quorum.on_leader_changed = self.channel.leader_changed
-        self.quorum.on_caught_up = self._caught_up.set
         self.quorum.start(
             Peers(
                 others,
@@ -234,7 +276,39 @@ class Node:
             await self.broker.logs_are_made()
 
     async def settled(self) -> None:
-        """Wait until this node has seen what the controller has just committed, if that is soon."""
+        """Wait until this node has seen what the controller has committed by now, and has the logs that it wants.
+
+        A client that was told of a topic finds it here, then.  A node that does not get there soon answers all the
+        same: what the controller has done is done.
+        """
+        if self.controller is None or not self.controller.is_active:
+            try:
+                async with asyncio.timeout(_SETTLE_MS / 1000):
+                    await self.quorum.reached(await self._committed_offset())
+            except (NoControllerError, TimeoutError):
+                logger.info("node %d answers before it has seen what the controller has committed", self.node_id)
+        await self.logs_are_made()
+
+    async def _committed_offset(self) -> int:
+        """Up to where the quorum's leader has committed."""
+        partitions = [DescribeQuorumRequestPartitionData()]
+        topics = [DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
+        response = await self.channel.request(DescribeQuorumRequest(topics=topics), _SETTLE_MS)
+        return response.topics[0].partitions[0].high_watermark if response.topics else -1
+
+    async def check_clock(self, offset: int, before_ms: int) -> None:
+        """The record at `offset` was written by the controller between `before_ms` and now.  Raises StartError."""
+        await self.quorum.reached(offset + 1)
+        written_ms = self.quorum.log.timestamp_of(offset)
+        if written_ms is None:
+            return
+        ahead_ms = max(0, before_ms - written_ms) or -max(0, written_ms - self.now_ms())
+        if abs(ahead_ms) > _CLOCKS_APART_MS_MAX:
+            side = "ahead of" if ahead_ms > 0 else "behind"
+            raise StartError(
+                f"the clock of node {self.node_id} is {abs(ahead_ms) // 1000} s {side} the controller's: retention and "
+                "timestamps would go wrong; have both set by NTP, then start again"
+            )
 
     # -- requests to the controller ----------------------------------------------------------------------------------
 
@@ -246,6 +320,10 @@ class Node:
         answer = route.handle(context, request, version)
         response: Response = await answer if asyncio.iscoroutine(answer) else answer
         return response
+
+    def monotonic_ms(self) -> int:
+        """The clock of the quorum's times."""
+        return int(self._loop.time() * 1000)
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 
@@ -284,6 +362,7 @@ class Node:
         self.channel.close()
         if self.controller is not None:
             self.controller.close()
+        await self._snapshotter.close()
         await self.quorum.close()
         for directory in self._directories:
             if self.broker is None or directory not in self.broker.logs.directories:

@@ -42,6 +42,8 @@ class Peers:
         self._loop = asyncio.get_running_loop()
         self._connections: dict[int, Connection] = {}
         self._connecting: dict[int, asyncio.Task[Connection | None]] = {}
+        self.faults: dict[int, str] = {}
+        """Why a node that was tried last cannot be reached."""
         self._closed = False
         self.refusing: set[int] = set()
         """The nodes whose processes were gone when they were last tried."""
@@ -86,6 +88,7 @@ class Peers:
                     await asyncio.sleep(_PAUSE_S)
                 else:
                     self._connections[node_id] = connection
+                    self.faults.pop(node_id, None)
                     self.refusing.discard(node_id)
                     return connection
             return None
@@ -106,7 +109,9 @@ class Peers:
 
     def _note_failure(self, node_id: int, error: ClientError) -> bool:
         """False when the connection was made and cut off at once: the process may be about to go."""
-        if was_refused(error.__cause__):
+        is_refused = was_refused(error.__cause__)
+        self.faults[node_id] = "refuses connections" if is_refused else "does not answer"
+        if is_refused:
             self.refusing.add(node_id)
             if not self._closed:
                 self._on_refused(node_id)

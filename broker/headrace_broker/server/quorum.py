@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace_broker.log.storage import is_passing
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.snapshots import image_of
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import MetadataRecord
 from headrace_broker.protocol.notation import Request, Response
@@ -29,6 +31,7 @@ from headrace_broker.raft.effects import (
 )
 from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
+from headrace_broker.raft.messages import only_partition, topics_of
 from headrace_broker.server.metadata_log import MetadataLog
 from headrace_broker.server.peers import Peers
 
@@ -47,6 +50,9 @@ class Quorum:
         self.raft = raft
         self.log = log
         self.on_commit: Committed = _nobody
+        self.on_snapshot: Callable[[MetadataImage], None] = _nobody_either
+        self.after_commit: Callable[[], None] = _nothing
+        self.on_refusal: Callable[[int, ErrorCode], None] = _unheard
         self.on_leader_changed: Callable[[], None] = _nothing
         self.on_caught_up: Callable[[], None] = _nothing
         self.on_leadership: Callable[[bool], None] = _ignore
@@ -64,6 +70,7 @@ class Quorum:
         self._timer_ms = 0
         self._committed_offset = log.log_start_offset
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._reaching: list[tuple[int, asyncio.Future[None]]] = []
         self._is_closed = False
         self._led = False
 
@@ -85,6 +92,7 @@ class Quorum:
     def start(self, peers: Peers) -> None:
         """Take part."""
         self.peers = peers
+        self._load_snapshot()
         self._give(self.raft.start)
 
     def handle(self, request: Request[Any]) -> asyncio.Future[Response]:
@@ -119,6 +127,15 @@ class Quorum:
         self._give(self.raft.appended)
         return committed
 
+    def reached(self, offset: int) -> asyncio.Future[None]:
+        """Done when everything before `offset` is committed and applied here."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._committed_offset >= offset:
+            future.set_result(None)
+        else:
+            self._reaching.append((offset, future))
+        return future
+
     def resign(self) -> None:
         """Hand leadership over, if this node has it."""
         self._give(self.raft.resign)
@@ -151,6 +168,8 @@ class Quorum:
             else:
                 break
         self._is_busy = False
+        if self.raft.is_caught_up:
+            self.on_caught_up()
         self._arm()
 
     def _turn(self, step: Callable[[int], list[Effect]]) -> list[Effect]:
@@ -161,6 +180,8 @@ class Quorum:
                 raise
         except DivergedError as error:
             self._fail(str(error))
+        except OSError as error:  # a snapshot that is fetched cannot be written, the next attempt may find room
+            logger.error("a snapshot of the metadata cannot be written: %s", error.strerror or error)
         return []
 
     async def _persist(self, effect: Persist) -> None:
@@ -188,12 +209,24 @@ class Quorum:
             self._leader_changed(effect)
         else:
             assert isinstance(effect, SnapshotLoaded)
+            self._load_snapshot()
 
     def _send(self, node_id: int, request: Request[Any]) -> None:
         def answered(response: Response | None) -> None:
+            self._note_refusal(node_id, response)
             self._give(lambda now_ms: self.raft.response(node_id, request, response, now_ms))
 
         self.peers.send(node_id, request, answered)
+
+    def _note_refusal(self, node_id: int, response: Response | None) -> None:
+        """A voter that says we have no business with it is heard of: one of the two files is wrong."""
+        if response is None:
+            return
+        partition = only_partition(topics_of(response))
+        codes = {getattr(response, "error_code", 0), 0 if partition is None else partition.error_code}
+        refused = codes & {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET}
+        if refused:
+            self.on_refusal(node_id, ErrorCode.of(refused.pop()))
 
     def _arm(self) -> None:
         deadline_ms = self.raft.next_deadline_ms()
@@ -251,6 +284,16 @@ class Quorum:
                 committed.set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
         self.on_failure(reason)
 
+    def _load_snapshot(self) -> None:
+        """What a snapshot holds takes the place of what was committed before."""
+        snapshot, records = self.log.take_snapshot_records()
+        if snapshot is None or snapshot[0] <= self._committed_offset:
+            return
+        self._committed_offset = snapshot[0]
+        self.log.log.high_watermark = snapshot[0]
+        self.on_snapshot(image_of(records, snapshot[0] - 1, snapshot[1]))
+        logger.info("loaded a snapshot of the metadata up to offset %d", snapshot[0])
+
     def _commit(self, offset: int) -> None:
         for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
             self.on_commit(records, last_offset, epoch)
@@ -260,9 +303,12 @@ class Quorum:
             _, epoch, committed = self._waiting.popleft()
             if not committed.done():
                 committed.set_result(None)
+        for reaching in [item for item in self._reaching if item[0] <= offset]:
+            self._reaching.remove(reaching)
+            if not reaching[1].done():
+                reaching[1].set_result(None)
         self._note_leadership()
-        if self.raft.is_caught_up:
-            self.on_caught_up()
+        self.after_commit()
 
     def _note_leadership(self) -> None:
         if self.leads is not self._led:
@@ -295,6 +341,14 @@ class Quorum:
 
 
 def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
+    """Placeholder until someone listens."""
+
+
+def _nobody_either(image: MetadataImage) -> None:
+    """Placeholder until someone listens."""
+
+
+def _unheard(node_id: int, code: ErrorCode) -> None:
     """Placeholder until someone listens."""
 
 

@@ -21,17 +21,19 @@ from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.protocol.apis import API, Api
+from headrace_broker.protocol.apis import API, Api, ApiKey
 from headrace_broker.protocol.codec import decoder
-from headrace_broker.protocol.errors import ApiError, ProtocolError
+from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.framing import RequestHeader, encode_response, parse_request_header
 from headrace_broker.server import handlers
 from headrace_broker.server.connection import Connection
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.controller_channel import NoControllerError
 from headrace_broker.server.large_requests import LARGE_FRAME_BYTES, LargeRequests, Parts
 from headrace_broker.server.listeners import BROKER, CLIENTS, CONTROLLER
 from headrace_broker.server.parked import Parked
 from headrace_broker.server.receive_memory import ReceiveMemory
+from headrace_broker.server.refusals import refused
 from headrace_broker.server.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
-_FORWARD_TIMEOUT_MS = 30_000
+_FORWARD_TIMEOUT_MS = 15_000
+"""Less than the request.timeout.ms of clients: they are to hear why, not to lose their connection."""
 _WARN_EVERY_S = 10.0
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
@@ -55,7 +58,18 @@ HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
 class Route:
     """One API: its versions and its handler."""
 
-    __slots__ = ("advertised", "api", "handle", "handle_frame", "is_forwarded", "listeners", "parts", "versions")
+    __slots__ = (
+        "advertised",
+        "api",
+        "forward_timeout_ms",
+        "handle",
+        "handle_frame",
+        "is_forwarded",
+        "listeners",
+        "parts",
+        "refusal",
+        "versions",
+    )
 
     def __init__(self, module: ModuleType) -> None:
         self.api: Api = API[module.API_KEY]
@@ -63,6 +77,8 @@ class Route:
         self.advertised: tuple[int, int] = getattr(module, "ADVERTISED", module.VERSIONS)
         self.listeners: frozenset[str] = getattr(module, "LISTENERS", CLIENTS)
         self.is_forwarded: bool = getattr(module, "IS_FORWARDED", False)
+        self.forward_timeout_ms: int = getattr(module, "FORWARD_TIMEOUT_MS", _FORWARD_TIMEOUT_MS)
+        self.refusal: ErrorCode = getattr(module, "REFUSAL", ErrorCode.REQUEST_TIMED_OUT)
         self.parts: tuple[Parts, ...] = getattr(module, "PARTS", ())
         self.handle: Callable[[RequestContext, Any, int], Any] | None = getattr(module, "handle", None)
         self.handle_frame: HandleFrame | None = getattr(module, "handle_frame", None)
@@ -161,6 +177,10 @@ class RequestRouter:
         """How large an answer may become: less, the more of the others wait for peers that do not read."""
         return max(_RESPONSE_BYTES_MIN, min(_RESPONSE_BYTES_MAX, (_UNSENT_BYTES_MAX - self.unsent_bytes) // 4))
 
+    def is_for_controllers(self, listener: str) -> bool:
+        """Whether that listener is one of the quorum's."""
+        return listener in self._controller_listeners
+
     def routes_of(self, listener: str) -> Routes:
         """What is served on that listener."""
         return self.controller_routes if listener in self._controller_listeners else self.routes
@@ -207,16 +227,29 @@ class RequestRouter:
             connection.reply(encode_response(correlation_id, answer, version))
 
     def _handler(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
-        """The route's handler; on a node that is not the active controller, the way to it."""
-        if route.is_forwarded and (self._node.controller is None or not self._node.controller.is_active):
-            return self._forward
+        """The route's handler; for what the active controller has to do, the way to it."""
+        if route.is_forwarded:
+            return lambda context, request, version: self._by_controller(route, context, request, version)
         assert route.handle is not None
         return route.handle
 
-    async def _forward(self, context: RequestContext, request: Any, version: int) -> Any:
-        timeout_ms = min(getattr(request, "timeout_ms", _FORWARD_TIMEOUT_MS), _FORWARD_TIMEOUT_MS)
-        response = await self._node.channel.request(request, timeout_ms, version)
-        await self._node.settled()
+    async def _by_controller(self, route: Route, context: RequestContext, request: Any, version: int) -> Any:
+        """Have the active controller answer; without one the answer is an error, and the client may try again.
+
+        A controller's own listener serves only what this node can do as the active controller.
+        """
+        node = self._node
+        try:
+            if context.is_for_controllers:
+                return await node.dispatch(request, version)
+            timeout_ms = min(getattr(request, "timeout_ms", route.forward_timeout_ms), route.forward_timeout_ms)
+            response = await node.channel.request(request, timeout_ms, version)
+        except NoControllerError as error:
+            return refused(request, version, route.refusal, error.message)
+        except ApiError as error:
+            return refused(request, version, error.code, error.message)
+        if route.api.key != ApiKey.DESCRIBE_QUORUM:
+            await node.settled()
         return response
 
     def _handle_large(

@@ -19,7 +19,7 @@ def altered_configs(image: MetadataImage, broker_id: int | None = None) -> Seque
 
 
 class LogConfigs:
-    """The configs of topics, typed; topics with equal settings share one.  `broker_id` None: as the cluster has them."""
+    """The configs of topics, typed; equal settings share one.  `broker_id` None: as the cluster has them."""
 
     def __init__(self, defaults: Mapping[str, str], broker_id: int | None = None) -> None:
         self._defaults = defaults

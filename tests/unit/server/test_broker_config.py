@@ -57,8 +57,7 @@ def test_a_file_as_kafka_ships_it() -> None:
     assert config.log_dirs == ("/tmp/a", "/tmp/b")
     assert config.log_defaults.retention_ms == 168 * 3_600_000
     assert config.warnings == (
-        "ignored, because they steer nothing in this broker: controller.quorum.bootstrap.servers, "
-        "num.network.threads, num.recovery.threads.per.data.dir",
+        "ignored, because they steer nothing in this broker: num.network.threads, num.recovery.threads.per.data.dir",
     )
 
 

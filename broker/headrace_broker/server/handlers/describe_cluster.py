@@ -1,4 +1,7 @@
-"""DescribeCluster (60): brokers and controller, for admin clients."""
+"""DescribeCluster (60): brokers and controller, for admin clients (KIP-700, KIP-919).
+
+Version notes: 1+ may ask a controller for the controllers; 2 also for the fenced brokers.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,48 @@ from headrace_broker.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.listeners import EVERYWHERE
 
 API_KEY = ApiKey.DESCRIBE_CLUSTER
 VERSIONS = (0, 2)
 
+LISTENERS = EVERYWHERE
+
 _BROKERS = 1
+_CONTROLLERS = 2
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest, version: int) -> DescribeClusterResponse:
-    """Answer the live brokers, and the fenced ones when they are asked for."""
-    if request.endpoint_type != _BROKERS:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="This listener serves brokers' requests; ask for endpoint type 1.",
-            cluster_id=context.node.cluster_id,
+    """Answer the live brokers, and the fenced ones when they are asked for; on a controller's listener the voters."""
+    is_for_controllers = context.is_for_controllers
+    if request.endpoint_type not in (_BROKERS, _CONTROLLERS):
+        return _refused(context, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
+    if request.endpoint_type != (_CONTROLLERS if is_for_controllers else _BROKERS):
+        wanted, here = ("brokers", "controllers") if is_for_controllers else ("controllers", "brokers")
+        return _refused(
+            context, ErrorCode.MISMATCHED_ENDPOINT_TYPE, f"this listener tells of {here}; ask for {wanted} elsewhere"
         )
+    return _controllers(context) if is_for_controllers else _brokers(context, request)
+
+
+def _refused(context: RequestContext, code: ErrorCode, message: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=code, error_message=message, cluster_id=context.node.cluster_id)
+
+
+def _controllers(context: RequestContext) -> DescribeClusterResponse:
+    return DescribeClusterResponse(
+        error_message=None,
+        endpoint_type=_CONTROLLERS,
+        cluster_id=context.node.cluster_id,
+        controller_id=context.node.quorum.raft.leader_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node_id, host=host, port=port)
+            for node_id, (host, port) in sorted(context.config.voters.items())
+        ],
+    )
+
+
+def _brokers(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     image = context.image
     wanted = list(image.brokers.values()) if request.include_fenced_brokers else image.live_brokers()
     brokers: list[DescribeClusterBroker] = []

@@ -1,0 +1,85 @@
+"""DescribeQuorum (55): who leads the metadata quorum, and how far its voters and observers are (KIP-595, KIP-836).
+
+Only the leader knows; every other node asks it.  Version notes: 1 times of fetches; 2 where voters are reached.
+"""
+
+from __future__ import annotations
+
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+    ReplicaState,
+)
+from headrace_broker.raft.leader import Leader, Progress
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.listeners import EVERYWHERE
+
+API_KEY = ApiKey.DESCRIBE_QUORUM
+VERSIONS = (0, 2)
+LISTENERS = EVERYWHERE
+IS_FORWARDED = True
+FORWARD_TIMEOUT_MS = 3_000
+REFUSAL = ErrorCode.BROKER_NOT_AVAILABLE
+"""Whoever asks for the state of the quorum wants to hear that it has none, not to wait until it has."""
+
+
+def handle(context: RequestContext, request: DescribeQuorumRequest, version: int) -> DescribeQuorumResponse:
+    """Answer from the leader's own knowledge.  Raises ApiError NOT_CONTROLLER."""
+    raft = context.node.quorum.raft
+    if not isinstance(raft.role, Leader):
+        raise ApiError(ErrorCode.NOT_CONTROLLER)
+    leader = raft.role
+    ahead_ms = context.now_ms() - context.node.monotonic_ms()
+    own = ReplicaState(
+        replica_id=raft.config.node_id,
+        log_end_offset=raft.log.log_end_offset,
+        last_fetch_timestamp=context.now_ms(),
+        last_caught_up_timestamp=context.now_ms(),
+    )
+    voters = [own, *(_state(node_id, seen, ahead_ms) for node_id, seen in leader.progress.items())]
+    partition = DescribeQuorumResponsePartitionData(
+        partition_index=0,
+        error_message=None,
+        leader_id=raft.leader_id,
+        leader_epoch=raft.epoch,
+        high_watermark=raft.high_watermark if leader.is_established else -1,
+        current_voters=sorted(voters, key=lambda state: state.replica_id),
+        observers=[_state(node_id, seen, ahead_ms) for node_id, seen in sorted(leader.observers.items())],
+    )
+    topics = [DescribeQuorumResponseTopicData(topic_name=wanted.topic_name, partitions=[]) for wanted in request.topics]
+    for topic, wanted in zip(topics, request.topics, strict=True):
+        for asked in wanted.partitions:
+            is_known = wanted.topic_name == CLUSTER_METADATA_TOPIC and asked.partition_index == 0
+            topic.partitions.append(partition if is_known else _unknown(asked.partition_index))
+    return DescribeQuorumResponse(error_message=None, topics=topics, nodes=_nodes(context))
+
+
+def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DescribeQuorumResponsePartitionData(partition_index=index, error_code=code, error_message=code.message)
+
+
+def _state(node_id: int, seen: Progress, ahead_ms: int) -> ReplicaState:
+    """A replica's progress, its times on the wall clock."""
+    return ReplicaState(
+        replica_id=node_id,
+        log_end_offset=seen.end_offset,
+        last_fetch_timestamp=seen.last_fetch_ms + ahead_ms if seen.last_fetch_ms >= 0 else -1,
+        last_caught_up_timestamp=seen.last_caught_up_ms + ahead_ms if seen.last_caught_up_ms >= 0 else -1,
+    )
+
+
+def _nodes(context: RequestContext) -> list[Node]:
+    name = context.config.controller_listener_names[0] if context.config.controller_listener_names else "CONTROLLER"
+    return [
+        Node(node_id=node_id, listeners=[Listener(name=name, host=host, port=port)])
+        for node_id, (host, port) in sorted(context.config.voters.items())
+        if port
+    ]

@@ -1,0 +1,19 @@
+"""UnregisterBroker (64): forget a broker that will not come back; its replicas stay to be moved away."""
+
+from __future__ import annotations
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.listeners import EVERYWHERE
+
+API_KEY = ApiKey.UNREGISTER_BROKER
+VERSIONS = (0, 0)
+LISTENERS = EVERYWHERE
+IS_FORWARDED = True
+
+
+async def handle(context: RequestContext, request: UnregisterBrokerRequest, version: int) -> UnregisterBrokerResponse:
+    """Remove the registration; a broker that is alive after all registers again."""
+    await context.controller.unregister(request.broker_id)
+    return UnregisterBrokerResponse(error_message=None)

@@ -1,0 +1,101 @@
+"""Says what keeps the quorum from working: in the log, to clients that wait, and as the reason why a node cannot start.
+
+A lost majority heals by itself when voters come back, and both are told once.  A voter that does not know this node, or
+belongs to another cluster, is a fault in a properties file: a node that has not started yet does not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.quorum import Quorum
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_MS = 2_000
+_TELL_EVERY = 5
+
+
+class QuorumWatch:
+    """Owner of what was told; lives on the event loop."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        voters: Mapping[int, tuple[str, int]],
+        node_id: int,
+        cluster_id: str,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self._quorum = quorum
+        self._voters = voters
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._looks_without_leader = 0
+        self._told: set[tuple[int, ErrorCode]] = set()
+        self._caught_up = asyncio.Event()
+        self._on_fault = on_fault  # why this node must not go on; only before it has caught up
+        quorum.on_caught_up = self._caught_up.set
+        quorum.on_refusal = self._on_refusal
+
+    def why(self) -> str:
+        """Why there is no active controller, in words for an operator."""
+        raft = self._quorum.raft
+        if raft.leader_id >= 0:
+            return f"node {raft.leader_id} leads the metadata quorum and is not active yet"
+        faults = {voter: fault for voter, fault in self._quorum.peers.faults.items() if voter in self._voters}
+        if len(self._voters) - len(faults) < raft.config.majority:
+            listed = ", ".join(f"{self._name(voter)} {fault}" for voter, fault in sorted(faults.items()))
+            return f"a majority of controller.quorum.voters is not reachable: {listed}"
+        return "the voters of controller.quorum.voters have elected no leader yet"
+
+    def _name(self, voter: int) -> str:
+        host, port = self._voters[voter]
+        return f"{voter}@{host}:{port}"
+
+    def look(self) -> None:
+        """Tell of a quorum without a leader; call it every `LOOK_INTERVAL_MS`."""
+        if self._quorum.raft.leader_id >= 0:
+            if self._looks_without_leader > 1:
+                logger.warning("the metadata quorum has a leader again, node %d", self._quorum.raft.leader_id)
+            self._looks_without_leader = 0
+            return
+        self._looks_without_leader += 1
+        if self._looks_without_leader % _TELL_EVERY == 2:
+            logger.error("the metadata quorum has no leader, nothing can be changed until it has one: %s", self.why())
+
+    def _on_refusal(self, node_id: int, code: ErrorCode) -> None:
+        if (node_id, code) in self._told:
+            return
+        self._told.add((node_id, code))
+        fault = self._refusal(node_id, code)
+        logger.error("%s", fault)
+        if not self._caught_up.is_set():
+            self._on_fault(fault)
+
+    def _refusal(self, node_id: int, code: ErrorCode) -> str:
+        name = self._name(node_id)
+        if code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return (
+                f"voter {name} belongs to another cluster than this node, whose directories are of cluster "
+                f"{self._cluster_id}: correct controller.quorum.voters, or name empty directories in log.dirs"
+            )
+        return (
+            f"voter {name} does not count node {self._node_id} among its voters: controller.quorum.voters must be the "
+            f"same in every node's file, here it is {','.join(map(self._name, sorted(self._voters)))}"
+        )
+
+    async def caught_up(self, timeout_ms: int) -> None:
+        """Wait until what is committed is known here.  Raises StartError after `timeout_ms`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._caught_up.wait()
+        except TimeoutError:
+            raise StartError(
+                f"the metadata quorum could not be joined within {timeout_ms} ms "
+                f"(initial.broker.registration.timeout.ms): {self.why()}"
+            ) from None

@@ -1,0 +1,152 @@
+"""Snapshots of the metadata on disk, in Kafka's format: `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`.
+
+Such a file is a log of its own: a header record, batches of metadata records from offset 0 on, a footer record.  One
+that is being written has the suffix `.part` and counts for nothing; it is synced before it is renamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from headrace_broker.log.storage import Storage
+from headrace_broker.protocol.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, encode_control_value
+from headrace_broker.protocol.errors import ProtocolError
+from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
+from headrace_broker.raft.log_port import OffsetAndEpoch
+from headrace_broker.records.batch import CorruptBatchError, iter_batches, verify_crc
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.control import ControlType, build_control_batch, parse_control_key
+from headrace_broker.records.reader import read_batch
+
+SUFFIX = ".checkpoint"
+PART_SUFFIX = ".part"
+RECORDS_PER_BATCH = 100
+
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint\Z")
+
+
+class SnapshotError(Exception):
+    """A snapshot is damaged or not complete."""
+
+
+class SnapshotFiles:
+    """The snapshots in one directory; what is written becomes visible by `finish`."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        names = storage.listdir(directory) if storage.exists(directory) else []
+        for name in names:
+            if name.endswith(SUFFIX + PART_SUFFIX):
+                storage.remove(f"{directory}/{name}")
+        found = (_NAME.match(name) for name in names)
+        self.ids: list[OffsetAndEpoch] = sorted((int(match[1]), int(match[2])) for match in found if match)
+        """(end offset, epoch) of every whole snapshot, oldest first."""
+
+    def path(self, snapshot: OffsetAndEpoch) -> str:
+        """Where the snapshot lies."""
+        return f"{self._directory}/{snapshot[0]:020d}-{snapshot[1]:010d}{SUFFIX}"
+
+    def size(self, snapshot: OffsetAndEpoch) -> int:
+        """Its size in bytes."""
+        return self._storage.size(self.path(snapshot))
+
+    def read_part(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
+        """(size of the snapshot, its bytes from `position` on), None when there is none."""
+        if snapshot not in self.ids:
+            return None
+        file = self._storage.open(self.path(snapshot))
+        try:
+            return file.size(), file.pread(size_bytes_max, max(0, position))
+        finally:
+            file.close()
+
+    def write_part(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
+        """Write the bytes at `position`, where what was written before ends; 0 begins anew.  Raises OSError."""
+        file = self._storage.open(self.path(snapshot) + PART_SUFFIX)
+        try:
+            file.truncate(position)
+            file.append(data)
+        finally:
+            file.close()
+
+    def sync_part(self, snapshot: OffsetAndEpoch) -> None:
+        """Have what was written on disk; for a thread.  Raises OSError."""
+        self._storage.sync(self.path(snapshot) + PART_SUFFIX)
+
+    def finish(self, snapshot: OffsetAndEpoch) -> None:
+        """The part is whole and synced: from now on it is the snapshot.  Raises OSError."""
+        self._storage.rename(self.path(snapshot) + PART_SUFFIX, self.path(snapshot))
+        self.ids = sorted({*self.ids, snapshot})
+
+    def sync_names(self) -> None:
+        """Have the names of what was finished on disk; for a thread.  Raises OSError."""
+        self._storage.sync_directory(self._directory)
+
+    def discard(self, snapshot: OffsetAndEpoch) -> None:
+        """Remove a snapshot, or the part of one."""
+        if snapshot in self.ids:
+            self.ids.remove(snapshot)
+            self._storage.remove(self.path(snapshot))
+        self._storage.remove(self.path(snapshot) + PART_SUFFIX)
+
+    def records(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
+        """Every record of a snapshot, checked.  Raises SnapshotError, OSError."""
+        return parse_snapshot(self._storage.read(self.path(snapshot)))
+
+
+def encode_snapshot(records: Iterable[MetadataRecord], epoch: int, timestamp_ms: int) -> Iterator[bytes]:
+    """The snapshot's bytes in pieces of one batch; each takes well under a millisecond to make."""
+    header = encode_control_value(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms))
+    yield _control(ControlType.SNAPSHOT_HEADER, header, 0, epoch, timestamp_ms)
+    offset = 1
+    for piece in _pieces(records):
+        values: list[bytes | None] = [encode_metadata_record(record) for record in piece]
+        columns = RecordColumns(values=values, timestamps=timestamp_ms)
+        yield bytes(build_batch(columns, base_offset=offset, partition_leader_epoch=epoch))
+        offset += len(piece)
+    footer = encode_control_value(SnapshotFooterRecord(version=0))
+    yield _control(ControlType.SNAPSHOT_FOOTER, footer, offset, epoch, timestamp_ms)
+
+
+def _control(kind: ControlType, value: bytes, offset: int, epoch: int, timestamp_ms: int) -> bytes:
+    return bytes(
+        build_control_batch(kind, value, timestamp=timestamp_ms, base_offset=offset, partition_leader_epoch=epoch)
+    )
+
+
+def _pieces(records: Iterable[MetadataRecord]) -> Iterator[Sequence[MetadataRecord]]:
+    piece: list[MetadataRecord] = []
+    for record in records:
+        piece.append(record)
+        if len(piece) == RECORDS_PER_BATCH:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def parse_snapshot(data: bytes) -> list[MetadataRecord]:
+    """The records between header and footer.  Raises SnapshotError."""
+    view = memoryview(data)
+    records: list[MetadataRecord] = []
+    kinds: list[int] = []
+    end = 0
+    try:
+        for position, header in iter_batches(view):
+            verify_crc(view, position, header)
+            columns = read_batch(view, position, header)
+            end = position + header.size_bytes
+            if header.is_control:
+                kinds += [parse_control_key(key) for key in columns.keys or ()]
+            else:
+                records += [decode_metadata_record(value) for value in columns.values if value is not None]
+    except (CorruptBatchError, ProtocolError, ValueError) as error:
+        raise SnapshotError(str(error)) from None
+    if end != len(data) or not kinds or kinds[0] != ControlType.SNAPSHOT_HEADER:
+        raise SnapshotError("it does not begin with a snapshot's header, or ends within a batch")
+    if kinds[-1] != ControlType.SNAPSHOT_FOOTER:
+        raise SnapshotError("its footer is missing")
+    return records

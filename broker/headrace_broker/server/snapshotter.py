@@ -1,0 +1,123 @@
+"""Writes snapshots of the committed metadata when the log has grown, and lets go of what they make needless (KIP-630).
+
+Every node does so for itself.  The image is immutable, so the loop goes on: records are encoded a batch at a time, and
+synced in a thread.  A snapshot is due after `metadata.log.max.record.bytes.between.snapshots`, which is an upper
+bound: a log that is much longer than the snapshot would be is replaced earlier, so that starting costs what the
+metadata holds, not how often it changed.  And it is due after `metadata.log.max.snapshot.interval.ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.snapshots import image_records
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.raft.log_port import OffsetAndEpoch
+from headrace_broker.server.metadata_log import MetadataLog
+from headrace_broker.server.snapshot_files import encode_snapshot
+
+logger = logging.getLogger(__name__)
+
+_LOG_BYTES_MIN = 1024 * 1024
+_LOG_PER_SNAPSHOT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPolicy:
+    """When a snapshot is written, and how long older ones stay with the log behind them."""
+
+    max_bytes_between: int = 20 * 1024 * 1024
+    max_interval_ms: int = 3_600_000
+    retention_bytes: int = 100 * 1024 * 1024
+    retention_ms: int = 7 * 24 * 3_600_000
+
+
+class Snapshotter:
+    """Owner of when; lives on the event loop and is told of every commit."""
+
+    def __init__(
+        self, log: MetadataLog, image: Callable[[], MetadataImage], policy: SnapshotPolicy, now_ms: Callable[[], int]
+    ) -> None:
+        self._log = log
+        self._image = image
+        self._policy = policy
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._bytes_at_last = 0
+        self._last_ms = now_ms()
+        self._times: dict[OffsetAndEpoch, int] = dict.fromkeys(log.snapshots.ids, now_ms())
+        self._writing: asyncio.Task[None] | None = None
+
+    def committed(self) -> None:
+        """More is committed: see whether a snapshot is due."""
+        if self._writing is None and self._is_due():
+            self._writing = self._loop.create_task(self._write())
+            self._writing.add_done_callback(self._written)
+
+    def _is_due(self) -> bool:
+        latest = self._log.latest_snapshot()
+        if self._image().offset < (latest[0] if latest is not None else 1):
+            return False
+        new_bytes = self._log.replayed_bytes - self._bytes_at_last
+        if self._now_ms() - self._last_ms >= self._policy.max_interval_ms:
+            return True
+        if new_bytes < min(_LOG_BYTES_MIN, self._policy.max_bytes_between):
+            return False
+        size_bytes = self._log.snapshots.size(latest) if latest is not None else 0
+        return new_bytes >= min(self._policy.max_bytes_between, max(_LOG_BYTES_MIN, size_bytes * _LOG_PER_SNAPSHOT))
+
+    async def _write(self) -> None:
+        log, image = self._log, self._image()
+        snapshot = image.offset + 1, image.epoch
+        bytes_now, started_ms = log.replayed_bytes, self._now_ms()
+        try:
+            position = 0
+            for piece in encode_snapshot(image_records(image), image.epoch, started_ms):
+                log.snapshots.write_part(snapshot, position, piece)
+                position += len(piece)
+                await asyncio.sleep(0)
+            await self._loop.run_in_executor(None, log.sync, log.files_of_log())
+            await self._loop.run_in_executor(None, log.snapshots.sync_part, snapshot)
+            newest = log.latest_snapshot()
+            if newest is not None and newest >= snapshot:  # one was fetched meanwhile
+                log.snapshots.discard(snapshot)
+                return
+            log.snapshots.finish(snapshot)
+            await self._loop.run_in_executor(None, log.snapshots.sync_names)
+            log.roll()
+            self._times[snapshot] = started_ms
+            self._bytes_at_last, self._last_ms = bytes_now, started_ms
+            self._forget()
+        except (OSError, ApiError) as error:
+            logger.error("no snapshot of the metadata could be written, trying later: %s", error)
+            self._bytes_at_last, self._last_ms = bytes_now, started_ms
+            return
+        logger.info("wrote a snapshot of the metadata up to offset %d, %d bytes", snapshot[0], position)
+
+    def _forget(self) -> None:
+        """Older snapshots go by time and by size, and with each the log that only it needs."""
+        snapshots, policy = self._log.snapshots, self._policy
+        kept = list(snapshots.ids)
+        size_bytes = self._log.log.size_bytes + sum(map(snapshots.size, kept))
+        while len(kept) > 1:
+            is_old = self._now_ms() - self._times.get(kept[0], self._now_ms()) > policy.retention_ms >= 0
+            if not is_old and not size_bytes > policy.retention_bytes >= 0:
+                break
+            size_bytes -= snapshots.size(kept[0])
+            self._times.pop(kept.pop(0), None)
+            self._log.forget_before(kept[0])
+            size_bytes = self._log.log.size_bytes + sum(map(snapshots.size, kept))
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing = None
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("writing a snapshot failed", exc_info=task.exception())
+
+    async def close(self) -> None:
+        """Finish what is being written."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
