@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 _SWEEP_MS = 10_000
 _RELIEVE_MS = 1000
 _SETTLE_MS = 5_000
-_CLOCKS_APART_MS_MAX = 60_000
+_CLOCKS_APART_WARN_MS = 60_000
 
 
 def _controller_policy(config: BrokerConfig) -> ControllerPolicy:
@@ -303,12 +303,18 @@ class Node:
         if written_ms is None:
             return
         ahead_ms = max(0, before_ms - written_ms) or -max(0, written_ms - self.now_ms())
-        if abs(ahead_ms) > _CLOCKS_APART_MS_MAX:
-            side = "ahead of" if ahead_ms > 0 else "behind"
+        if abs(ahead_ms) < _CLOCKS_APART_WARN_MS:
+            return
+        apart = (
+            f"the clock of node {self.node_id} is {abs(ahead_ms) // 1000} s "
+            f"{'ahead of' if ahead_ms > 0 else 'behind'} the controller's"
+        )
+        if abs(ahead_ms) > self.config.log_defaults.message_timestamp_after_max_ms:
             raise StartError(
-                f"the clock of node {self.node_id} is {abs(ahead_ms) // 1000} s {side} the controller's: retention and "
-                "timestamps would go wrong; have both set by NTP, then start again"
+                f"{apart}, more than log.message.timestamp.after.max.ms: records that are new on one node would be "
+                "refused by the other; have both clocks set by NTP, then start again"
             )
+        logger.warning("%s: retention and timestamps differ by as much; have both clocks set by NTP", apart)
 
     # -- requests to the controller ----------------------------------------------------------------------------------
 
