@@ -106,6 +106,15 @@ class PartitionTable:
             )
         return partition
 
+    def require_led(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker leads it; raises ApiError (unknown, or led by another broker)."""
+        partition = self.require(topic, index)
+        if partition.leader != self._node_id:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Partition {topic}-{index} is led by broker {partition.leader}."
+            )
+        return partition
+
     def follow(self, topic: TopicImage, logs_max: int | None = None) -> int:
         """Hold what the image says of this topic: open missing logs, take over leaders and epochs.
 

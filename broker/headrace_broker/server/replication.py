@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace_broker.metadata.image import PartitionImage
@@ -48,6 +49,7 @@ class Replication:
         self._following: dict[Partition, int] = {}
         self._proposals: dict[Partition, IsrProposal] = {}
         self._proposing: asyncio.Task[None] | None = None
+        self._log_start_moved = asyncio.Event()
 
     def now_ms(self) -> int:
         """The clock of lag: monotonic."""
@@ -145,6 +147,9 @@ class Replication:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._check_incarnation(replica, broker_epoch)
         log = partition.log
+        known = replicas.followers.get(replica)
+        if known is not None and wanted.log_start_offset > known.log_start_offset:
+            self._log_start_moved.set()
         replicas.fetched(
             replica,
             wanted.fetch_offset,
@@ -157,6 +162,31 @@ class Replication:
             self._advance(partition)
         if replica not in replicas.isr:
             self._propose(partition, may_shrink=False)
+
+    # -- deleted records ---------------------------------------------------------------------------------------------
+
+    def low_watermark(self, partition: Partition) -> int:
+        """Where the log begins on every live replica."""
+        log, replicas = partition.log, partition.replicas
+        return log.log_start_offset if replicas is None else replicas.low_watermark(log.log_start_offset, self._is_live)
+
+    async def deleted_everywhere(self, starts: Mapping[Partition, int], timeout_ms: int) -> None:
+        """Wait until every live replica has dropped what lies before these offsets, or the time is over."""
+        for partition in starts:
+            if partition.replicas is not None:
+                self._broker.fetch_sessions.disturbed(partition)
+                self._broker.waiting.disturbed(partition.end)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while any(self.low_watermark(partition) < start for partition, start in starts.items()):
+                    self._log_start_moved.clear()
+                    await self._log_start_moved.wait()
+        except TimeoutError:
+            pass  # the caller looks at what was reached
+
+    def _is_live(self, replica: int) -> bool:
+        broker = self._broker.image.brokers.get(replica)
+        return broker is not None and not broker.fenced
 
     def _check_incarnation(self, replica: int, broker_epoch: int) -> None:
         """An earlier incarnation of the follower may have had more on its disk (KIP-903)."""

@@ -15,6 +15,7 @@ from headrace_broker.protocol.messages.delete_records import (
 )
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +27,38 @@ _TO_HIGH_WATERMARK = -1
 _FAILED = -1
 
 
-def handle(context: RequestContext, request: DeleteRecordsRequest, version: int) -> DeleteRecordsResponse:
-    """Delete up to the asked offsets; -1 stands for the high watermark."""
-    topics: list[DeleteRecordsTopicResult] = []
-    for topic in request.topics:
-        results = [_delete(context, topic.name, wanted) for wanted in topic.partitions]
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+async def handle(context: RequestContext, request: DeleteRecordsRequest, version: int) -> DeleteRecordsResponse:
+    """Delete up to the asked offsets, here and on every live replica; -1 stands for the high watermark."""
+    deleted = [
+        (topic.name, [_delete(context, topic.name, wanted) for wanted in topic.partitions]) for topic in request.topics
+    ]
     _remember(context)
-    return DeleteRecordsResponse(topics=topics)
+    moved = {
+        partition: result.low_watermark
+        for _, results in deleted
+        for partition, result in results
+        if partition is not None
+    }
+    await context.broker.replication.deleted_everywhere(moved, request.timeout_ms)
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=name, partitions=[_settled(context, partition, result) for partition, result in results]
+            )
+            for name, results in deleted
+        ]
+    )
+
+
+def _settled(
+    context: RequestContext, partition: Partition | None, result: DeleteRecordsPartitionResult
+) -> DeleteRecordsPartitionResult:
+    """The result, unless some replica has not followed in time."""
+    if partition is not None and context.broker.replication.low_watermark(partition) < result.low_watermark:
+        return DeleteRecordsPartitionResult(
+            partition_index=partition.index, low_watermark=_FAILED, error_code=ErrorCode.REQUEST_TIMED_OUT
+        )
+    return result
 
 
 def _remember(context: RequestContext) -> None:
@@ -44,9 +69,12 @@ def _remember(context: RequestContext) -> None:
         logger.warning("a crash within the next minute may bring deleted records back: %s", error.strerror or error)
 
 
-def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(
+    context: RequestContext, topic: str, wanted: DeleteRecordsPartition
+) -> tuple[Partition | None, DeleteRecordsPartitionResult]:
+    """Delete on the leader: (the partition if something was done, the result)."""
     try:
-        partition = context.partitions.require(topic, wanted.partition_index)
+        partition = context.partitions.require_led(topic, wanted.partition_index)
         log = partition.log
         offset = log.high_watermark if wanted.offset == _TO_HIGH_WATERMARK else wanted.offset
         if offset < 0 or offset > log.high_watermark:
@@ -55,7 +83,8 @@ def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition)
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         log.delete_records_before(offset)
     except ApiError as error:
-        return DeleteRecordsPartitionResult(
+        return None, DeleteRecordsPartitionResult(
             partition_index=wanted.partition_index, low_watermark=_FAILED, error_code=error.code
         )
-    return DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=log.log_start_offset)
+    result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=log.log_start_offset)
+    return partition, result

@@ -37,18 +37,21 @@ def handle(context: RequestContext, request: ListOffsetsRequest, version: int) -
     """Answer each partition; one that fails has its own error."""
     topics: list[ListOffsetsTopicResponse] = []
     for topic in request.topics:
-        results = [_answer(context, topic.name, wanted, version) for wanted in topic.partitions]
+        results = [
+            _answer(context, topic.name, wanted, version, is_replica=request.replica_id >= 0)
+            for wanted in topic.partitions
+        ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 
 def _answer(
-    context: RequestContext, topic: str, wanted: ListOffsetsPartition, version: int
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition, version: int, *, is_replica: bool
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition = context.partitions.require(topic, wanted.partition_index)
+        partition = context.partitions.require_led(topic, wanted.partition_index)
         partition.check_leader_epoch(wanted.current_leader_epoch)
-        timestamp, offset, epoch = _find(partition, wanted.timestamp, version)
+        timestamp, offset, epoch = _find(partition, wanted.timestamp, version, is_replica=is_replica)
     except ApiError as error:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error.code)
     return ListOffsetsPartitionResponse(
@@ -59,13 +62,13 @@ def _answer(
     )
 
 
-def _find(partition: Partition, target: int, version: int) -> tuple[int, int, int]:
+def _find(partition: Partition, target: int, version: int, *, is_replica: bool) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch); -1 each when there is no such record."""
     if version < _FIRST_VERSION.get(target, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
     if target == LATEST:
-        return -1, log.high_watermark, partition.leader_epoch
+        return -1, log.log_end_offset if is_replica else _end_for_consumers(partition), partition.leader_epoch
     if target in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, partition.leader_epoch
     if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -79,3 +82,11 @@ def _find(partition: Partition, target: int, version: int) -> tuple[int, int, in
     if found is None or found[1] >= log.high_watermark:
         return _UNKNOWN
     return found
+
+
+def _end_for_consumers(partition: Partition) -> int:
+    """The high watermark, once it is known: a new leader's own may lie below what consumers have read already (R3)."""
+    replicas = partition.replicas
+    if replicas is not None and partition.log.high_watermark < replicas.epoch_start_offset:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return partition.log.high_watermark

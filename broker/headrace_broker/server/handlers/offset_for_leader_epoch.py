@@ -30,7 +30,7 @@ def handle(context: RequestContext, request: OffsetForLeaderEpochRequest, versio
 
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = context.partitions.require(topic, wanted.partition)
+        partition = context.partitions.require_led(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         if wanted.leader_epoch == partition.leader_epoch:
             epoch, end_offset = wanted.leader_epoch, partition.log.log_end_offset
