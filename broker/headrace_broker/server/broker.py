@@ -30,6 +30,7 @@ from headrace_broker.server.cleaner import LogCleaner
 from headrace_broker.server.cleaner_helper import helper_for
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
+from headrace_broker.server.departures import Departures
 from headrace_broker.server.fetch_session_table import FetchSessionTable
 from headrace_broker.server.lifecycle import BrokerLifecycle
 from headrace_broker.server.offsets_topic import OffsetsTopic
@@ -73,6 +74,7 @@ class Broker:
         self.cleaner = LogCleaner(
             self.logs, surroundings.storage, config, helper_for(surroundings.storage), self.now_ms
         )
+        self.departures = Departures()
         self.replication = Replication(self)
         self.partitions = PartitionTable(config.node_id, self._open_log, self._partition_changed)
         self.lifecycle: BrokerLifecycle
@@ -205,6 +207,7 @@ class Broker:
     # -- following the image -------------------------------------------------------------------------------------
 
     def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.departures.image_changed(image)
         for removed in delta.removed_topics.values():
             self._drop_topic(removed)
         self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])

@@ -119,7 +119,9 @@ class ReplicaFetcher:
                 self._failed(error)
                 await self._wait(self._pause_ms(self._failures) / 1000)
                 continue
-            self._failures = 0
+            if self._failures:
+                self._failures = 0
+                self._broker.departures.found(self._leader_id)
             await self._take(connection, response)
 
     def _resume(self) -> None:
@@ -144,6 +146,8 @@ class ReplicaFetcher:
         return min(_PAUSE_MIN_MS << min(failures, 10), max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
 
     def _failed(self, error: Exception) -> None:
+        if self._connection is not None and not self._failures:  # it was not given up here
+            self._broker.departures.lost(self._leader_id, self._broker.image)
         self._drop_connection()
         self._failures += 1
         if self._failures == 1:

@@ -44,6 +44,22 @@ def handle(
     missing = [name for name, _ in named if name is not None and name not in topics]
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
         return _create_and_respond(context, named, missing)
+    leaders = _leaders(context.image, named)
+    if context.broker.departures.await_judgement(leaders):
+        return _respond_when_judged(context, named, leaders)
+    return _respond(context, named, {})
+
+
+def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set[int]:
+    found = [image.topics.get(name) if name is not None else image.topic_by_id(topic_id) for name, topic_id in named]
+    return {partition.leader for topic in found if topic is not None for partition in topic.partitions}
+
+
+async def _respond_when_judged(
+    context: RequestContext, named: list[tuple[str | None, bytes]], leaders: set[int]
+) -> MetadataResponse:
+    """A leader's connection has just broken: the controller is about to say who leads now."""
+    await context.broker.departures.judged(leaders)
     return _respond(context, named, {})
 
 
@@ -79,7 +95,8 @@ def _respond(
 
 def _brokers(context: RequestContext, image: MetadataImage) -> list[MetadataResponseBroker]:
     brokers: list[MetadataResponseBroker] = []
-    for broker in image.live_brokers():
+    lately = [image.brokers[item] for item in context.broker.departures.lately() if item in image.brokers]
+    for broker in (*image.live_brokers(), *lately):
         endpoint = broker.endpoint(context.listener)
         if endpoint is not None:
             brokers.append(
