@@ -1,7 +1,8 @@
 """What a partition remembers of idempotent producers: sequence checks, duplicates, snapshots (KIP-98, KIP-360). Pure.
 
-A producer's last five batches are known, so a retry of any of them is answered with the offset it has. A snapshot keeps
-only the last batch. The owner calls `check`, writes the batch, then `update`; followers and recovery only `update`.
+A producer's last five batches are known, so a retry of any of them is answered with the offset it has. A snapshot holds
+an entry for each of them, oldest first: Kafka, which writes the last one only, takes the last one of a producer. Else a
+producer that lost its answers would, after a truncation or a restart, be refused its first retry. The owner calls `check`, writes the batch, then `update`; followers and recovery only `update`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class ProducerBatch(NamedTuple):
     @property
     def base_offset(self) -> int:
         return self.last_offset - self.offset_delta
+
+
+_NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 
 @dataclass(slots=True)
@@ -155,16 +159,21 @@ class ProducerState:
 
     def encode_snapshot(self) -> bytes:
         """Return the snapshot file's contents (version 1)."""
-        data = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self.producers)))
-        for producer_id, entry in self.producers.items():
-            last = entry.batches[-1] if entry.batches else ProducerBatch(-1, -1, -1, 0, -1)
+        entries = [
+            (producer_id, entry, batch)
+            for producer_id, entry in self.producers.items()
+            for batch in entry.batches or (_NO_BATCH,)
+        ]
+        data = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(entries)))
+        for producer_id, entry, batch in entries:
+            is_last = not entry.batches or batch is entry.batches[-1]
             data += _SNAPSHOT_ENTRY.pack(
                 producer_id,
                 entry.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.timestamp,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                entry.timestamp if is_last else batch.timestamp,
                 entry.coordinator_epoch,
                 entry.transaction_first_offset,
             )
@@ -183,7 +192,7 @@ class ProducerState:
 
 
 def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
-    """Return producer id -> entry, each with its last batch. Raises CorruptSnapshotError."""
+    """Return producer id -> entry, each with the batches that the snapshot has of it. Raises CorruptSnapshotError."""
     if len(data) < _SNAPSHOT_HEAD.size:
         raise CorruptSnapshotError(f"{len(data)} bytes are too few for a producer snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -198,7 +207,9 @@ def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
         producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = (
             fields
         )
-        entry = producers[producer_id] = ProducerEntry(epoch)
+        entry = producers.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            entry = producers[producer_id] = ProducerEntry(epoch)
         entry.coordinator_epoch = coordinator_epoch
         entry.timestamp = timestamp
         entry.transaction_first_offset = first_offset

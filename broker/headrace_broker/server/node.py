@@ -179,9 +179,9 @@ class Node:
             ends: list[asyncio.Future[Any]] = [serving, self.failed]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not serving.done():
-                serving.cancel()
+            serving.cancel()
         if self.failed.done():
+            await asyncio.gather(serving, return_exceptions=True)
             raise StartError(self.failed.result())
         await serving
 

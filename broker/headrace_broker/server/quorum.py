@@ -83,6 +83,11 @@ class Quorum:
         return isinstance(role, Leader) and role.is_established
 
     @property
+    def is_persisting(self) -> bool:
+        """Whether what the core has decided is not on disk yet, and not acted upon."""
+        return self._is_persisting or any(isinstance(effect, Persist) for effect in self._effects)
+
+    @property
     def next_offset(self) -> int:
         """The offset of the next record that is appended."""
         return self.log.log_end_offset

@@ -31,6 +31,8 @@ class SimulatedDisk:
         self.sync_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
         """Called once, in the middle of the next append: what comes before is written, what comes after is not."""
+        self.on_appended: Callable[[str], None] | None = None
+        """Called after each append."""
         self.on_write: Callable[[str], None] | None = None
         """Called after each replacement of a whole file."""
         self._unsure: dict[str, bytes | None] = {}  # changed names: what stands there if the change is lost
@@ -217,6 +219,8 @@ class _SimulatedFile:
             storage._files()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._file.append(data)
+        if disk.on_appended is not None:
+            disk.on_appended(self._path)
 
     def pread(self, size: int, position: int) -> bytes:
         self._storage._files()

@@ -14,6 +14,7 @@ from headrace_broker.log.log import PartitionLog
 from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.raft.leader import Leader
+from headrace_broker.raft.quorum_state import NO_ONE, QuorumState
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.server.node import Node
 from headrace_broker.server.partitions import Partition
@@ -99,6 +100,7 @@ class Invariants:
         self._quorum = Committed()
         self._partitions: dict[tuple[bytes, int], Committed] = {}
         self._watched: dict[SimulatedNode, _Watched] = {}
+        self._votes: dict[int, QuorumState] = {}  # what each node had on disk when it was last looked at
         world.loop.on_callback = self._look
         world.on_start.append(self._started)
 
@@ -119,7 +121,11 @@ class Invariants:
         if quorum is None:
             return
         raft = quorum.raft
-        if raft.role is not watched.raft_role or raft.high_watermark != watched.raft_high_watermark:
+        if (
+            raft.role is not watched.raft_role
+            or raft.high_watermark != watched.raft_high_watermark
+            or (raft.state is not self._votes.get(watched.machine.node_id) and not quorum.is_persisting)
+        ):
             self._look_at_quorum(watched)
             self._world.note_image(watched.node.committed.image)
         broker = watched.node.broker
@@ -152,11 +158,24 @@ class Invariants:
             self._quorum.led(raft.epoch, raft.leader_id, "quorum")
         if raft.high_watermark < watched.raft_high_watermark:
             raise Violation(f"{what}: high watermark {watched.raft_high_watermark} went back to {raft.high_watermark}")
+        self._look_at_vote(watched, what)
         log = watched.node.quorum.log.log
         start = max(watched.raft_checked_to, log.log_start_offset)
         watched.raft_checked_to = self._quorum.compare(log, start, raft.high_watermark, what)
         watched.raft_role, watched.raft_epoch = raft.role, raft.epoch
         watched.raft_high_watermark = raft.high_watermark
+
+    def _look_at_vote(self, watched: _Watched, what: str) -> None:
+        """What was acted upon outlives every crash: the epoch, and the one vote in it."""
+        quorum, node_id = watched.node.quorum, watched.machine.node_id
+        state, known = quorum.raft.state, self._votes.get(node_id)
+        if known is not None and state.leader_epoch < known.leader_epoch:
+            raise Violation(f"{what}: had seen epoch {known.leader_epoch} and begins again with {state.leader_epoch}")
+        is_same_epoch = known is not None and state.leader_epoch == known.leader_epoch
+        if known is not None and is_same_epoch and known.voted_id not in (NO_ONE, state.voted_id):
+            raise Violation(f"{what}: voted for {known.voted_id} in epoch {known.leader_epoch}, now {state.voted_id}")
+        if not quorum.is_persisting:
+            self._votes[node_id] = state
 
     def _look_at_partition(self, watched: _Watched, partition: Partition) -> None:
         log, node_id = partition.log, watched.machine.node_id

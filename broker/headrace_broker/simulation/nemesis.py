@@ -13,6 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.raft.quorum_state import FILE_NAME
 from headrace_broker.simulation.world import Machine, World
 
@@ -54,7 +55,8 @@ class Nemesis:
         world.network.latency_us = (50, 500)
         world.network.heal()
         for machine in world.machines.values():
-            machine.disk.on_append = machine.disk.on_write = machine.disk.sync_error = machine.disk.free_bytes = None
+            disk = machine.disk
+            disk.on_append = disk.on_appended = disk.on_write = disk.sync_error = disk.free_bytes = None
             if machine.process is not None:
                 machine.process.file_work_us = (50, 5_000)
             world.resume(machine)
@@ -118,12 +120,33 @@ async def power_loss(nemesis: Nemesis) -> None:
 
 async def power_loss_after_vote(nemesis: Nemesis) -> None:
     """A machine vanishes as soon as it has written a vote or an epoch, and is back at once."""
-    world, machine = nemesis.world, nemesis.machine()
-    delay_us = nemesis.rng.choice((0, 300, 1_000, 3_000))
+    machine = nemesis.machine()
+    fail = _fails_soon(nemesis, machine, FILE_NAME)
+    machine.disk.on_write = fail
+    await nemesis.some_time(1.5)
+    if machine.disk.on_write is fail:
+        machine.disk.on_write = None
 
-    def written(path: str) -> None:
-        if path.endswith(FILE_NAME):
-            machine.disk.on_write = None
+
+async def power_loss_after_append(nemesis: Nemesis) -> None:
+    """A machine vanishes as soon as it has appended to the metadata log or another, and is back at once."""
+    machine = nemesis.machine()
+    log = nemesis.rng.choice((CLUSTER_METADATA_TOPIC, "/t-", GROUP_METADATA_TOPIC))
+    fail = _fails_soon(nemesis, machine, log)
+    machine.disk.on_appended = fail
+    await nemesis.some_time(1.5)
+    if machine.disk.on_appended is fail:
+        machine.disk.on_appended = None
+
+
+def _fails_soon(nemesis: Nemesis, machine: Machine, wanted: str) -> Callable[[str], None]:
+    """Cuts the power, for a moment, a little after a file is touched whose path holds `wanted`."""
+    world, disk = nemesis.world, machine.disk
+    delay_us = nemesis.rng.choice((0, 300, 1_000, 3_000, 10_000))
+
+    def touched(path: str) -> None:
+        if wanted in path:
+            disk.on_write = disk.on_appended = None
             world.loop.after_us(delay_us, world.loop.world, fail)
 
     def fail() -> None:
@@ -131,8 +154,7 @@ async def power_loss_after_vote(nemesis: Nemesis) -> None:
             world.cut_power(machine)
             world.boot(machine)
 
-    machine.disk.on_write = written
-    await nemesis.some_time(1.5)
+    return touched
 
 
 async def torn_append(nemesis: Nemesis) -> None:
@@ -285,6 +307,7 @@ FAULTS: dict[str, Fault] = {
     for fault in (
         kill,
         power_loss,
+        power_loss_after_append,
         power_loss_after_vote,
         torn_append,
         stop,

@@ -285,7 +285,7 @@ class World:
 
     def _harmed(self, partition: PartitionImage) -> tuple[int, int]:
         """(how many of those that must have everything are unharmed, how many may have lost something)."""
-        members = {*partition.isr, *partition.eligible_leader_replicas} or set(partition.last_known_elr)
+        members = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
         unharmed = sum(self.machines[replica].unclean_since is None for replica in members)
         return unharmed, sum(self.machines[replica].lost_power for replica in members)
 

@@ -113,6 +113,21 @@ def test_producer_snapshots_round_trip_and_notice_damage() -> None:
         decode_snapshot(data[:-1])
 
 
+def test_a_producer_snapshot_holds_every_batch_that_may_be_sent_again() -> None:
+    state = ProducerState()
+    for number in range(7):
+        options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2 * number, "base_offset": 2 * number}
+        state.update(read_header(build_batch(RecordColumns(values=[b"a", b"b"], timestamps=99), **options)))
+    again = ProducerState()
+    again.load_snapshot(state.encode_snapshot(), 14)
+    for number in range(2, 7):
+        options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2 * number}
+        header = read_header(build_batch(RecordColumns(values=[b"a", b"b"], timestamps=99), **options))
+        known = again.check(header)
+        assert known is not None
+        assert known.base_offset == 2 * number
+
+
 def test_indexes_have_kafkas_layout_and_forget_trailing_zeros() -> None:
     index = OffsetIndex()
     index.append(5, 4200)
