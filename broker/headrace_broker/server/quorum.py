@@ -292,7 +292,7 @@ class Quorum:
     def _load_snapshot(self) -> None:
         """What a snapshot holds takes the place of what was committed before."""
         snapshot, records = self.log.take_snapshot_records()
-        if snapshot is None or snapshot[0] <= self._committed_offset:
+        if snapshot is None or snapshot[0] < self._committed_offset:
             return
         self._committed_offset = snapshot[0]
         self.log.log.high_watermark = snapshot[0]
