@@ -71,6 +71,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.sequences: dict[int, int] = {}
         self.last_sent: dict[int, tuple[bytearray, int]] = {}
         self.open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self.transactions: list[tuple[int, int, int]] = []  # producer id, first offset, offset of the marker
         self.cleaned_to = 0
         self.log = self.load(was_closed_cleanly=False)
 
@@ -164,6 +165,7 @@ class CompactionMachine(RuleBasedStateMachine):
         for record in self.written.values():
             if record.is_aborted is None and record.producer_id == producer_id:
                 record.is_aborted = aborts
+        self.transactions.append((producer_id, first, info.base_offset))
         if aborts:
             path = self.log.segments[-1].path(".txnindex")
             entries = decode_transaction_index(self.storage.read(path)) if self.storage.exists(path) else []
@@ -247,7 +249,7 @@ class CompactionMachine(RuleBasedStateMachine):
             if record.value is None and record.offset in present and present[record.offset].has_delete_horizon:
                 record.first_met_ms = self.now if record.first_met_ms is None else record.first_met_ms
             if record.offset >= self.cleaned_to:
-                assert record.offset in present
+                assert record.offset in present or record.is_aborted
             elif record.is_aborted or newest[record.key] is not record:
                 assert record.offset not in present, record
             elif record.value is not None:
@@ -313,7 +315,7 @@ class CompactionMachine(RuleBasedStateMachine):
                     assert (columns.keys[index], value, timestamp) == (record.key, record.value, record.timestamp)
                     assert (columns.headers[index] if columns.headers is not None else []) == record.headers
                 found.append((header, list(columns.offsets or ())))
-        assert not found or last_offset == self.log.log_end_offset - 1 or not self.log.segments[-1].size_bytes
+        assert last_offset == self.log.log_end_offset - 1
         return found
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
@@ -340,6 +342,15 @@ class CompactionMachine(RuleBasedStateMachine):
         assert {key: value for key, value in table.items() if value is not None} == {
             key: value for key, value in wanted.items() if value is not None
         }
+
+    @invariant()
+    def what_a_transaction_has_left_is_marked(self) -> None:
+        batches = self.batches()
+        markers = {header.base_offset for header, _ in batches if header.is_control and header.records_count}
+        for header, offsets in batches:
+            for producer_id, first, marker in self.transactions:
+                if header.producer_id == producer_id and offsets and first <= header.base_offset < marker:
+                    assert marker in markers
 
     @invariant()
     def every_offset_can_be_read_from(self) -> None:

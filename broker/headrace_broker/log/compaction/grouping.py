@@ -27,7 +27,7 @@ def group_segments(
     """
     groups: list[list[SegmentSizes]] = []
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
-    for segment, end in zip(segments, ends, strict=True):
+    for segment, end in zip(segments, ends, strict=False):
         group = groups[-1] if groups else []
         if group and _fits(group, segment, end, segment_bytes, segment_index_bytes):
             group.append(segment)

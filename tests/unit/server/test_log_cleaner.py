@@ -1,0 +1,317 @@
+"""The broker's cleaner over logs in memory: choice, swap, interruptions at every step, logs that cannot be cleaned."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+
+from headrace_broker.log.compaction.job import CleaningFailed, CleaningJob, Report
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.manager import LogManager
+from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.reader import read_batch
+from headrace_broker.server.cleaner import LogCleaner
+from headrace_broker.server.cleaner_helper import InlineCleaner
+from headrace_broker.server.config import BrokerConfig
+
+NOW = 1_700_000_000_000
+COMPACT = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=500)
+BOTH = LogConfig(cleanup_compact=True, cleanup_delete=True, retention_ms=1000)
+
+
+class Power(BaseException):
+    """The machine is off."""
+
+
+class FailingStorage(MemoryStorage):
+    """Goes dark before the rename number `renames_left`."""
+
+    renames_left = 1 << 30
+
+    def rename(self, source: str, target: str) -> None:
+        if self.renames_left == 0:
+            raise Power
+        self.renames_left -= 1
+        super().rename(source, target)
+
+
+class Watched(InlineCleaner):
+    """Calls `between` after each report."""
+
+    def __init__(self, storage: MemoryStorage, between: Callable[[], None] = lambda: None) -> None:
+        super().__init__(storage)
+        self.jobs: list[CleaningJob] = []
+        self.between = between
+
+    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
+        self.jobs.append(job)
+        async for report in super().clean(job, is_wanted):
+            self.between()
+            yield report
+
+
+def config(**properties: str) -> BrokerConfig:
+    return BrokerConfig.from_properties({"node.id": "1", **properties})
+
+
+class Setting:
+    """A manager, a cleaner, and a clock."""
+
+    def __init__(self, storage: MemoryStorage | None = None, log_config: LogConfig = COMPACT) -> None:
+        self.storage = storage or MemoryStorage()
+        self.now = NOW
+        self.log_config = log_config
+        self.manager = LogManager(self.storage, ["/data"])
+        self.manager.open_directories()
+        self.manager.load(lambda topic: log_config, NOW)
+        for log in self.manager.logs.values():  # each is the only replica
+            log.high_watermark = log.log_end_offset
+        self.helper = Watched(self.storage)
+        self.cleaner = LogCleaner(self.manager, self.storage, config(), self.helper, lambda: self.now)
+
+    def clean(self) -> int:
+        return asyncio.run(self.cleaner.clean_all())
+
+    def write(self, topic: str, keys: bytes, *, rolls: bool = True) -> PartitionLog:
+        """One record per key, in segments of some records each."""
+        log = self.manager.get_or_create(topic, 0, self.log_config, NOW)
+        for number, key in enumerate(keys):
+            columns = RecordColumns(keys=[bytes([key])], values=[b"%d" % number * 50], timestamps=NOW)
+            log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=NOW)
+        if rolls:
+            log.roll(NOW)
+        log.high_watermark = log.log_end_offset
+        return log
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    found: list[int] = []
+    for segment in log.segments:
+        for _, header, batch in segment.iter_checked_batches(0):
+            found += read_batch(batch, 0, header).offsets or ()
+    return found
+
+
+def cleaned_files(storage: MemoryStorage, directory: str) -> list[str]:
+    return [name for name in storage.listdir(directory) if name.endswith((".cleaned", ".swap"))]
+
+
+def test_the_dirtiest_log_is_cleaned_first_and_none_twice() -> None:
+    setting = Setting()
+    setting.write("half", b"aabb")
+    setting.clean()
+    half = setting.write("half", b"aaaabbbbccccddddeeee")
+    whole = setting.write("whole", b"abababab")
+    setting.write("active", b"abab", rolls=False)
+    setting.helper.jobs.clear()
+    assert setting.clean() == 2
+    assert [job.directory for job in setting.helper.jobs] == ["/data/whole-0", "/data/half-0"]
+    assert offsets(whole) == [6, 7]
+    assert len(offsets(half)) == 5
+    assert setting.clean() == 0
+    setting.manager.checkpoint_cleaner_offsets()
+    assert setting.storage.read("/data/cleaner-offset-checkpoint") == b"0\n2\nhalf 0 24\nwhole 0 8\n"
+
+
+def test_other_topics_are_left_alone() -> None:
+    setting = Setting(log_config=LogConfig(segment_bytes=500))
+    setting.write("deleted", b"aaaa")
+    assert setting.clean() == 0
+
+
+def test_where_cleaning_ended_is_known_after_a_restart() -> None:
+    setting = Setting()
+    setting.write("t", b"aabb")
+    setting.clean()
+    setting.manager.close(now_ms=NOW)
+    again = Setting(setting.storage)
+    assert again.manager.get("t", 0).cleaner_offset == 4
+    assert again.clean() == 0
+    assert offsets(again.manager.get("t", 0)) == [1, 3]
+
+
+def test_cutting_a_log_below_its_clean_end_makes_it_dirty_again() -> None:
+    setting = Setting()
+    log = setting.write("t", b"aabbcc")
+    setting.clean()
+    assert (log.cleaner_offset, offsets(log)) == (6, [1, 3, 5])
+    log.truncate_to(4, NOW)
+    cut = log.cleaner_offset
+    assert cut == log.segments[-1].base_offset <= 4
+    log.truncate_fully_and_start_at(9, NOW)
+    assert log.cleaner_offset == cut
+    assert setting.cleaner._dirty_range(log).first_dirty_offset == 9
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "deleted", "another leader", "not compacted any more"])
+def test_a_log_that_changes_meanwhile_is_left_as_it_is(how: str) -> None:
+    setting = Setting()
+    log = setting.write("t", b"abcabcabcabc")
+    other = setting.write("u", b"aaaa")
+    before = offsets(log)
+    disturb = {
+        "cut": lambda: log.truncate_to(10, NOW),
+        "emptied": lambda: log.truncate_fully_and_start_at(3, NOW),
+        "deleted": lambda: setting.manager.delete("t", 0, NOW),
+        "another leader": lambda: log.assign_epoch(1, log.log_end_offset),
+        "not compacted any more": lambda: setattr(log, "config", LogConfig()),
+    }[how]
+    disturbed: list[bool] = []
+
+    def between() -> None:
+        if not disturbed and setting.helper.jobs[-1].directory == "/data/t-0":
+            disturbed.append(True)
+            disturb()
+
+    setting.helper.between = between
+    assert setting.clean() == 2
+    assert disturbed
+    assert offsets(other) == [3]
+    assert not log.is_being_cleaned
+    assert cleaned_files(setting.storage, log.directory) == []
+    if how in ("another leader", "not compacted any more"):
+        assert offsets(log) == before
+    elif how == "cut":
+        assert offsets(log) == before[:10]
+    assert log.cleaner_offset in (None, 0)
+
+
+def test_retention_waits_while_a_log_is_cleaned() -> None:
+    setting = Setting(log_config=BOTH)
+    log = setting.write("t", b"abab")
+    setting.now += 10_000_000
+    counts: list[int] = []
+
+    def between() -> None:
+        setting.manager.maintain(setting.now)
+        setting.manager.maintain(setting.now + 300_000)
+        counts.append(len(log.segments))
+
+    setting.helper.between = between
+    setting.clean()
+    assert counts[0] == 2
+    setting.manager.maintain(setting.now + 600_000)
+    setting.manager.maintain(setting.now + 900_000)
+    assert len(log.segments) == 1
+
+
+def test_a_broken_log_is_set_aside_with_one_line_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting()
+    broken = setting.write("broken", b"aaaa")
+    sound = setting.write("sound", b"bbbbc")
+    path = broken.segments[0].path(".log")
+    data = bytearray(setting.storage.read(path))
+    data[-1] ^= 1
+    setting.storage.write(path, data)
+    broken.release()
+    with caplog.at_level(logging.ERROR):
+        setting.clean()
+        setting.clean()
+    assert offsets(sound) == [3, 4]
+    (line,) = caplog.messages
+    assert line.startswith(f"broken-0 cannot be compacted and is set aside: {path}: record batch at byte ")
+    assert setting.clean() == 0
+    broken.truncate_fully_and_start_at(0, NOW)
+    setting.write("broken", b"aa")
+    assert setting.clean() == 1
+    assert offsets(broken) == [1]
+
+
+def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting()
+    log = setting.write("t", b"aa")
+
+    class Full(InlineCleaner):
+        async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
+            yield CleaningFailed("No space left on device", is_lasting=False)
+
+    helper = setting.helper
+    setting.cleaner._helper = Full(setting.storage)
+    assert setting.clean() == 1
+    assert setting.clean() == 0
+    setting.now += 15_000
+    assert setting.clean() == 1
+    setting.now += 15_000
+    assert setting.clean() == 0
+    assert caplog.messages == [
+        "t-0 could not be compacted, trying again in 15 s: No space left on device",
+        "t-0 could not be compacted, trying again in 30 s: No space left on device",
+    ]
+    setting.now += 15_000
+    setting.cleaner._helper = helper
+    assert setting.clean() == 1
+    assert offsets(log) == [1]
+
+
+def test_a_stop_at_any_rename_loses_nothing() -> None:
+    """The swap is a row of renames: from each point between two of them the next start finds a sound log."""
+    setting = Setting(FailingStorage())
+    log = setting.write("t", b"abcabcdabcabc")
+    setting.write("t", b"xyz", rolls=False)
+    assert len(log.segments) > 3
+    untouched = copy.deepcopy(setting.storage)
+    total = count_renames(copy.deepcopy(untouched))
+    assert total > 12
+    for count in range(total + 1):
+        storage = copy.deepcopy(untouched)
+        storage.renames_left = count
+        run_until_dark(storage)
+        storage.renames_left = 1 << 30
+        storage._locks.clear()
+        again = Setting(storage)
+        found = again.manager.get("t", 0)
+        assert found.log_end_offset == 16
+        table = table_of(found)
+        assert {key: max(places) for key, places in table.items()} == {
+            b"a": 10, b"b": 11, b"c": 12, b"d": 6, b"x": 13, b"y": 14, b"z": 15,
+        }, count  # fmt: skip
+        assert cleaned_files(storage, found.directory) == []
+        while again.clean():
+            pass
+        assert sum(len(places) for key, places in table_of(found).items()) == 7
+
+
+def count_renames(storage: FailingStorage) -> int:
+    storage.renames_left = 1 << 30
+    run_until_dark(storage)
+    return (1 << 30) - storage.renames_left
+
+
+def run_until_dark(storage: FailingStorage) -> None:
+    storage._locks.clear()
+    setting = Setting(storage)
+    with contextlib.suppress(Power):
+        setting.clean()
+
+
+def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
+    """key -> the offsets of its records, each found where its offset says."""
+    table: dict[bytes, list[int]] = {}
+    for segment in log.segments:
+        for position, header, batch in segment.iter_checked_batches(0):
+            assert segment.locate(header.last_offset) == position
+            columns = read_batch(batch, 0, header)
+            for key, offset in zip(columns.keys or (), columns.offsets or (), strict=True):
+                assert key is not None
+                table.setdefault(key, []).append(offset)
+    return table
+
+
+def test_switched_off_it_does_nothing() -> None:
+    setting = Setting()
+    off = LogCleaner(setting.manager, setting.storage, config(**{"log.cleaner.enable": "false"}), setting.helper, int)
+
+    async def start() -> None:
+        off.start()
+        await off.close()
+
+    asyncio.run(start())
+    assert off._task is None
