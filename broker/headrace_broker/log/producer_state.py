@@ -2,7 +2,8 @@
 
 A producer's last five batches are known, so a retry of any of them is answered with the offset it has. A snapshot holds
 an entry for each of them, oldest first: Kafka, which writes the last one only, takes the last one of a producer. Else a
-producer that lost its answers would, after a truncation or a restart, be refused its first retry. The owner calls `check`, writes the batch, then `update`; followers and recovery only `update`.
+producer that lost its answers would, after a truncation or a restart, be refused its first retry. The owner calls
+`check`, writes the batch, then `update`; followers and recovery only `update`.
 """
 
 from __future__ import annotations
