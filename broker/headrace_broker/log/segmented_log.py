@@ -326,9 +326,12 @@ class SegmentedLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Drop every batch that reaches `offset`, with what was known from them. Raises ApiError."""
-        if offset >= self._log_end_offset:
-            return
         try:
+            if offset >= self._log_end_offset:
+                # An epoch in which nothing was written may begin here: unless it goes, it is told the leader for ever.
+                if self._epochs.truncate_from_end(offset):
+                    self._write_epochs()
+                return
             index = search.segment_index(self._segments, offset)
             segment = self._segments[index]
             position = segment.locate(offset)
