@@ -1,0 +1,144 @@
+"""Three real nodes that are killed, frozen and restarted under an idempotent producer and a consumer group.
+
+Whatever happens: nothing acknowledged is lost, nothing is there twice, every partition is in order, and clients see no
+error.  How long clients wait is measured and listed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import pytest
+
+from support.cluster import ClusterProcess, running_cluster
+from support.cluster_load import Load, await_in_sync, leader_of, running_load
+
+pytestmark = pytest.mark.integration
+
+LEADER_S = 1.0
+CONTROLLER_TOO_S = 2.0
+STOP_S = 0.2
+ALLOWANCE = 3.0
+"""What one run among several on a shared machine may take against the goal; the median has to keep it."""
+TIMES = [3, pytest.param(20, marks=pytest.mark.prove)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    with running_cluster(tmp_path_factory.mktemp("failover") / "c") as cluster:
+        yield cluster
+
+
+def roles(cluster: ClusterProcess, load: Load) -> tuple[int, int]:
+    """(leader of the load's partition, active controller)."""
+    return leader_of(cluster.bootstrap_servers, load.topic), cluster.active_controller()
+
+
+def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
+    """Start a node again, and wait until it has caught up."""
+    cluster.start_node(node)
+    await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+
+
+def arrange(cluster: ClusterProcess, load: Load, role: str) -> int:
+    """Bring leader and controller to where the case wants them, by restarts; returns the victim."""
+    for _ in range(20):
+        leader, controller = roles(cluster, load)
+        if (leader == controller) is (role == "both"):
+            return controller if role == "controller" else leader
+        others = {1, 2, 3} - {leader, controller}
+        for node in (others | {controller}) - {leader} if role == "both" else {controller}:
+            cluster.restart_node(node)
+            await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+            if (leader == cluster.active_controller()) is (role == "both"):
+                break
+    raise AssertionError(f"leader {leader}, controller {controller} although everybody was restarted")
+
+
+def listed(pauses: list[float]) -> str:
+    return ", ".join(f"{pause * 1000:.0f}" for pause in pauses) + " ms without an acknowledgement"
+
+
+def check_pauses(what: str, pauses: list[float], goal_s: float) -> None:
+    print(f"\n{what}: {listed(pauses)}")
+    assert median(pauses) < goal_s, listed(pauses)
+    assert max(pauses) < ALLOWANCE * goal_s, listed(pauses)
+
+
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("role", ["leader", "controller", "both"])
+def test_killed_nodes_are_replaced_at_once(cluster: ClusterProcess, role: str, times: int) -> None:
+    pauses = []
+    for turn in range(times):
+        with running_load(cluster.bootstrap_servers, f"killed-{role}-{times}-{turn}", partitions=1) as load:
+            await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+            victim = arrange(cluster, load, role)
+            load.await_acknowledged(200)
+            killed_s = time.monotonic()
+            cluster.kill(victim)
+            load.await_acknowledged(300, timeout_s=60)
+            pauses.append(load.longest_pause_s(killed_s))
+            bring_back(cluster, load, victim)
+            assert not load.errors
+    check_pauses(f"{role} killed", pauses, LEADER_S if role == "leader" else CONTROLLER_TOO_S)
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_rolling_restart_is_hardly_felt(cluster: ClusterProcess, times: int) -> None:
+    """Each node in turn, the leaders and the controller among them."""
+    pauses = []
+    with running_load(cluster.bootstrap_servers, f"rolling-{times}") as load:
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+        for turn in range(times):
+            stopped_s = time.monotonic()
+            cluster.stop_node(turn % 3 + 1)
+            load.await_acknowledged(200)
+            pauses.append(load.longest_pause_s(stopped_s))
+            bring_back(cluster, load, turn % 3 + 1)
+    assert not load.errors
+    check_pauses("stopped", pauses, STOP_S)
+
+
+def test_a_frozen_leader_is_no_dead_one(cluster: ClusterProcess) -> None:
+    """SIGSTOP says nothing to anybody: the session has to end; and whoever wakes up later does no harm."""
+    patience = {"socket.timeout.ms": 10_000}  # the client's: what is in flight to a frozen broker is its affair
+    with running_load(cluster.bootstrap_servers, "frozen", partitions=1, **patience) as load:
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+        leader, _ = roles(cluster, load)
+        cluster.pause(leader)
+        load.await_acknowledged(200, timeout_s=60)
+        assert leader_of(cluster.bootstrap_servers, load.topic) != leader
+        cluster.resume(leader)
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+    assert not load.errors
+
+
+def test_a_short_freeze_changes_nothing(cluster: ClusterProcess) -> None:
+    with running_load(cluster.bootstrap_servers, "short-freeze", partitions=1) as load:
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+        leader, _ = roles(cluster, load)
+        cluster.pause(leader)
+        time.sleep(1)  # shorter than any session
+        cluster.resume(leader)
+        load.await_acknowledged(200)
+        assert leader_of(cluster.bootstrap_servers, load.topic) == leader
+    assert not load.errors
+
+
+def test_two_of_three_dead_and_back(cluster: ClusterProcess) -> None:
+    """Without a majority nothing is acknowledged; with it everything goes on by itself."""
+    with running_load(cluster.bootstrap_servers, "majority") as load:
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+        for node in (1, 2):
+            cluster.kill(node)
+        acknowledged = len(load.acknowledged)
+        time.sleep(2)  # nothing happens: there is nothing to wait for
+        assert len(load.acknowledged) - acknowledged < 200
+        for node in (1, 2):
+            launch = cluster.ask("start-node", node)
+            assert launch.returncode == 0, launch.stderr
+        load.await_acknowledged(500, timeout_s=60)
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+    assert not load.errors
