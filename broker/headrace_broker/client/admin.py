@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace_broker.client import admin_groups, offsets
+from headrace_broker.client import admin_groups, admin_replicas, offsets
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import ClusterView, Node, TopicView
 from headrace_broker.client.config import ClientConfig
@@ -92,7 +92,7 @@ def checked(results: Mapping[str, T | BrokerError]) -> dict[str, T]:
     return values
 
 
-class Admin(admin_groups.GroupAdmin):
+class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     """An admin client; open it with `open`, close it with `close`."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:

@@ -1,0 +1,95 @@
+"""kafka-delete-records: delete the records before given offsets (Kafka's DeleteRecordsCommand)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace_broker.tools import json_files
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, reason, run
+from headrace_broker.tools.json_files import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace_broker.client.admin import Admin
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = Parser("kafka-delete-records", "Delete the records of partitions before given offsets.")
+    parser.add_bootstrap_server()
+    parser.add_command_config()
+    parser.add_argument(
+        "--offset-json-file",
+        metavar="FILE",
+        help='REQUIRED: {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}]}; -1 = all records.',
+    )
+    options = parser.parse(argv)
+    parser.required_server(options)
+    parser.require(options, "offset_json_file")
+    return run(_delete(options))
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def read_offsets(path: str) -> dict[TopicPartition, int]:
+    """Return {partition: offset} of the file. Raises ToolError."""
+    offsets: dict[TopicPartition, int] = {}
+    twice: list[TopicPartition] = []
+    for item in json_files.entries(json_files.read_json(path), "partitions"):
+        partition = json_files.topic_partition(item)
+        if partition in offsets:
+            twice.append(partition)
+        offsets[partition] = json_files.value(item, "offset", int)
+    if twice:
+        names = ",".join(json_files.names(twice))
+        raise ToolError(f"Offset json file contains duplicate topic partitions: {names}")
+    return offsets
+
+
+async def _delete(options: argparse.Namespace) -> int:
+    from headrace_broker.client.errors import BrokerError, ClientError
+    from headrace_broker.protocol.errors import ErrorCode
+
+    offsets = read_offsets(options.offset_json_file)
+    async with admin_client(client_properties(options)) as admin:
+        print("Executing records delete operation")
+        known = await _known(admin, offsets)
+        results: dict[TopicPartition, int | ClientError] = {}
+        for partition, offset in offsets.items():  # one by one: a partition in trouble does not hide the others
+            if partition not in known:
+                results[partition] = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition")
+                continue
+            try:
+                results |= await admin.delete_records({partition: offset})
+            except ClientError as error:
+                results[partition] = error
+        print("Records delete operation completed:")
+    for (topic, index), result in results.items():
+        if isinstance(result, int):
+            print(f"partition: {topic}-{index}\tlow_watermark: {result}")
+        else:
+            why = reason(result) if isinstance(result, BrokerError) else str(result)
+            print(f"partition: {topic}-{index}\terror: {why}")
+    sys.stdout.flush()
+    return 0
+
+
+async def _known(admin: Admin, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+    from headrace_broker.client.errors import BrokerError
+
+    topics = await admin.describe_topics(sorted({topic for topic, _ in offsets}))
+    return {
+        (name, view.partition)
+        for name, topic in topics.items()
+        if not isinstance(topic, BrokerError)
+        for view in topic.partitions
+    }
+
+
+if __name__ == "__main__":
+    entry()

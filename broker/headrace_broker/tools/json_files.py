@@ -1,0 +1,58 @@
+"""The JSON files that partition tools are given, `{"version": 1, "partitions": [...]}`, read with clear complaints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from headrace_broker.tools.command_line import ToolError
+
+TopicPartition = tuple[str, int]
+_VERSION = 1
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the object in a file of version 1. Raises ToolError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ToolError(f"{path} is not a valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ToolError(f"{path}: expected an object with a field per list, found a {type(data).__name__}")
+    if data.get("version", _VERSION) != _VERSION:
+        raise ToolError(f"Not supported version field value {data['version']}")
+    return data
+
+
+def entries(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the list `name`. Raises ToolError."""
+    if name not in data:
+        raise ToolError(f"Missing {name} field")
+    if not isinstance(data[name], list):
+        raise ToolError(f"{name}: expected a list")
+    for number, entry in enumerate(data[name], 1):
+        if not isinstance(entry, dict):
+            raise ToolError(f"{name}, entry {number}: expected an object")
+        yield entry
+
+
+def value(entry: dict[str, Any], name: str, kind: type) -> Any:
+    """Return a field of one entry, of that type. Raises ToolError."""
+    found = entry.get(name)
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise ToolError(f'"{name}" is missing or not of the right type in {json.dumps(entry)}')
+    return found
+
+
+def topic_partition(entry: dict[str, Any]) -> TopicPartition:
+    """Return (topic, partition) of one entry. Raises ToolError."""
+    return value(entry, "topic", str), value(entry, "partition", int)
+
+
+def names(partitions: Iterator[TopicPartition] | list[TopicPartition]) -> list[str]:
+    """Return partitions as Kafka writes them, `topic-0`."""
+    return [f"{topic}-{partition}" for topic, partition in partitions]

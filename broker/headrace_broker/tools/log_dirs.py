@@ -1,0 +1,107 @@
+"""kafka-log-dirs: what lies in the brokers' log directories, as one line of JSON (Kafka's LogDirsCommand)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
+
+if TYPE_CHECKING:
+    from headrace_broker.protocol.messages.describe_log_dirs import DescribeLogDirsResult
+
+_JAVA_ERRORS = "org.apache.kafka.common.errors."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = Parser("kafka-log-dirs", "Show what lies in the log directories of brokers.")
+    parser.add_argument(
+        "--bootstrap-server",
+        dest="bootstrap_server",
+        metavar="HOST:PORT,…",
+        help="REQUIRED: the brokers to connect to.",
+    )
+    parser.add_command_config()
+    parser.add_argument("--describe", action="store_true", help="REQUIRED: show the directories.")
+    parser.add_argument("--topic-list", default="", metavar="T,T,…", help="Only partitions of these topics.")
+    parser.add_argument("--broker-list", default="", metavar="0,1,…", help="Only these brokers.")
+    options = parser.parse(argv)
+    parser.required_server(options)
+    parser.require(options, "describe")
+    return run(_describe(options))
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+async def _describe(options: argparse.Namespace) -> int:
+    try:
+        wanted = sorted({int(item) for item in options.broker_list.split(",") if item})
+    except ValueError:
+        raise ToolError(f"--broker-list {options.broker_list}: expected broker ids, separated by commas") from None
+    topics = {item for item in options.topic_list.split(",") if item}
+    async with admin_client(client_properties(options)) as admin:
+        existing = sorted(node.node_id for node in (await admin.describe_cluster()).nodes)
+        missing = [broker for broker in wanted if broker not in existing]
+        if missing:
+            raise ToolError(
+                f"ERROR: The given brokers do not exist from --broker-list: {_joined(missing)}. "
+                f"Current existent brokers: {_joined(existing)}"
+            )
+        asked = wanted or existing
+        print("Querying brokers for log directories information")
+        found = await admin.describe_log_dirs(asked)
+    print(f"Received log directory information from brokers {_joined(asked)}")
+    print(json.dumps(as_json(found, topics), separators=(",", ":"), ensure_ascii=False))
+    return 0
+
+
+def as_json(found: Mapping[int, Sequence[DescribeLogDirsResult]], topics: Collection[str]) -> dict[str, Any]:
+    """Return what is printed, its keys in the order that Java's hash maps give them."""
+    brokers = [
+        {"broker": broker, "logDirs": [_directory(item, topics) for item in directories]}
+        for broker, directories in found.items()
+    ]
+    return {"brokers": brokers, "version": 1}
+
+
+def _directory(item: DescribeLogDirsResult, topics: Collection[str]) -> dict[str, Any]:
+    partitions = [
+        {
+            "partition": f"{topic.name}-{part.partition_index}",
+            "size": part.partition_size,
+            "offsetLag": part.offset_lag,
+            "isFuture": part.is_future_key,
+        }
+        for topic in item.topics
+        if not topics or topic.name in topics
+        for part in topic.partitions
+    ]
+    return {"partitions": partitions, "error": _error_class(item.error_code), "logDir": item.log_dir}
+
+
+def _error_class(code: int) -> str | None:
+    from headrace_broker.protocol.errors import ErrorCode
+
+    if code == ErrorCode.NONE:
+        return None
+    words = ErrorCode.of(code).name.lower().split("_")
+    name = "".join(word.capitalize() for word in words)
+    return (
+        f"{_JAVA_ERRORS}{name.removesuffix('Error')}Exception"
+        if code != ErrorCode.KAFKA_STORAGE_ERROR
+        else (f"{_JAVA_ERRORS}KafkaStorageException")
+    )
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+if __name__ == "__main__":
+    entry()

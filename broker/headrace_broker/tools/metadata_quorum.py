@@ -1,0 +1,148 @@
+"""kafka-metadata-quorum: who leads the metadata quorum, and how far the others are (Kafka's MetadataQuorumCommand)."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
+
+if TYPE_CHECKING:
+    from headrace_broker.client.admin_replicas import QuorumDescription
+    from headrace_broker.protocol.messages.describe_quorum import ReplicaState
+
+_HEADERS = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
+_COMMANDS = ("describe", "add-controller", "remove-controller")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = Parser("kafka-metadata-quorum", "Describe the metadata quorum.")
+    parser.add_bootstrap_server()
+    parser.add_command_config()
+    parser.add_argument("command", metavar="describe", help="What to do.")
+    parser.add_argument("--status", action="store_true", help="A short summary.")
+    parser.add_argument("--replication", action="store_true", help="How far each replica is.")
+    parser.add_argument("--human-readable", action="store_true", help="With --replication: times as ages.")
+    options = parser.parse(argv)
+    if options.command not in _COMMANDS:
+        parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
+    if options.command != "describe":
+        parser.error(f"{options.command}: not available yet; the voters are those of controller.quorum.voters")
+    if options.status == options.replication:
+        parser.error("One of --status or --replication must be specified with describe sub-command")
+    if options.status and options.human_readable:
+        parser.error("The option --human-readable is only supported along with --replication")
+    parser.required_server(options)
+    return run(_describe(options))
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+async def _describe(options: argparse.Namespace) -> int:
+    async with admin_client(client_properties(options)) as admin:
+        quorum = await admin.describe_quorum()
+        if options.status:
+            cluster_id = (await admin.describe_cluster()).cluster_id
+    if options.status:
+        lines = status(quorum, cluster_id or "")
+    else:
+        lines = replication(quorum, int(time.time() * 1000) if options.human_readable else None)
+    for line in lines:
+        print(line)
+    return 0
+
+
+def _leader(quorum: QuorumDescription) -> ReplicaState:
+    state = quorum.state
+    leader = next((voter for voter in state.current_voters if voter.replica_id == state.leader_id), None)
+    if leader is None:
+        raise ToolError("the metadata quorum has no leader: are a majority of controller.quorum.voters running?")
+    return leader
+
+
+# -- status ----------------------------------------------------------------------------------------------------------
+
+
+def status(quorum: QuorumDescription, cluster_id: str) -> list[str]:
+    """Return the lines of --status. Raises ToolError."""
+    state, leader = quorum.state, _leader(quorum)
+    last = min(state.current_voters, key=lambda voter: voter.log_end_offset)
+    return [
+        f"ClusterId:              {cluster_id}",
+        f"LeaderId:               {state.leader_id}",
+        f"LeaderEpoch:            {state.leader_epoch}",
+        f"HighWatermark:          {state.high_watermark}",
+        f"MaxFollowerLag:         {leader.log_end_offset - last.log_end_offset}",
+        f"MaxFollowerLagTimeMs:   {_lag_ms(leader, last)}",
+        f"CurrentVoters:          {_nodes(quorum, state.current_voters)}",
+        f"CurrentObservers:       {_nodes(quorum, state.observers)}",
+    ]
+
+
+def _lag_ms(leader: ReplicaState, last: ReplicaState) -> int:
+    if last is leader:
+        return 0
+    if leader.last_caught_up_timestamp < 0 or last.last_caught_up_timestamp < 0:
+        return -1
+    return leader.last_caught_up_timestamp - last.last_caught_up_timestamp
+
+
+def _nodes(quorum: QuorumDescription, replicas: Iterable[ReplicaState]) -> str:
+    return f"[{', '.join(_node(quorum, replica) for replica in replicas)}]"
+
+
+def _node(quorum: QuorumDescription, replica: ReplicaState) -> str:
+    text = f'{{"id": {replica.replica_id}'
+    if any(replica.replica_directory_id):
+        text += f', "directoryId": "{_id_text(replica.replica_directory_id)}"'
+    endpoints = [f"{name}://{host}:{port}" for name, host, port in quorum.endpoints.get(replica.replica_id, ())]
+    if endpoints:
+        text += f', "endpoints": [{", ".join(json.dumps(endpoint) for endpoint in endpoints)}]'
+    return text + "}"
+
+
+# -- replication -----------------------------------------------------------------------------------------------------
+
+
+def replication(quorum: QuorumDescription, now_ms: int | None) -> list[str]:
+    """Return the lines of --replication; with `now_ms`, times as ages. Raises ToolError."""
+    leader = _leader(quorum)
+    state = quorum.state
+    replicas = [(leader, "Leader")]
+    replicas += [(voter, "Follower") for voter in state.current_voters if voter is not leader]
+    replicas += [(observer, "Observer") for observer in state.observers]
+    rows = [_HEADERS, *(_row(replica, leader, role, now_ms) for replica, role in replicas)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADERS))]
+    return ["".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _row(replica: ReplicaState, leader: ReplicaState, role: str, now_ms: int | None) -> tuple[str, ...]:
+    return (
+        str(replica.replica_id),
+        _id_text(replica.replica_directory_id),
+        str(replica.log_end_offset),
+        str(leader.log_end_offset - replica.log_end_offset),
+        _time(replica.last_fetch_timestamp, now_ms),
+        _time(replica.last_caught_up_timestamp, now_ms),
+        role,
+    )
+
+
+def _time(timestamp_ms: int, now_ms: int | None) -> str:
+    return str(timestamp_ms) if timestamp_ms < 0 or now_ms is None else f"{max(0, now_ms - timestamp_ms)} ms ago"
+
+
+def _id_text(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+if __name__ == "__main__":
+    entry()

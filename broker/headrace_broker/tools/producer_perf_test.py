@@ -1,0 +1,252 @@
+"""kafka-producer-perf-test: send records as fast as wanted, and show how fast it went (Kafka's ProducerPerformance).
+
+Records that are due at the same moment are handed to the client together, as a list; each is counted with the latency
+of its own acknowledgement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from headrace_broker.tools.command_line import (
+    Parser,
+    ToolError,
+    client_config,
+    is_given,
+    key_values,
+    leave,
+    load_properties,
+    open_cluster,
+    run,
+    warn_deprecated,
+)
+from headrace_broker.tools.produce_stats import ProduceStats
+
+if TYPE_CHECKING:
+    from headrace_broker.client.writer import RecordMetadata, Writer
+
+_AT_ONCE = 500
+_AT_ONCE_BYTES = 256 * 1024
+_LETTERS = bytes(65 + byte % 26 for byte in range(256))
+_PAYLOADS = ("record_size", "payload_file", "payload_monotonic")
+_DEPRECATED = {"--producer-props": "--command-property", "--producer.config": "--command-config"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    options = parser.parse(argv)
+    _check(parser, options)
+    warn_deprecated(options, argv, _DEPRECATED)
+    return run(_produce(options), fast=True)
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _parser() -> Parser:
+    parser = Parser("kafka-producer-perf-test", "Measure how fast records can be produced.")
+    add = parser.add_argument
+    add("--bootstrap-server", metavar="HOST:PORT,…", help="The brokers to connect to first.")
+    add("--topic", help="REQUIRED: the topic.")
+    add("--num-records", type=int, metavar="N", help="REQUIRED: how many records.")
+    add("--record-size", type=int, metavar="BYTES", help="Records of so many random bytes.")
+    add("--payload-file", metavar="FILE", help="Records taken at random from a file.")
+    add("--payload-monotonic", action="store_true", help="Records that are numbers, counting up.")
+    add("--payload-delimiter", default="\\n", metavar="TEXT", help="What separates records in --payload-file.")
+    add("--throughput", type=float, metavar="N", help="REQUIRED: records a second; -1 = as fast as possible.")
+    add("--command-property", "--producer-props", nargs="+", action="extend", metavar="K=V", help="Client properties.")
+    add("--command-config", "--producer.config", dest="command_config", metavar="FILE", help="A file of them.")
+    add("--warmup-records", type=int, default=0, metavar="N", help="Count the records after so many once more apart.")
+    add("--reporting-interval", type=int, default=5_000, metavar="MS", help="How often to print a line.")
+    add("--record-key-range", type=int, metavar="N", help="How many different keys.")
+    add("--key-distribution", default="none", choices=("none", "range", "random"), help="Which key a record gets.")
+    add("--random-seed", type=int, default=0, metavar="N", help="The seed of what is random.")
+    add("--print-metrics", action="store_true", help=argparse.SUPPRESS)
+    add("--transactional-id", help=argparse.SUPPRESS)
+    add("--transaction-duration-ms", help=argparse.SUPPRESS)
+    return parser
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> None:
+    parser.require(options, "topic", "num_records", "throughput")
+    if sum(is_given(options, name) for name in _PAYLOADS) != 1:
+        parser.error("Exactly one of --record-size, --payload-file or --payload-monotonic is required")
+    for name in ("transactional_id", "transaction_duration_ms"):
+        if is_given(options, name):
+            parser.error(f"--{name.replace('_', '-')}: not available yet; there are no transactions")
+    for name, least in (("num_records", 1), ("record_size", 1), ("reporting_interval", 1), ("warmup_records", 0)):
+        number = getattr(options, name)
+        if number is not None and number < least:
+            parser.error(f"--{name.replace('_', '-')} {number}: expected {least} or more")
+    if options.warmup_records >= options.num_records:
+        parser.error("The value for --warmup-records must be strictly fewer than the number of records in the test")
+    if options.key_distribution != "none" and not is_given(options, "record_key_range"):
+        parser.error("--record-key-range is required with --key-distribution")
+
+
+# -- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def payloads(options: argparse.Namespace, rng: random.Random) -> Callable[[int, int], list[bytes | None]]:
+    """Return a function that makes the values of records `first` to `first + count`. Raises ToolError."""
+    if options.record_size is not None:
+        size: int = options.record_size
+
+        def random_values(first: int, count: int) -> list[bytes | None]:
+            text = rng.randbytes(size * count).translate(_LETTERS)
+            return [text[at : at + size] for at in range(0, size * count, size)]
+
+        return random_values
+    if options.payload_monotonic:
+        return lambda first, count: [b"%d" % number for number in range(first, first + count)]
+    known = read_payloads(options.payload_file, options.payload_delimiter)
+    return lambda first, count: list(rng.choices(known, k=count))
+
+
+def read_payloads(path: str, delimiter: str) -> list[bytes]:
+    """Return the records of a file. Raises ToolError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    found = [part.encode() for part in text.split(delimiter.encode().decode("unicode_escape"))]
+    if found and not found[-1]:
+        found.pop()
+    if not found:
+        raise ToolError(f"{path}: File does not exist or empty file provided.")
+    return found
+
+
+def keys(options: argparse.Namespace, rng: random.Random, first: int, count: int) -> list[bytes | None] | None:
+    """Return the keys of records `first` to `first + count`, None when there are none."""
+    if options.key_distribution == "none":
+        return None
+    if options.key_distribution == "range":
+        return [b"%d" % (number % options.record_key_range) for number in range(first, first + count)]
+    return [b"%d" % rng.randrange(options.record_key_range) for _ in range(count)]
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """One test: what is to be sent, and what came of it."""
+
+    def __init__(self, options: argparse.Namespace, writer: Writer) -> None:
+        self._options = options
+        self._writer = writer
+        self._rng = random.Random(options.random_seed)
+        self._values = payloads(options, self._rng)
+        now_ms = _now_ms()
+        self.stats = ProduceStats(options.num_records, now_ms, options.reporting_interval)
+        self.steady: ProduceStats | None = None
+        self.failed = 0
+
+    async def send_all(self) -> None:
+        start_s = time.monotonic()
+        sent = 0
+        for count in self._portions():
+            await self._wait_until_due(start_s, sent)
+            await self._writer.ready()
+            self._begin_steady_state(sent)
+            self._send(sent, count)
+            sent += count
+            await asyncio.sleep(0)
+        await self._writer.flush()
+
+    def _portions(self) -> Iterator[int]:
+        """How many records go together: what is due within a few milliseconds, and not too many bytes."""
+        options = self._options
+        size = options.record_size or 100
+        most = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // size))
+        if options.throughput > 0:
+            most = max(1, min(most, int(options.throughput / 500)))
+        left, until_steady = options.num_records, options.warmup_records
+        while left:
+            count = min(most, left, until_steady or left)
+            until_steady = max(0, until_steady - count)
+            left -= count
+            yield count
+
+    async def _wait_until_due(self, start_s: float, sent: int) -> None:
+        if self._options.throughput > 0:
+            early_s = start_s + sent / self._options.throughput - time.monotonic()
+            if early_s > 0:
+                await asyncio.sleep(early_s)
+
+    def _begin_steady_state(self, sent: int) -> None:
+        options = self._options
+        if options.warmup_records and sent == options.warmup_records:
+            self.stats.is_quiet = True
+            left = options.num_records - sent
+            self.steady = ProduceStats(left, _now_ms(), options.reporting_interval, is_steady_state=True)
+
+    def _send(self, first: int, count: int) -> None:
+        from headrace_broker.records.columns import RecordColumns
+
+        values = self._values(first, count)
+        size_bytes = sum(len(value) for value in values if value is not None)
+        sent_ms, steady = _now_ms(), self.steady
+        columns = RecordColumns(values=values, keys=keys(self._options, self._rng, first, count))
+
+        def done(future: asyncio.Future[RecordMetadata]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None:
+                self.failed += count
+                print(error, file=sys.stderr)
+                return
+            now_ms = _now_ms()
+            for stats in (self.stats, steady):
+                if stats is not None:
+                    for line in stats.acknowledged(count, size_bytes, int(now_ms - sent_ms), now_ms):
+                        print(line, flush=True)
+
+        self._writer.send(self._options.topic, None, columns).add_done_callback(done)
+
+
+async def _produce(options: argparse.Namespace) -> int:
+    from headrace_broker.client.writer import Writer
+
+    properties = load_properties(options.command_config) if options.command_config else {}
+    properties |= key_values(options.command_property)
+    properties = {"client.id": "perf-producer-client", **properties}
+    if options.bootstrap_server:
+        properties["bootstrap.servers"] = options.bootstrap_server
+    if not properties.get("bootstrap.servers"):
+        raise ToolError("At least one of --bootstrap-server, --command-property or --command-config must be given")
+    config = client_config(properties, "producer")
+    cluster = await open_cluster(config)
+    try:
+        if options.warmup_records:
+            print(
+                f"Warmup first {options.warmup_records} records. Steady state results will print after the complete "
+                "test summary."
+            )
+        test = _Run(options, await Writer.open(config, cluster=cluster))
+        await test.send_all()
+        print(test.stats.total_line(_now_ms()))
+        if test.steady is not None:
+            print(test.steady.total_line(_now_ms()))
+    finally:
+        await cluster.close()
+    return 1 if test.failed else 0
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,327 @@
+"""kafka-reassign-partitions: move partitions to other brokers (Kafka's ReassignPartitionsCommand, KIP-455).
+
+Replicas go where a plan says; which of its directories a broker takes is its own choice, so a plan may name only a
+directory that the replica would be in anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace_broker.tools import json_files
+from headrace_broker.tools.command_line import (
+    Parser,
+    ToolError,
+    admin_client,
+    client_properties,
+    is_given,
+    leave,
+    reason,
+    run,
+)
+from headrace_broker.tools.json_files import TopicPartition
+from headrace_broker.tools.reassignment_plans import (
+    Plan,
+    Replica,
+    as_json,
+    check_plan,
+    joined,
+    listing,
+    parse_brokers,
+    parse_plan,
+    parse_topics,
+    propose,
+    states,
+)
+
+if TYPE_CHECKING:
+    from headrace_broker.client.admin import Admin, Resource
+    from headrace_broker.client.errors import BrokerError
+
+_ACTIONS = ("generate", "execute", "verify", "cancel", "list")
+_NEEDS = {
+    "generate": ("broker_list", "topics_to_move_json_file"),
+    "execute": ("reassignment_json_file",),
+    "verify": ("reassignment_json_file",),
+    "cancel": ("reassignment_json_file",),
+    "list": (),
+}
+_ONLY_WITH = {
+    "broker_list": ("generate",),
+    "topics_to_move_json_file": ("generate",),
+    "disable_rack_aware": ("generate",),
+    "reassignment_json_file": ("execute", "verify", "cancel"),
+    "throttle": ("execute",),
+    "replica_alter_log_dirs_throttle": ("execute",),
+    "additional": ("execute",),
+    "disallow_replication_factor_change": ("execute",),
+    "timeout": ("execute", "cancel"),
+    "preserve_throttles": ("verify", "cancel"),
+}
+_EXISTING = (
+    "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create "
+    "a new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
+    "throttle by resubmitting the current reassignment."
+)
+_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_BROKER_THROTTLES = (*_RATES, "replica.alter.log.dirs.io.max.bytes.per.second")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    options = parser.parse(argv)
+    action = _check(parser, options)
+    return run(_act(options, action), on_error=lambda text: print(f"Error: {text}"))
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _parser() -> Parser:
+    parser = Parser("kafka-reassign-partitions", "Move partitions to other brokers.")
+    add = parser.add_argument
+    add("--bootstrap-server", metavar="HOST:PORT,…", help="REQUIRED: the brokers to connect to first.")
+    parser.add_command_config()
+    add("--generate", action="store_true", help="Propose an assignment; nothing is moved.")
+    add("--execute", action="store_true", help="Begin the moves of --reassignment-json-file.")
+    add("--verify", action="store_true", help="Show whether these moves are done; clear throttles if all are.")
+    add("--cancel", action="store_true", help="Take these moves back.")
+    add("--list", action="store_true", help="Show the moves under way.")
+    add("--reassignment-json-file", metavar="FILE", help="The moves, as --generate prints them.")
+    add("--topics-to-move-json-file", metavar="FILE", help='{"topics": [{"topic": "foo"}], "version": 1}')
+    add("--broker-list", metavar="0,1,…", help="The brokers to move the topics to.")
+    add("--disable-rack-aware", action="store_true", help="Take no notice of racks.")
+    add("--throttle", type=int, metavar="BYTES/S", help="How fast to copy between brokers.")
+    add("--replica-alter-log-dirs-throttle", type=int, metavar="BYTES/S", help=argparse.SUPPRESS)
+    add("--timeout", type=int, metavar="MS", help=argparse.SUPPRESS)
+    add("--additional", action="store_true", help="Execute beside moves that are under way.")
+    add("--preserve-throttles", action="store_true", help="Leave throttles as they are.")
+    add(
+        "--disallow-replication-factor-change",
+        action="store_true",
+        help="Refuse to change how many replicas there are.",
+    )
+    return parser
+
+
+def _check(parser: Parser, options: argparse.Namespace) -> str:
+    actions = [action for action in _ACTIONS if is_given(options, action)]
+    if len(actions) != 1:
+        parser.error(f"Command must include exactly one action: {', '.join(f'--{action}' for action in _ACTIONS)}")
+    parser.required_server(options)
+    parser.require(options, *_NEEDS[actions[0]])
+    for name, allowed in _ONLY_WITH.items():
+        if actions[0] not in allowed:
+            parser.exclude(options, name, actions)
+    return actions[0]
+
+
+async def _act(options: argparse.Namespace, action: str) -> int:
+    if action == "generate":
+        topics = parse_topics(json_files.read_json(options.topics_to_move_json_file))
+        brokers = parse_brokers(options.broker_list)
+    elif action != "list":
+        plan = parse_plan(json_files.read_json(options.reassignment_json_file))
+    async with admin_client(client_properties(options)) as admin:
+        if action == "generate":
+            await _generate(admin, topics, brokers, uses_racks=not options.disable_rack_aware)
+        elif action == "execute":
+            await _execute(admin, plan, options)
+        elif action == "verify":
+            await _verify(admin, plan, keeps_throttles=options.preserve_throttles)
+        elif action == "cancel":
+            await _cancel(admin, plan, keeps_throttles=options.preserve_throttles)
+        else:
+            print("\n".join(listing(await admin.list_reassignments())))
+    return 0
+
+
+async def _replicas(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, Sequence[int]]:
+    """Where the partitions of these topics are; a topic that does not exist has none."""
+    from headrace_broker.client.errors import BrokerError
+
+    found: dict[TopicPartition, Sequence[int]] = {}
+    for name, topic in (await admin.describe_topics(sorted(set(topics)))).items():
+        if not isinstance(topic, BrokerError):
+            found |= {(name, view.partition): list(view.replicas) for view in topic.partitions}
+    return found
+
+
+async def _log_dirs(admin: Admin, current: Mapping[TopicPartition, Sequence[int]]) -> dict[Replica, str]:
+    """The directories that the replicas are in, of the brokers that are there."""
+    live = {node.node_id for node in (await admin.describe_cluster()).nodes}
+    brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)
+    return {
+        (topic.name, part.partition_index, broker): directory.log_dir
+        for broker, directories in (await admin.describe_log_dirs(brokers)).items()
+        for directory in directories
+        for topic in directory.topics
+        for part in topic.partitions
+        if (topic.name, part.partition_index) in current and not part.is_future_key
+    }
+
+
+# -- generate --------------------------------------------------------------------------------------------------------
+
+
+async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int], *, uses_racks: bool) -> None:
+    from headrace_broker.protocol.errors import ApiError
+
+    current = await _replicas(admin, topics)
+    missing = [topic for topic in topics if not any(name == topic for name, _ in current)]
+    if missing:
+        raise ToolError(f"Topic {missing[0]} not found.")
+    nodes = (await admin.describe_cluster()).nodes
+    racks = {node.node_id: node.rack if uses_racks else None for node in nodes if node.node_id in brokers}
+    if 0 < sum(rack is None for rack in racks.values()) < len(racks):
+        raise ToolError(
+            "Not all brokers have rack information. Add --disable-rack-aware in command line to make replica "
+            "assignment without rack information."
+        )
+    try:
+        proposed = propose(current, racks, random.randrange(1024))
+    except ApiError as error:
+        raise ToolError(str(error.message)) from None
+    print(f"Current partition replica assignment\n{as_json(current, await _log_dirs(admin, current))}\n")
+    print(f"Proposed partition reassignment configuration\n{as_json(proposed, {})}")
+
+
+# -- execute ---------------------------------------------------------------------------------------------------------
+
+
+async def _execute(admin: Admin, plan: Plan, options: argparse.Namespace) -> None:
+    check_plan(plan)
+    moving = await admin.list_reassignments()
+    if moving and not options.additional:
+        raise ToolError(_EXISTING)
+    live = {node.node_id for node in (await admin.describe_cluster()).nodes}
+    unknown = sorted({broker for replicas in plan.replicas.values() for broker in replicas} - live)
+    if unknown:
+        raise ToolError(f"Unknown broker id {unknown[0]}")
+    everything = await _replicas(admin, (topic for topic, _ in plan.replicas))
+    missing = sorted(plan.replicas.keys() - everything.keys())
+    if missing:
+        raise ToolError(f"Unable to find partition: {', '.join(json_files.names(missing))}")
+    await _check_directories(admin, plan)
+    current = {partition: everything[partition] for partition in plan.replicas}
+    print(f"Current partition replica assignment\n\n{as_json(current, await _log_dirs(admin, current))}\n")
+    print("Save this to use as the --reassignment-json-file option during rollback")
+    if options.throttle is not None:
+        await _throttle(admin, plan, current, options.throttle)
+    results = await admin.alter_reassignments(
+        plan.replicas, may_change_replication_factor=not options.disallow_replication_factor_change
+    )
+    _raise_for("Error reassigning partition(s):", results)
+    plural = "" if len(plan.replicas) == 1 else "s"
+    names = ",".join(json_files.names(sorted(plan.replicas)))
+    print(f"Successfully started partition reassignment{plural} for {names}")
+
+
+async def _check_directories(admin: Admin, plan: Plan) -> None:
+    """Raises ToolError when a plan names a directory that the broker might not choose."""
+    brokers = sorted({broker for _, _, broker in plan.log_dirs})
+    there = {
+        broker: [directory.log_dir for directory in found]
+        for broker, found in (await admin.describe_log_dirs(brokers)).items()
+    }
+    for (topic, index, broker), directory in plan.log_dirs.items():
+        if there[broker] != [directory]:
+            raise ToolError(
+                f"{topic}-{index}: replicas cannot be sent to one of several directories of broker {broker} yet "
+                f'({", ".join(there[broker])}): write "any" instead of {directory}'
+            )
+
+
+async def _throttle(
+    admin: Admin, plan: Plan, current: Mapping[TopicPartition, Sequence[int]], bytes_per_s: int
+) -> None:
+    from headrace_broker.client.admin import BROKER, SET, TOPIC
+
+    print(
+        "Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle "
+        "is removed."
+    )
+    changes: dict[Resource, list[tuple[str, int, str | None]]] = {}
+    for topic in sorted({topic for topic, _ in plan.replicas}):
+        moves = [(index, plan.replicas[name, index]) for name, index in sorted(plan.replicas) if name == topic]
+        sources = [f"{index}:{broker}" for index, _ in moves for broker in current[topic, index]]
+        targets = [f"{i}:{broker}" for i, brokers in moves for broker in brokers if broker not in current[topic, i]]
+        changes[TOPIC, topic] = [
+            (key, SET, ",".join(value)) for key, value in zip(_THROTTLED, (sources, targets), strict=True) if value
+        ]
+    for broker in sorted({broker for both in (plan.replicas, current) for item in both.values() for broker in item}):
+        changes[BROKER, str(broker)] = [(key, SET, str(bytes_per_s)) for key in _RATES]
+    for error in (await admin.incremental_alter_configs(changes)).values():
+        if error is not None:
+            raise ToolError(f"--throttle: {reason(error)}; run again without it")
+    print(f"The inter-broker throttle limit was set to {bytes_per_s} B/s")
+
+
+def _raise_for(title: str, results: Mapping[TopicPartition, BrokerError | None]) -> None:
+    failed = [f"{topic}-{index}: {reason(error)}" for (topic, index), error in sorted(results.items()) if error]
+    if failed:
+        raise ToolError("\n".join([title, *failed]))
+
+
+# -- verify and cancel -----------------------------------------------------------------------------------------------
+
+
+async def _verify(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> None:
+    moving = await admin.list_reassignments()
+    current = await _replicas(admin, (topic for topic, _ in plan.replicas))
+    print("\n".join(states(plan, moving, current)))
+    print()
+    if not moving and not keeps_throttles:
+        await _clear_throttles(admin, plan)
+
+
+async def _cancel(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> None:
+    moving = await admin.list_reassignments(plan.replicas)
+    active = sorted(partition for partition, move in moving.items() if move.adding or move.removing)
+    if active:
+        results = await admin.alter_reassignments(dict.fromkeys(active))
+        plural = "" if len(active) == 1 else "s"
+        _raise_for(f"Error cancelling partition reassignment{plural} for:", results)
+        print(f"Successfully cancelled partition reassignment{plural} for: {','.join(json_files.names(active))}")
+    else:
+        print("None of the specified partition reassignments are active.")
+    print("None of the specified partition moves are active.")
+    if not keeps_throttles:
+        await _clear_throttles(admin, plan)
+
+
+async def _clear_throttles(admin: Admin, plan: Plan) -> None:
+    from headrace_broker.client.admin import BROKER, DELETE, TOPIC
+
+    live = {node.node_id for node in (await admin.describe_cluster()).nodes}
+    brokers = sorted(live | {broker for replicas in plan.replicas.values() for broker in replicas})
+    topics = sorted({topic for topic, _ in plan.replicas})
+    print(f"Clearing broker-level throttles on broker{'' if len(brokers) == 1 else 's'} {joined(brokers)}")
+    await _delete_keys(admin, [(BROKER, str(item)) for item in brokers if item in live], _BROKER_THROTTLES, DELETE)
+    print(f"Clearing topic-level throttles on topic{'' if len(topics) == 1 else 's'} {','.join(topics)}")
+    await _delete_keys(admin, [(TOPIC, topic) for topic in topics], _THROTTLED, DELETE)
+
+
+async def _delete_keys(admin: Admin, resources: Sequence[Resource], keys: Sequence[str], delete: int) -> None:
+    """Take back what was set of these keys; what was not set needs no change."""
+    from headrace_broker.client.errors import BrokerError
+
+    for resource, entries in (await admin.describe_configs(dict.fromkeys(resources, keys))).items():
+        if isinstance(entries, BrokerError):
+            continue  # a topic that is gone
+        is_set = [entry.name for entry in entries if entry.config_source in (1, 2)]
+        if is_set:
+            error = (await admin.incremental_alter_configs({resource: [(key, delete, "") for key in is_set]}))[resource]
+            if error is not None:
+                raise ToolError(reason(error))
+
+
+if __name__ == "__main__":
+    entry()

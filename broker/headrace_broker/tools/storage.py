@@ -1,0 +1,158 @@
+"""kafka-storage: prepare and look at the data directories of a node (Kafka's StorageTool)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from headrace_broker.log.checkpoints import META_PROPERTIES_FILE, MalformedFileError, decode_meta_properties
+from headrace_broker.tools.command_line import Parser, ToolError, leave, load_properties
+
+_COMMANDS = ("info", "format", "random-uuid", "version-mapping", "feature-dependencies")
+_LATER = ("initial_controllers", "add_scram", "release_version", "feature")
+_METADATA_VERSION = "4.3-IV0"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    options = parser.parse(argv)
+    if options.command not in _COMMANDS:
+        parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
+    if options.command in _COMMANDS[3:]:
+        parser.error(f"{options.command}: not available yet")
+    try:
+        return _act(parser, options)
+    except ToolError as error:
+        import sys
+
+        print(error, file=sys.stderr)
+        return 1
+
+
+def entry() -> None:
+    """The console script."""
+    leave(main)
+
+
+def _parser() -> Parser:
+    parser = Parser("kafka-storage", "Prepare and look at a node's data directories.")
+    add = parser.add_argument
+    add("command", metavar="|".join(_COMMANDS[:3]), help="What to do.")
+    add("-c", "--config", metavar="FILE", help="The node's properties file.")
+    add("-t", "--cluster-id", metavar="ID", help="format: the cluster, as random-uuid prints one.")
+    add("-g", "--ignore-formatted", action="store_true", help="format: leave formatted directories as they are.")
+    add("-s", "--standalone", action="store_true", help="format: the node is a quorum of its own.")
+    add("-N", "--no-initial-controllers", action="store_true", help="format: the quorum is known already.")
+    add("-I", "--initial-controllers", metavar="LIST", help=argparse.SUPPRESS)
+    add("-S", "--add-scram", action="append", help=argparse.SUPPRESS)
+    add("-r", "--release-version", help=argparse.SUPPRESS)
+    add("-f", "--feature", action="append", help=argparse.SUPPRESS)
+    return parser
+
+
+def _act(parser: Parser, options: argparse.Namespace) -> int:
+    if options.command == "random-uuid":
+        from headrace_broker.server.data_dirs import encode_uuid, random_uuid
+
+        print(encode_uuid(random_uuid()))
+        return 0
+    parser.require(options, "config")
+    if options.command == "info":
+        lines, status = info(_directories(options.config)[0])
+        print("\n".join(lines))
+        return status
+    parser.require(options, "cluster_id")
+    for name in _LATER:
+        if getattr(options, name):
+            parser.error(f"--{name.replace('_', '-')}: not available yet")
+    for line in _format(options):
+        print(line)
+    return 0
+
+
+def _directories(path: str) -> tuple[list[str], str]:
+    """(all data directories, the one of the metadata log). Raises ToolError."""
+    from headrace_broker.server.config import BrokerConfig, ConfigError
+
+    try:
+        config = BrokerConfig.from_properties(load_properties(path))
+    except ConfigError as error:
+        raise ToolError("\n".join(f"{path}: {line}" for line in error.errors)) from None
+    return list(config.all_dirs), config.metadata_dir
+
+
+def _format(options: argparse.Namespace) -> list[str]:
+    from headrace_broker.server.config import BrokerConfig
+    from headrace_broker.server.data_dirs import StartError
+    from headrace_broker.server.main import format_storage
+
+    directories, metadata_dir = _directories(options.config)
+    properties = load_properties(options.config)
+    if options.standalone and BrokerConfig.from_properties(properties).originals.get("controller.quorum.voters"):
+        raise ToolError(
+            "You cannot specify controller.quorum.voters and format the node with --standalone: leave out one of them"
+        )
+    there = [path for path in directories if os.path.exists(os.path.join(path, META_PROPERTIES_FILE))]
+    if there and not options.ignore_formatted:
+        raise ToolError(
+            f"Log directory {there[0]} is already formatted. Use --ignore-formatted to ignore this directory and "
+            "format the others."
+        )
+    try:
+        format_storage(properties, options.cluster_id)
+    except (StartError, OSError) as error:
+        raise ToolError(str(error)) from None
+    if len(there) == len(directories):
+        return ["All of the log directories are already formatted."]
+    return [
+        f"Formatting {'metadata' if path == metadata_dir else 'data'} directory {path} "
+        f"with metadata.version {_METADATA_VERSION}."
+        for path in directories
+        if path not in there
+    ]
+
+
+def info(directories: Sequence[str]) -> tuple[list[str], int]:
+    """Return what is known of data directories, and the exit code: 1 when something is wrong with them."""
+    found: list[str] = []
+    problems: list[str] = []
+    meta: dict[str, str] | None = None
+    for path in sorted(directories):
+        if not os.path.isdir(path):
+            problems.append(f"{path} is not a directory" if os.path.exists(path) else f"{path} does not exist")
+            continue
+        found.append(path)
+        file = os.path.join(path, META_PROPERTIES_FILE)
+        if not os.path.exists(file):
+            problems.append(f"{path} is not formatted.")
+            continue
+        try:
+            with open(file, "rb") as stream:
+                own = decode_meta_properties(stream.read())
+        except (OSError, MalformedFileError) as error:
+            problems.append(f"Error loading {file}: {error}")
+            continue
+        meta = meta or own
+        for key, what in (("cluster.id", "cluster IDs"), ("node.id", "node IDs")):
+            if own.get(key) != meta.get(key):
+                problems.append(f"Mismatched {what} between storage directories.")
+                break
+    return _told(found, meta, problems), 1 if problems else 0
+
+
+def _told(found: Sequence[str], meta: dict[str, str] | None, problems: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    if found:
+        lines += [f"Found log director{'y' if len(found) == 1 else 'ies'}:", *(f"  {path}" for path in found), ""]
+    if meta is not None:
+        pairs = ", ".join(f"{key}={meta[key]}" for key in sorted(meta))
+        lines += [f"Found metadata: {{{pairs}}}", ""]
+    if problems:
+        lines += [f"Found problem{'' if len(problems) == 1 else 's'}:", *(f"  {text}" for text in problems), ""]
+    return lines
+
+
+if __name__ == "__main__":
+    entry()
