@@ -122,6 +122,7 @@ class Cluster:
         task = self._connecting.get(key)
         if task is None:
             task = self._connecting[key] = self._loop.create_task(self._connect(key))
+            task.add_done_callback(_seen)  # who wanted it may have given up
         return task
 
     async def _connect(self, key: _Key) -> Connection:
@@ -453,3 +454,8 @@ class Cluster:
             except ConnectionLostError as error:
                 failures.append(str(error))
         raise NoBrokerError("no broker can be reached: " + ("; ".join(failures) or "none is known"))
+
+
+def _seen(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,4 +1,4 @@
-"""`python -m headrace_broker.simulation --seed N [--count M] [--verbose]`: runs seeds, and says how to repeat one."""
+"""`python -m headrace_broker.simulation --seed N [N ...] [--count M] [--verbose]`: run seeds, and repeat one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 def main() -> int:
     """Run the seeds; 1 when one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m headrace_broker.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--count", type=int, default=1, help="how many seeds, one after the other")
+    parser.add_argument("--seed", type=int, default=[0], nargs="+", help="the seeds")
+    parser.add_argument("--count", type=int, default=1, help="how many, one after the other, from each of them on")
     parser.add_argument("--faults", default="", help="only these kinds of fault, separated by commas")
     parser.add_argument("--events", type=int, default=30, help="how much of what happened is told of a failure")
     parser.add_argument("--verbose", action="store_true", help="print what happens and what the nodes log")
@@ -28,7 +28,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     failed = 0
     faults = tuple(arguments.faults.split(",")) if arguments.faults else ()
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
+    seeds = [seed for first in arguments.seed for seed in range(first, first + arguments.count)]
+    for seed in seeds:
         began = time.perf_counter()
         try:
             summary = run_seed(seed, faults=faults, verbose=arguments.verbose)
@@ -45,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"digest {summary.digest:x}, {took:.2f} s",
             flush=True,
         )
-    print(f"{arguments.count - failed} of {arguments.count} seeds passed")
+    print(f"{len(seeds) - failed} of {len(seeds)} seeds passed")
     return 1 if failed else 0
 
 

@@ -1,0 +1,111 @@
+"""The simulated disk: a kill loses nothing, a power failure whatever was not synced."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from headrace_broker.simulation.disk import ProcessIsDeadError, SimulatedDisk
+
+
+def disks() -> list[SimulatedDisk]:
+    made = [SimulatedDisk(Random(seed)) for seed in range(40)]
+    for disk in made:
+        disk.mount().makedirs("/d")
+    return made
+
+
+def test_a_dead_process_touches_nothing_and_the_next_one_finds_everything() -> None:
+    disk = disks()[0]
+    storage = disk.mount()
+    file = storage.open("/d/log")
+    file.append(b"abc")
+    storage.is_dead = True
+    for touch in (lambda: file.append(b"d"), lambda: storage.read("/d/log"), lambda: storage.sync("/d/log")):
+        with pytest.raises(ProcessIsDeadError):
+            touch()
+    assert disk.mount().read("/d/log") == b"abc"
+
+
+def test_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+    found = set()
+    for disk in disks():
+        file = disk.mount().open("/d/log")
+        file.append(b"safe")
+        file.sync()
+        file.append(b"perhaps")
+        disk.lose_power()
+        left = disk.mount().read("/d/log")
+        found.add(left)
+        assert left.startswith(b"safe")
+        assert b"safeperhaps".startswith(left.rstrip(b"\0"))
+    assert len(found) > 5
+    assert any(left.endswith(b"\0") for left in found)
+
+
+def test_files_that_were_never_synced_are_lost_newest_first() -> None:
+    counts = set()
+    for disk in disks():
+        storage = disk.mount()
+        for name in ("1", "2", "3"):
+            storage.open(f"/d/{name}").append(b"x")
+        disk.lose_power()
+        left = disk.mount().listdir("/d")
+        assert sorted(left) == ["1", "2", "3"][: len(left)]
+        counts.add(len(left))
+    assert counts == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_replaced_file_is_old_or_new_until_its_directory_is_synced(synced: bool) -> None:
+    found = set()
+    for disk in disks():
+        storage = disk.mount()
+        storage.write_atomic("/d/state", b"old")
+        storage.sync_directory("/d")
+        storage.write_atomic("/d/state", b"new")
+        if synced:
+            storage.sync_directory("/d")
+        disk.lose_power()
+        found.add(disk.mount().read("/d/state"))
+    assert found == ({b"new"} if synced else {b"old", b"new"})
+
+
+def test_a_removed_file_may_come_back() -> None:
+    found = set()
+    for disk in disks():
+        storage = disk.mount()
+        storage.write_atomic("/d/marker", b"x")
+        storage.sync_directory("/d")
+        storage.remove("/d/marker")
+        disk.lose_power()
+        found.add(disk.mount().exists("/d/marker"))
+    assert found == {False, True}
+
+
+def test_an_append_can_end_in_the_middle() -> None:
+    lengths = set()
+    for disk in disks():
+        storage = disk.mount()
+        file = storage.open("/d/log")
+        disk.on_append = lambda path, storage=storage: setattr(storage, "is_dead", True)
+        with pytest.raises(ProcessIsDeadError):
+            file.append(b"0123456789")
+        lengths.add(len(disk.mount().read("/d/log")))
+    assert {0, 10} < lengths
+
+
+def test_a_full_disk_and_one_that_cannot_sync_say_so() -> None:
+    disk = disks()[0]
+    storage = disk.mount()
+    file = storage.open("/d/log")
+    disk.free_bytes = 5
+    file.append(b"abc")
+    with pytest.raises(OSError, match="No space") as full:
+        file.append(b"def")
+    assert full.value.errno == errno.ENOSPC
+    disk.sync_error = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
