@@ -291,7 +291,7 @@ class LogSegment:
         timestamp = header.max_timestamp
         if self.first_timestamp is None and position == 0:
             self.first_timestamp = timestamp
-        if timestamp > self.max_timestamp:
+        if timestamp > self.max_timestamp and header.records_count:  # an emptied batch has no record of that time
             self._max_timestamp = timestamp
             self._max_timestamp_offset = header.base_offset + header.last_offset_delta
         if self._bytes_since_index_entry > index_interval_bytes:
@@ -323,7 +323,7 @@ class LogSegment:
         self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
         for _, header in self.iter_headers(self.index.lookup(self._max_timestamp_offset - self.base_offset)):
-            if header.max_timestamp > self._max_timestamp:
+            if header.max_timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = header.max_timestamp
                 self._max_timestamp_offset = header.last_offset
         if size_bytes == 0:

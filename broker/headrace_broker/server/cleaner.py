@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 64
 _IDLE_S = 10.0
-_RETRY_MS_MIN = 15_000
+_RETRY_MS_MIN = 1000
 _RETRY_MS_MAX = 600_000
 
 Lineage = tuple[str, int, int]

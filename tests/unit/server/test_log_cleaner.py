@@ -237,15 +237,15 @@ def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.L
     setting.cleaner._helper = Full(setting.storage)
     assert setting.clean() == 1
     assert setting.clean() == 0
-    setting.now += 15_000
+    setting.now += 1000
     assert setting.clean() == 1
-    setting.now += 15_000
+    setting.now += 1000
     assert setting.clean() == 0
     assert caplog.messages == [
-        "t-0 could not be compacted, trying again in 15 s: No space left on device",
-        "t-0 could not be compacted, trying again in 30 s: No space left on device",
+        "t-0 could not be compacted, trying again in 1 s: No space left on device",
+        "t-0 could not be compacted, trying again in 2 s: No space left on device",
     ]
-    setting.now += 15_000
+    setting.now += 1000
     setting.cleaner._helper = helper
     assert setting.clean() == 1
     assert offsets(log) == [1]

@@ -1,0 +1,246 @@
+"""Compacted topics in a real broker: the cleaner's process, kills at any time, and the groups' offsets."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.broker import BrokerProcess, running_broker
+from support.topics import end_offset, write_topic
+
+pytestmark = pytest.mark.integration
+
+EAGER = {
+    "log_cleaner_backoff_ms": "100",
+    "log_cleaner_min_cleanable_ratio": "0.01",
+    "log_roll_ms": "200",
+    "offsets_topic_num_partitions": "1",
+}
+Table = dict[bytes, bytes]
+
+
+def create(broker: BrokerProcess, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    settings = {"cleanup.policy": "compact", **{key.replace("_", "."): value for key, value in config.items()}}
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(20)
+
+
+def await_that(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        time.sleep(0.02)  # another process's files and log are what is waited for
+
+
+def cleaner_pids(broker_pid: int) -> list[int]:
+    """The cleaner processes of a broker, which name it in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"headrace_broker.server.cleaner_process" in words and str(broker_pid).encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
+    """(offset, key, value) of every record up to the high watermark; compaction leaves gaps."""
+    settings = {"bootstrap.servers": address, "group.id": "reads-all", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "isolation.level": "read_uncommitted"})
+    records: list[tuple[int, bytes, bytes | None]] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, f"{topic} ended after {len(records)} records"
+            if message.error() is not None:
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                return records
+            records.append((message.offset(), message.key(), message.value()))
+    finally:
+        consumer.close()
+
+
+def folded(records: list[tuple[int, bytes, bytes | None]]) -> Table:
+    table: dict[bytes, bytes | None] = {key: value for _, key, value in records}
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **EAGER) as broker:
+        assert cleaner_pids(broker.pid) == []
+        create(broker, "compacted")
+        for _ in range(3):
+            write_topic(broker.address, "compacted", [(b"key", b"%d" % number) for number in range(100)])
+            time.sleep(0.25)  # segment.ms must pass for the segment to be rolled
+        await_that(lambda: "Compacted compacted-0" in broker.log, "a compacted log")
+        (pid,) = cleaner_pids(broker.pid)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, broker.pid) + 10
+        broker.kill()
+        await_that(lambda: not is_alive(pid), "the end of the cleaner after a kill", 5)
+        broker.start()
+        seen = broker.log.count("Compacted compacted-0")
+        for value in (b"1", b"2", b"3"):
+            write_topic(broker.address, "compacted", [(b"other", value)] * 100)
+            time.sleep(0.25)
+        await_that(lambda: broker.log.count("Compacted compacted-0") > seen, "a compacted log after a restart")
+        (pid,) = cleaner_pids(broker.pid)
+        os.kill(pid, 9)
+        await_that(lambda: not is_alive(pid), "the end of the cleaner")
+        write_topic(broker.address, "compacted", [(b"key", b"last")])
+        time.sleep(0.25)
+        write_topic(broker.address, "compacted", [(b"other", b"last")])
+        await_that(lambda: cleaner_pids(broker.pid) not in ([], [pid]), "another cleaner")
+        assert folded(read_all(broker.address, "compacted")) == {b"key": b"last", b"other": b"last"}
+        (pid,) = cleaner_pids(broker.pid)
+        assert broker.stop() == 0
+        assert not is_alive(pid)
+        errors = [line for line in broker.log.splitlines() if " ERROR " in line]
+        assert all("the cleaner's process ended with status -9" in line for line in errors), errors
+
+
+def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **EAGER) as broker:
+        create(broker, "read")
+        write_topic(broker.address, "read", [(b"%d" % number, b"v") for number in range(1000)])
+        committed: dict[str, int] = {}
+
+        def commit(rounds: int) -> None:
+            for number in range(rounds):
+                for group in ("a", "b", "c"):
+                    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+                    position = committed.get(group, 0) + 1 + number % 2
+                    consumer.commit(offsets=[TopicPartition("read", 0, position, f"note {number}")], asynchronous=False)
+                    committed[group] = position
+                    consumer.close()
+
+        def check() -> None:
+            for group, position in committed.items():
+                consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+                (found,) = consumer.committed([TopicPartition("read", 0)], timeout=20)
+                assert found.offset == position
+                consumer.close()
+
+        def compactions() -> int:
+            return broker.log.count("Compacted __consumer_offsets-0")
+
+        for crashes in (False, True, False):
+            seen = compactions()
+            commit(6)
+            await_that(lambda: compactions() > seen, "a compacted offsets topic")  # noqa: B023
+            if crashes:
+                broker.kill()
+                broker.start()
+            else:
+                broker.restart()
+            check()
+        records = read_all(broker.address, "__consumer_offsets")
+        assert len(records) < end_offset(broker.address, "__consumer_offsets") / 2
+
+
+class Writer(threading.Thread):
+    """Writes random keys with an idempotent producer until told to stop; `table` is what it has written."""
+
+    def __init__(self, address: str, topic: str, seed: int) -> None:
+        super().__init__()
+        self.table: Table = {}
+        self.count = 0
+        self.failures: list[str] = []
+        self._rng = random.Random(seed)
+        self._topic = topic
+        self._ends = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                "reconnect.backoff.max.ms": 500,
+                "message.timeout.ms": 120_000,
+            }
+        )
+
+    def run(self) -> None:
+        while not self._ends.wait(0.05):
+            for _ in range(100):
+                self._write()
+            self._producer.poll(0)
+
+    def _write(self) -> None:
+        rng = self._rng
+        key = b"key-%d" % int(rng.paretovariate(0.5) % 2000)
+        value = None if rng.random() < 0.05 else b"%d:" % self.count + rng.randbytes(rng.randrange(400))
+        try:
+            self._producer.produce(self._topic, value=value, key=key, partition=0, on_delivery=self._delivered)
+        except BufferError:
+            self._producer.poll(0.1)
+            return
+        self.count += 1
+        if value is None:
+            self.table.pop(key, None)
+        else:
+            self.table[key] = value
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+
+    def finish(self) -> None:
+        """Return once everything is acknowledged."""
+        self._ends.set()
+        self.join()
+        assert self._producer.flush(120) == 0
+        assert self.failures == []
+
+
+@pytest.mark.parametrize(
+    "duration_s",
+    [
+        pytest.param(65, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(600, marks=[pytest.mark.prove, pytest.mark.timeout(1200)]),
+    ],
+)
+def test_a_compacted_topic_reads_back_as_written_through_kills(tmp_path: Path, duration_s: float) -> None:
+    """kill -9 every 20 s, a restart from what is left, and at the end the table that was written."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    with running_broker(tmp_path, **EAGER) as broker:
+        create(broker, "table", segment_ms="500", delete_retention_ms="3000", segment_bytes="1048576")
+        writer = Writer(broker.address, "table", seed)
+        writer.start()
+        ends = time.monotonic() + duration_s
+        kills = 0
+        while (left := ends - time.monotonic()) > 0:
+            time.sleep(min(20, left))
+            seen = broker.log.count("Compacted table-0")
+            assert seen > kills, "no compaction between two kills"
+            if left > 20:
+                broker.kill()
+                kills += 1
+                broker.start()
+        writer.finish()
+        records = read_all(broker.address, "table")
+        assert folded(records) == writer.table
+        assert len(records) < writer.count / 2
+        assert kills >= duration_s / 20 - 2
+        broker.restart()
+        assert folded(read_all(broker.address, "table")) == writer.table
+        assert "ERROR" not in broker.log
