@@ -161,8 +161,7 @@ class MetadataLog:
         try:
             while self._pending:
                 covered = len(self._pending)
-                paths = [segment.path(".log") for segment in self.log.segments if segment.is_active]
-                paths += self.log.unflushed_files()[0]
+                paths, _ = self.log.unflushed_files(with_active=True)
                 try:
                     await loop.run_in_executor(None, self._sync_files, paths)
                 except OSError as error:
