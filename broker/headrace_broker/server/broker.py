@@ -165,7 +165,7 @@ class Broker:
             self.logs.load(self._log_config_of, self.now_ms())
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
-        self._set_strays_aside()
+        self._put_unknown_logs_away()
         self._bind()
         self._register()
         for topic in self.metadata.image.topics.values():
@@ -181,8 +181,8 @@ class Broker:
         path = self.config.metadata_dir.rstrip("/") or "/"
         return next(directory for directory in self._directories if directory.path == path)
 
-    def _set_strays_aside(self) -> None:
-        """Logs that the image does not know, by name and id, are kept under another name and not served."""
+    def _put_unknown_logs_away(self) -> None:
+        """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""
         topics = self.metadata.image.topics
         if self.logs.logs and not self.metadata.image.features:
             lost = f"{self._metadata_directory().path}/{CLUSTER_METADATA_TOPIC}-0"
@@ -192,7 +192,10 @@ class Broker:
             )
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)
-            if known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
+            if log.topic_id in self.metadata.deleted_topic_ids:
+                logger.info("%s-%d belongs to a topic that was deleted and goes with it", topic, index)
+                self.logs.delete(topic, index, self.now_ms())
+            elif known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
                 logger.warning("%s-%d belongs to no topic of this cluster and is set aside as stray", topic, index)
                 self.logs.set_aside(topic, index)
 

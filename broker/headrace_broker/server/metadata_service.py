@@ -24,11 +24,14 @@ Listener = Callable[[MetadataDelta, MetadataImage], None]
 
 
 class MetadataService:
-    """Owner of the committed image and of the controller; lives on the event loop."""
+    """Owner of the committed image and of the controller; lives on the event loop.
+
+    `deleted_topic_ids` are those of topics that were deleted before this start.
+    """
 
     def __init__(self, log: MetadataLog) -> None:
         self.log = log
-        self.image = _replay(log)
+        self.image, self.deleted_topic_ids = _replay(log)
         log.lead(self.image.epoch)
         self._controller = Controller(self.image, log.epoch)
         self._listeners: list[Listener] = []
@@ -74,12 +77,12 @@ class MetadataService:
             listener(delta, self.image)
 
 
-def _replay(log: MetadataLog) -> MetadataImage:
-    """The image of everything on disk, built with one copy of each table."""
+def _replay(log: MetadataLog) -> tuple[MetadataImage, frozenset[bytes]]:
+    """(image of everything on disk, built with one copy of each table; ids of the topics that went)."""
     delta = MetadataDelta(MetadataImage())
     offset, epoch = -1, 0
     for records, last_offset, of_epoch in log.replay():
         for record in records:
             delta.replay(record)
         offset, epoch = last_offset, of_epoch
-    return delta.image(offset, max(epoch, 0))
+    return delta.image(offset, max(epoch, 0)), frozenset(delta.removed_topics)
