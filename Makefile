@@ -41,13 +41,13 @@ system-packages: ## what the tests use from Debian (PostgreSQL, kcat), where apt
 demo: $(STAMP) ## the main job: a real database through the broker into Delta tables (DEMO_DIR=build/demo)
 	@$(BIN)/python configs/demo/run_demo.py --dir "$(DEMO_DIR)"
 
-check: $(STAMP) ## format, lint, types, import rules
+check: $(STAMP) build ## format, lint, types, import rules
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > build/import-rules.txt 2>&1 || { cat build/import-rules.txt; exit 1; }
 	@echo "check: formatting, lint, types and import rules hold"
 
-test: $(STAMP) system-packages build check ## all tests that need no JVM peer (under 15 minutes)
+test: $(STAMP) system-packages check ## all tests that need no JVM peer (under 15 minutes)
 	@$(PYTEST) -m "not jvm and not slow and not prove"
 
 test-long: $(STAMP) system-packages build ## what takes longer: the JVM peers (with mvn on the path) and kill loops

@@ -25,7 +25,7 @@ from produce_load import Load, client_name, consume, produce
 from results import Row
 
 from support import apache
-from support.broker import running_broker
+from support.broker import BrokerProcess, running_broker
 
 FULL = (
     Load(100, 16_384, 6_000_000),
@@ -36,6 +36,7 @@ FULL = (
 )
 CONSUMED = Load(1000, 131_072, 2_000_000)
 WARM_UP = Load(100, 16_384, 500_000)
+AT_THE_CLIENTS_LIMIT = 0.85
 LATENCY_S = 2.0
 LATENCY_TURNS = 4
 SATURATED = 0.9
@@ -87,7 +88,27 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
             say(f"round {round_number + 1} of {rounds} done")
         for side in both:
             side.note("memory after load", memory([side.pid]).rss_mb)
+        _client_alone(both[0], loads, say)
         return _rows(both)
+
+
+def _client_alone(mine: Side, loads: list[Load], say: Callable[[str], None]) -> None:
+    """What the client reaches when the broker only answers: the most that any broker could show."""
+    program = [str(Path(__file__).with_name("null_broker.py"))]
+    with TemporaryDirectory(prefix="headrace-bench-") as directory:
+        broker = BrokerProcess(Path(directory), {}, program)
+        broker.start()
+        try:
+            nothing = Side("a broker that keeps nothing", broker.address, broker.pid)
+            with fresh_topic(nothing.address) as topic:
+                produce(nothing.address, topic, WARM_UP)
+            for load in loads:
+                with fresh_topic(nothing.address) as topic:
+                    rate = load.megabytes / produce(nothing.address, topic, load).seconds
+                mine.note(f"produce {load}, client alone", rate)
+                say(f"{nothing.name}: produce {load}: {rate:.0f} MB/s")
+        finally:
+            broker.close()
 
 
 def _warm_up(side: Side) -> None:
@@ -167,14 +188,14 @@ def _rows(both: list[Side]) -> list[Row]:
     rows = []
     for name in both[0].measured:
         unit, goal, more = _GOALS.get(name) or _default_goal(name)
-        values = [side.median(name) for side in both]
+        values = [side.median(name) for side in both if name in side.measured]
         rows.append(
             Row(
                 "broker",
                 name.replace("_us", ""),
                 unit,
                 values[0],
-                values[1] if len(both) > 1 else None,
+                values[1] if len(values) > 1 else None,
                 goal,
                 more,
                 _limit(both[0], name),
@@ -184,7 +205,10 @@ def _rows(both: list[Side]) -> list[Row]:
 
 
 def _limit(side: Side, name: str) -> str:
-    """The client, where a thread of it has all of a processor while the broker has not."""
+    """The client: no broker could show more, or a thread of it has all of a processor while the broker has not."""
+    alone = f"{name}, client alone"
+    if alone in side.measured and side.median(name) >= AT_THE_CLIENTS_LIMIT * side.median(alone):
+        return "the client is saturated"
     client, broker = (f"{name}, {who}" for who in ("client's busiest thread", "broker"))
     if client not in side.measured or side.median(client) < SATURATED or side.median(broker) >= SATURATED:
         return ""
@@ -198,6 +222,8 @@ def _default_goal(name: str) -> tuple[str, float | None, bool]:
         return "processors", None, False
     if name.startswith("memory"):
         return "MB", None, False
+    if name.endswith("client alone"):
+        return "MB/s", None, True
     if name.endswith("_us"):
         return "us", None, False
     return "MB/s", 1.2 if "1000 KB" in name or name.startswith("consume") else 2.0, True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -418,3 +419,30 @@ def test_topics_whose_logs_cannot_be_made_are_answered_and_tried_again(tmp_path:
             assert broker.log.count("cannot be served, trying again") == 2
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_and_strangers_are_kept(tmp_path: Path) -> None:
+    with running_broker(tmp_path, log_segment_delete_delay_ms="0") as broker:
+        with RawClient(broker.address) as client:
+            for name in ("gone", "kept"):
+                create_topic(client, name)
+                client.call(produce_request(name, batch(b"x")), 9)
+        broker.kill()
+        copies = {name: tmp_path / f"{name}-copy" for name in ("gone", "kept")}
+        for name, copy in copies.items():
+            shutil.copytree(broker.data_dir / f"{name}-0", copy)
+        broker.start()
+        with RawClient(broker.address) as client:
+            client.call(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=5000), 5)
+        broker.kill()
+        shutil.copytree(copies["gone"], broker.data_dir / "gone-0")
+        shutil.copytree(copies["kept"], broker.data_dir / "stranger-0")
+        (broker.data_dir / "stranger-0" / "partition.metadata").unlink()
+        broker.start()
+        deadline_s = time.monotonic() + 10
+        while list(broker.data_dir.glob("gone-0*")) and time.monotonic() < deadline_s:
+            time.sleep(0.05)  # the removal happens in the background
+        assert not list(broker.data_dir.glob("gone-0*"))
+        assert len(list(broker.data_dir.glob("stranger-0.*-stray"))) == 1
+        with RawClient(broker.address) as client:
+            assert client.call(fetch_request("kept"), 12).responses[0].partitions[0].high_watermark == 1

@@ -475,6 +475,26 @@ def test_an_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: 
     assert "Traceback" not in result.stderr
 
 
+def test_options_may_stand_between_files(tmp_path: Path) -> None:
+    result = _run(str(tmp_path / "none"), "--override", "a=b", "c.properties", "--override", "no equals")
+    assert result.returncode == 1
+    assert "'no equals' is not KEY=VALUE" in result.stderr
+    result = _run(str(tmp_path / "none"), "--override", "a=b", "c.properties")
+    assert result.returncode == 2
+    assert "none: no such file" in result.stderr
+
+
+def test_validate_names_everything_in_a_connector_without_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "nameless.properties"
+    path.write_text("connector.class=FileStreamSource\ntransforms=A\ntransforms.A.type=HoistFeld$Value\n")
+    command = [sys.executable, "-m", "headrace.cli.main", "validate", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 1
+    assert 'Missing required configuration "name"' in result.stderr
+    assert 'Missing required configuration "topic"' in result.stderr
+    assert "Did you mean HoistField$Value?" in result.stderr
+
+
 def test_usage_and_validate(tmp_path: Path) -> None:
     assert _run().returncode == 1
     good, bad = tmp_path / "good.json", tmp_path / "bad.properties"

@@ -179,6 +179,28 @@ def test_ctrl_c_ends_everything_cleanly(worker: Worker) -> None:
     assert "Traceback" not in worker.log()
 
 
+@pytest.mark.parametrize("child", ["broker_child", "converter_check", "fork_server"])
+def test_ctrl_c_while_a_child_begins_is_quiet(tmp_path: Path, child: str) -> None:
+    connector = tmp_path / "s.properties"
+    connector.write_text("name=s\nconnector.class=FileStreamSource\ntopic=t\nfile=none\n")
+    command = Worker(tmp_path, connectors=[connector]).command()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        below = psutil.Process(process.pid)
+        wait_until(lambda: any(child in " ".join(_command_line(one)) for one in below.children()), 20)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in said
+    assert "ERROR" not in said
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []  # it has ended meanwhile
+
+
 def test_a_second_signal_ends_at_once(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
@@ -196,7 +218,7 @@ def test_a_port_in_use_is_one_line(worker: Worker, tmp_path: Path) -> None:
     again = Worker(other, {"listeners": worker.url})
     result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
-    assert "cannot be had: Address already in use" in result.stderr
+    assert "cannot be had: Address already in use: stop whoever has port" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -58,6 +58,8 @@ class JournalSinkTask(_Journal, SinkTask):
             for record in batch.to_records():
                 if record.value % 2:
                     self.context.errant_record_reporter.report(record, DataError(f"{record.value} is odd"))
+        if self.config.mode == "slow":
+            time.sleep(0.1)
         self.note("put", batch.values, list(batch.offsets))
         if self.config.mode == "commit":
             self.context.request_commit()
@@ -201,6 +203,28 @@ def test_a_task_may_pause_its_partitions(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"1")])
     time.sleep(0.5)  # time enough for a task that did not pause
     assert len(entries(worker, "put")) == 1
+
+
+def test_a_slow_task_hears_of_a_pause_between_puts_and_stays_in_its_group(worker: Worker) -> None:
+    """What was read at once takes 5 s to put here, twice the time after which a consumer that does not poll must go."""
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
+    limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
+    sink(worker, "t", "slow", **limits)
+
+    def put() -> list[int]:
+        return [n for values, _ in entries(worker, "put") for n in values]
+
+    wait_for(lambda: len(put()) >= 4, "the first puts")
+    worker.request("PUT", "/connectors/sink/pause")
+    worker.wait_for_state("sink", "PAUSED")
+    wait_for(lambda: worker.request("GET", "/connectors/sink/status")["tasks"][0]["state"] == "PAUSED", "a rest")
+    assert len(put()) < 50
+    worker.request("PUT", "/connectors/sink/resume")
+    wait_for(lambda: len(put()) >= 100, "all records")
+    assert put() == list(range(100))
+    assert all(len(values) <= 2 for values, _ in entries(worker, "put"))
+    assert len(entries(worker, "open")) == 1
+    assert entries(worker, "close") == []
 
 
 def test_errant_records_are_reported_to_the_dead_letter_queue(worker: Worker) -> None:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,8 +29,11 @@ _STOP_TIMEOUT_S = 20
 class BrokerProcess:
     """One broker process, its data directory and its log."""
 
-    def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, properties: Mapping[str, str], program: Sequence[str] = ("-m", "headrace_broker.server")
+    ) -> None:
         self.directory = directory
+        self._program = program
         self.data_dir = directory / "broker-data"
         self.properties = {
             "node.id": "1",
@@ -49,7 +52,7 @@ class BrokerProcess:
         """Start the process and wait until it serves; a later start keeps the port of the first."""
         read_fd, self._watch_fd = os.pipe()
         seen = len(self.log)
-        command = [sys.executable, "-m", "headrace_broker.server", "--watch-fd", str(read_fd)]
+        command = [sys.executable, *self._program, "--watch-fd", str(read_fd)]
         for key, value in self.properties.items():
             command += ["--property", f"{key}={value}"]
         with open(self._log_path, "ab") as log:

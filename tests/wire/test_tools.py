@@ -294,8 +294,11 @@ def test_output_that_nobody_takes_keeps_no_consumer_from_ending(broker: BrokerPr
         assert read_line(consumer) == b"x" * 1000 + b"\n"  # and no more: the pipe is full
         consumer.send_signal(signal.SIGINT)
         assert consumer.wait(20) == 130
+        assert consumer.stdout is not None
+        got = 1 + consumer.stdout.read().count(b"\n")
     described = lines("consumer_groups", broker, "--describe", "--group", "stuck")[2].split()
-    assert described[3] == "0", "records were committed that nobody got"
+    assert got < 300_001
+    assert int(described[3]) <= got, "records were committed that nobody got"
 
 
 def test_a_terminal_gets_a_prompt(broker: BrokerProcess) -> None:

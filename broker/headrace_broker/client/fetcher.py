@@ -245,7 +245,8 @@ class Fetcher:
         self.core.fetch_done(fetch.node_id)
         now_ms = self._cluster.now_ms()
         if response is None:
-            logger.info("fetch from broker %d: %s", fetch.node_id, error)
+            if not self._stopped:  # else it is this client that closed the connection
+                logger.info("fetch from broker %d: %s", fetch.node_id, error)
             for asked in fetch.asked.values():
                 self.core.lose(asked, now_ms)
             self._cluster.request_refresh()

@@ -228,6 +228,10 @@ class Reader:
                 return chunks
             await self._carry_out(rebalance)
 
+    def keep_alive(self) -> None:
+        """What was polled is still being worked on: the time until the next poll counts from now."""
+        self._last_poll_ms = self.cluster.now_ms()
+
     @property
     def records_max(self) -> int | None:
         """max.poll.records if that key was given."""

@@ -27,6 +27,8 @@ from headrace_broker.log.storage import Storage, StorageLock
 
 _log = logging.getLogger(__name__)
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+_NOT_SERVED_SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, "-future")
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 
@@ -109,11 +111,10 @@ class LogDirectory:
         """Return the (topic, partition) of every partition's directory that is not marked for deletion."""
         found = []
         for name in self._storage.list_directories(self.path):
-            match = (
-                None if name.endswith((DELETE_SUFFIX, "-future", "-stray")) else _PARTITION_DIRECTORY.fullmatch(name)
-            )
+            is_served = not name.endswith(_NOT_SERVED_SUFFIXES)
+            match = _PARTITION_DIRECTORY.fullmatch(name) if is_served else None
             if match is None:
-                if not name.endswith((DELETE_SUFFIX, "-future", "-stray")):
+                if is_served:
                     _log.warning("Ignoring the directory %s/%s: its name is not topic-partition", self.path, name)
                 continue
             if match["topic"] != CLUSTER_METADATA_TOPIC:
@@ -122,8 +123,14 @@ class LogDirectory:
 
     def left_over_deletions(self) -> list[str]:
         """Return the paths of partitions whose deletion a stop interrupted."""
-        names = self._storage.list_directories(self.path)
-        return [self._file(name) for name in names if name.endswith(DELETE_SUFFIX)]
+        return self._ending_with(DELETE_SUFFIX)
+
+    def strays(self) -> list[str]:
+        """Return the paths of partitions that an earlier start has set aside."""
+        return self._ending_with(STRAY_SUFFIX)
+
+    def _ending_with(self, suffix: str) -> list[str]:
+        return [self._file(name) for name in self._storage.list_directories(self.path) if name.endswith(suffix)]
 
     # Checkpoints
 

@@ -16,7 +16,7 @@ from operator import lt
 
 OFFSET_ENTRY_SIZE = 8
 TIME_ENTRY_SIZE = 12
-_TIME_ENTRY = struct.Struct(">qi")
+TIME_ENTRY = struct.Struct(">qi")
 
 
 class OffsetIndex:
@@ -106,7 +106,7 @@ class TimeIndex:
 
     def encode(self) -> bytes:
         pairs = zip(self.timestamps, self.offsets, strict=True)
-        return b"".join([_TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs])
+        return b"".join([TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs])
 
     @classmethod
     def decode(cls, data: bytes) -> TimeIndex:
@@ -115,7 +115,7 @@ class TimeIndex:
             raise ValueError(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
         index = cls()
         previous = -1
-        for timestamp, offset in _TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):
+        for timestamp, offset in TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):
             if timestamp <= previous or offset < 0:
                 raise ValueError("the entries are not in order")
             index.timestamps.append(timestamp)

@@ -18,7 +18,7 @@ from headrace_broker.log.checkpoints import (
     TopicPartition,
 )
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.directory import DELETE_SUFFIX, LogDirectory, LogDirectoryError
+from headrace_broker.log.directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.segment import OpenSegments
 from headrace_broker.log.storage import Storage
@@ -100,6 +100,11 @@ class LogManager:
         for directory in self.directories:
             for path in directory.left_over_deletions():
                 self._background(partial(self._storage.remove_tree, path), _warn("remove a deleted partition"))
+            strays = directory.strays()
+            if strays:
+                _log.warning(
+                    "%s holds %d partitions set aside (%s): not served", directory.path, len(strays), strays[0]
+                )
             recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
@@ -224,7 +229,7 @@ class LogManager:
         log = self.logs.pop(key)
         directory = self._directory_of.pop(key)
         log.release()
-        tail = f"-{partition}.{self._next_random(1 << 128):032x}-stray"
+        tail = f"-{partition}.{self._next_random(1 << 128):032x}{STRAY_SUFFIX}"
         target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
         try:
             self._storage.rename(log.directory, target)
@@ -299,12 +304,11 @@ class LogManager:
                 log.apply_retention(now_ms)
             if self._is_due(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
-            if log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms:
-                log.flush(now_ms)
         except ApiError as error:
             _log.error("%s", error.message)
             return
-        self._flush_rolled(log)
+        is_due = log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms
+        self._flush(log, now_ms, with_active=is_due)
         deleted = log.take_deleted_files(now_ms)
         if deleted:
             self._background(partial(self._remove_files, deleted), _warn(f"remove old segments of {log.name}"))
@@ -315,17 +319,17 @@ class LogManager:
         self._due_ms[name] = now_ms + interval_ms
         return True
 
-    def _flush_rolled(self, log: PartitionLog) -> None:
-        """fsync rolled segments in the background, so that recovery after a crash need not read them."""
+    def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool) -> None:
+        """fsync in the background: rolled segments, so that recovery need not read them; the active one by flush.ms."""
         key = (log.topic, log.partition)
-        paths, end_offset = log.unflushed_files()
+        paths, end_offset = log.unflushed_files(with_active=with_active)
         if not paths or key in self._flushing:
             return
         self._flushing.add(key)
 
         def flushed(error: OSError | None) -> None:
             self._flushing.discard(key)
-            log.rolled_flushed(end_offset, error)
+            log.flushed_elsewhere(end_offset, error, now_ms)
 
         self._background(partial(self._sync_files, paths), flushed)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from headrace_broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace_broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace_broker.log.storage import Storage, StorageFile
 from headrace_broker.records.batch import (
     HEADER_SIZE,
@@ -55,10 +55,13 @@ def offset_of(name: str) -> int:
 
 
 class OpenSegments:
-    """The segments that have their file open, least recently opened first; shared by all logs of a broker."""
+    """The segments with an open file, or with indexes in memory, the oldest first; shared by all logs of a broker."""
 
-    def __init__(self, count_max: int = 256) -> None:
+    def __init__(self, count_max: int = 256, index_bytes_max: int = 64 * 1024 * 1024) -> None:
         self._count_max = count_max
+        self._index_bytes_max = index_bytes_max
+        self._index_bytes = 0
+        self._indexed: OrderedDict[int, tuple[LogSegment, int]] = OrderedDict()
         self._segments: OrderedDict[int, LogSegment] = OrderedDict()
 
     def add(self, segment: LogSegment) -> None:
@@ -69,6 +72,16 @@ class OpenSegments:
 
     def discard(self, segment: LogSegment) -> None:
         self._segments.pop(id(segment), None)
+        self._index_bytes -= self._indexed.pop(id(segment), (segment, 0))[1]
+
+    def indexed(self, segment: LogSegment, size_bytes: int) -> None:
+        """A segment that is not active holds indexes of so many bytes; those loaded longest ago make room for it."""
+        self._index_bytes += size_bytes - self._indexed.pop(id(segment), (segment, 0))[1]
+        self._indexed[id(segment)] = (segment, size_bytes)
+        while self._index_bytes > self._index_bytes_max and len(self._indexed) > 1:
+            _, (oldest, freed_bytes) = self._indexed.popitem(last=False)
+            self._index_bytes -= freed_bytes
+            oldest.forget_indexes()
 
 
 class LogSegment:
@@ -153,35 +166,57 @@ class LogSegment:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self.forget_indexes()
+
+    def forget_indexes(self) -> None:
+        """Give back the indexes' memory, where they are safe on disk and do not grow."""
         if not self._indexes_dirty and not self.is_active:
             self._index = None
             self._time_index = None
 
     @property
+    def holds_indexes(self) -> bool:
+        """Whether any of the indexes is in memory."""
+        return self._index is not None or self._time_index is not None
+
+    def note_indexes(self) -> None:
+        """Have the indexes counted, now that the segment is not active any more."""
+        entries = len(self._index or ()), len(self._time_index or ())
+        self._open_segments.indexed(self, OFFSET_ENTRY_SIZE * entries[0] + TIME_ENTRY_SIZE * entries[1])
+
+    @property
     def index(self) -> OffsetIndex:
         if self._index is None:
-            self._load_indexes()
+            self._load(self._load_index)
         assert self._index is not None
         return self._index
 
     @property
     def time_index(self) -> TimeIndex:
         if self._time_index is None:
-            self._load_indexes()
+            self._load(self._load_time_index)
         assert self._time_index is not None
         return self._time_index
 
-    def _load_indexes(self) -> None:
-        """Read both index files; what is missing or senseless is built anew from the records."""
+    def _load(self, load: Callable[[], None]) -> None:
+        """Read an index file; when it is missing or senseless, both are built anew from the records."""
         try:
-            self._index = OffsetIndex.decode(self._storage.read(self.path(INDEX_SUFFIX)))
-            self._time_index = TimeIndex.decode(self._storage.read(self.path(TIME_INDEX_SUFFIX)))
-            if len(self._index) and self._index.positions[-1] >= self.size_bytes:
-                raise ValueError("the last entry points behind the end of the log")
-            self._index_bytes = self._larger_index_size()
+            load()
         except (ValueError, FileNotFoundError) as error:
             _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG_SUFFIX), error)
             self.rebuild_indexes()
+        if not self.is_active:
+            self.note_indexes()
+
+    def _load_index(self) -> None:
+        index = OffsetIndex.decode(self._storage.read(self.path(INDEX_SUFFIX)))
+        if len(index) and index.positions[-1] >= self.size_bytes:
+            raise ValueError("the last entry points behind the end of the log")
+        self._index_bytes = max(OFFSET_ENTRY_SIZE * len(index), self._storage.size(self.path(TIME_INDEX_SUFFIX)))
+        self._index = index
+
+    def _load_time_index(self) -> None:
+        self._time_index = TimeIndex.decode(self._storage.read(self.path(TIME_INDEX_SUFFIX)))
 
     def _larger_index_size(self) -> int:
         return max(OFFSET_ENTRY_SIZE * len(self.index), TIME_ENTRY_SIZE * len(self.time_index))
@@ -243,10 +278,31 @@ class LogSegment:
     def max_timestamp(self) -> int:
         """The largest timestamp of the segment, -1 when it has none; read from the time index of a closed segment."""
         if self._max_timestamp is None:
-            times = self.time_index
-            self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
-            self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
+            self._max_timestamp, relative_offset = self._last_time_entry()
+            self._max_timestamp_offset = self.base_offset + relative_offset
         return self._max_timestamp
+
+    def _last_time_entry(self) -> tuple[int, int]:
+        """The end of the time index: of a closed segment by its file alone, retention asks every segment for it."""
+        if self._time_index is None:
+            last = self._read_last_time_entry()
+            if last is not None:
+                return last
+        times = self.time_index
+        return (times.timestamps[-1], times.offsets[-1]) if len(times) else (NO_TIMESTAMP, 0)
+
+    def _read_last_time_entry(self) -> tuple[int, int] | None:
+        """None when the file is missing, empty or of another shape than a closed segment's."""
+        path = self.path(TIME_INDEX_SUFFIX)
+        size_bytes = self._storage.size(path) if self._storage.exists(path) else 0
+        if not size_bytes or size_bytes % TIME_ENTRY_SIZE:
+            return None
+        file = self._storage.open(path)
+        try:
+            timestamp, relative_offset = TIME_ENTRY.unpack(file.pread(TIME_ENTRY_SIZE, size_bytes - TIME_ENTRY_SIZE))
+        finally:
+            file.close()
+        return (timestamp, relative_offset) if timestamp > 0 and relative_offset >= 0 else None
 
     @property
     def max_timestamp_offset(self) -> int:

@@ -170,6 +170,7 @@ class SegmentedLog:
         except OSError as error:
             raise self._go_offline("roll", error) from error
         active.is_active = False
+        active.note_indexes()
         self._segments.append(segment)
         self._active = segment
 
@@ -189,19 +190,26 @@ class SegmentedLog:
         self.recovery_point = self._log_end_offset
         self.last_flush_ms = now_ms
 
-    def unflushed_files(self) -> tuple[list[str], int]:
-        """Return (files of rolled segments behind the recovery point, the offset they reach), for a flush elsewhere."""
+    def unflushed_files(self, *, with_active: bool) -> tuple[list[str], int]:
+        """Return (files of segments behind the recovery point, the offset they reach), for a flush elsewhere.
+
+        Of the active segment the records only: its indexes are written when it is rolled, and rebuilt after a crash.
+        """
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        return [segment.path(suffix) for segment in rolled for suffix in suffixes], self._active.base_offset
+        paths = [segment.path(suffix) for segment in rolled for suffix in suffixes]
+        if not with_active:
+            return paths, self._active.base_offset
+        return [*paths, self._active.path(LOG_SUFFIX)], self._log_end_offset
 
-    def rolled_flushed(self, end_offset: int, error: OSError | None) -> None:
-        """Take the result of a flush of rolled segments: all before `end_offset` is on disk now, or it failed."""
+    def flushed_elsewhere(self, end_offset: int, error: OSError | None, now_ms: int) -> None:
+        """Take the result of a flush: all before `end_offset` is on disk since `now_ms`, or it failed."""
         if error is not None:
             self._go_offline("flush", error)  # or, of a passing failure, flushed the next time
-        else:
-            self.recovery_point = max(self.recovery_point, min(end_offset, self._log_end_offset))
+            return
+        self.recovery_point = max(self.recovery_point, min(end_offset, self._log_end_offset))
+        self.last_flush_ms = now_ms
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset up to `offset` (-1 = the high watermark) and return it. Raises ApiError."""

@@ -165,7 +165,7 @@ class Broker:
             self.logs.load(self._log_config_of, self.now_ms())
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
-        self._set_strays_aside()
+        self._put_unknown_logs_away()
         endpoints = [Endpoint(item.name, item.host, item.port) for item in node.advertised]
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
         before_ms = self.now_ms()
@@ -189,8 +189,8 @@ class Broker:
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
         return epochs.pop() if len(epochs) == 1 else -1
 
-    def _set_strays_aside(self) -> None:
-        """Logs that the image does not know, by name and id, are kept under another name and not served."""
+    def _put_unknown_logs_away(self) -> None:
+        """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""
         topics = self.image.topics
         if self.logs.logs and not self.image.features:
             lost = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
@@ -198,9 +198,13 @@ class Broker:
                 f"{lost} is empty, yet there are {len(self.logs.logs)} partitions: put back a copy of it, "
                 "or move the partitions away to begin anew"
             )
+        removed = self.node.committed.take_removed_topic_ids()
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)
-            if known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
+            if log.topic_id in removed:
+                logger.info("%s-%d belongs to a topic that was deleted and goes with it", topic, index)
+                self.logs.delete(topic, index, self.now_ms())
+            elif known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
                 logger.warning("%s-%d belongs to no topic of this cluster and is set aside as stray", topic, index)
                 self.logs.set_aside(topic, index)
 

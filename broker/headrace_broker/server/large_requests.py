@@ -150,9 +150,9 @@ class LargeRequests:
     async def answer(
         self,
         read: Callable[[], Any],
-        parts: tuple[Parts, ...],
         handle: Callable[[Any], Any],
         write: Callable[[Any], Result],
+        parts: tuple[Parts, ...],
     ) -> Result:
         """Read a request, answer it in parts, write the answer; `read` and `write` run in the thread."""
         async with self._turn:
@@ -161,6 +161,20 @@ class LargeRequests:
                 fitting = next((each for each in parts if getattr(request, each.items[0])), parts[0])
                 response = await answered_in_parts(request, fitting, handle)
                 return await self.aside(lambda: write(response))
+
+    async def answer_whole(
+        self,
+        read: Callable[[], Any],
+        handle: Callable[[Any], Any],
+        write: Callable[[Any], Result],
+        parts: tuple[Parts, ...] = (),
+    ) -> Result:
+        """The same for a request that does not divide, and whose answer may have to wait for other requests."""
+        request = await self.aside(read)
+        response = handle(request)
+        if inspect.isawaitable(response):
+            response = await response
+        return write(response)
 
     async def aside(self, work: Callable[[], Result]) -> Result:
         """Run pure computing work in the thread."""

@@ -20,6 +20,7 @@ class CommittedImage:
     def __init__(self) -> None:
         self.image = MetadataImage()
         self._listeners: list[Listener] = []
+        self._removed_topic_ids: set[bytes] | None = set()
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` with each committed change, in order."""
@@ -36,7 +37,14 @@ class CommittedImage:
         """A snapshot took the place of everything before it."""
         self._tell(difference(self.image, image), image)
 
+    def take_removed_topic_ids(self) -> set[bytes]:
+        """The topics that went since the start: a broker that opens its logs then finishes their deletion."""
+        removed, self._removed_topic_ids = self._removed_topic_ids or set(), None
+        return removed
+
     def _tell(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.image = image
+        if self._removed_topic_ids is not None:
+            self._removed_topic_ids.update(delta.removed_topics)
         for listener in self._listeners:
             listener(delta, image)

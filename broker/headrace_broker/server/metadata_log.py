@@ -309,13 +309,12 @@ class MetadataLog:
     def files_to_sync(self) -> list[str]:
         """Begin a sync of everything appended so far: the files that a thread is to fdatasync."""
         self._syncing_up_to = self.log_end_offset
-        self._syncing_rolled_to = self.log.unflushed_files()[1]
+        self._syncing_rolled_to = self.log.unflushed_files(with_active=False)[1]
         return self.files_of_log()
 
     def files_of_log(self) -> list[str]:
         """The files that a power failure may take something from."""
-        paths = [segment.path(LOG_SUFFIX) for segment in self.log.segments if segment.is_active]
-        return paths + self.log.unflushed_files()[0]
+        return self.log.unflushed_files(with_active=True)[0]
 
     def sync(self, paths: Sequence[str]) -> None:
         """fdatasync them; for a thread.  Raises OSError."""
@@ -326,7 +325,7 @@ class MetadataLog:
         """The sync that was begun is done."""
         self._flushed_offset = max(self._flushed_offset, self._syncing_up_to)
         self._syncing_up_to = -1
-        self.log.rolled_flushed(self._syncing_rolled_to, None)
+        self.log.flushed_elsewhere(self._syncing_rolled_to, None, self._now_ms())
 
     def sync_failed(self, error: OSError) -> str:
         """A failed fsync may have lost pages: nothing more is appended.  Returns the reason."""

@@ -202,7 +202,7 @@ class RequestRouter:
         self, connection: Connection, route: Route, frame: bytes, version: int, correlation_id: int
     ) -> None:
         header = parse_request_header(frame)
-        if route.parts and len(frame) > LARGE_FRAME_BYTES:
+        if len(frame) > LARGE_FRAME_BYTES:
             self._handle_large(connection, route, frame, header, correlation_id)
             return
         # Bytes behind the message are ignored, as Kafka does: librdkafka 2.16 sends three behind a Metadata request for
@@ -261,11 +261,12 @@ class RequestRouter:
 
         async def answer() -> None:
             try:
-                buffers = await self.large_requests.answer(
+                answering = self.large_requests.answer if route.parts else self.large_requests.answer_whole
+                buffers = await answering(
                     lambda: decoder(route.api.request, version)(frame, header.body_offset)[0],
-                    route.parts,
                     lambda part: handle(context, part, version),
                     lambda response: encode_response(correlation_id, response, version),
+                    route.parts,
                 )
             finally:
                 self.receive_memory.let_go(len(frame))

@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"Dumping {path}")
         try:
             _dump_file(path, options, findings)
+        except BrokenPipeError:
+            raise  # of who reads the output, not of the file
         except (OSError, ValueError, CorruptBatchError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1

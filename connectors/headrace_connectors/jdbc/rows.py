@@ -32,6 +32,7 @@ _PYTHON_TYPES: dict[Type, type] = {
     Type.BYTES: bytes,
 }
 _NULL = type(None)
+_ADVICE = "correct the row, or read the table with a `query` that casts the column"
 
 
 def row_converter(table: str, columns: Sequence[Column], *, checked: bool) -> Callable[[list[Row]], list[Row]]:
@@ -95,7 +96,7 @@ def _refuse(table: str, checks: Sequence[tuple[int, Column, frozenset[type]]], r
         row = next(row for row in rows if type(row[index]) not in expected)
         raise ConnectError(
             f"{_place(table, column, row)}: the column is {column.declared or column.schema.type.value} and the row "
-            f"holds {row[index]!r:.60}; correct the row, or read the table with a `query` that casts the column"
+            f"holds {row[index]!r:.60}; {_ADVICE}"
         )
 
 
@@ -110,7 +111,10 @@ def _converted(table: str, column: Column, rows: list[Row], values: Sequence[Any
                 if value is not None:
                     function(value)
             except (ValueError, TypeError, ArithmeticError) as error:
-                raise ConnectError(f"{_place(table, column, row)}: {error}") from error
+                raise ConnectError(
+                    f"{_place(table, column, row)}: the column is {column.declared or column.schema.type.value}, but "
+                    f"{error}; {_ADVICE}"
+                ) from error
         raise
 
 

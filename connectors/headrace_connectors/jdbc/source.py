@@ -47,6 +47,7 @@ class JdbcSourceTask(SourceTask):
         self._stopping = threading.Event()
         self._connection: Any = None
         self._readers: list[TableReader] = []
+        self._reading = ""  # the table whose turn it is
         self._failures = 0
 
     def start(self, config: JdbcSourceTaskConfig) -> None:
@@ -80,7 +81,8 @@ class JdbcSourceTask(SourceTask):
             batch = self._next_batch()
         except self._dialect.driver_error as error:
             if not self._dialect.is_transient(error):
-                raise ConnectError(f"the database refuses the query: {self._dialect.reason(error)}") from error
+                table = f"table {self._reading}: " if self._reading else ""
+                raise ConnectError(f"{table}the database refuses the query: {self._dialect.reason(error)}") from error
             self._reconnect(error)
             return None
         self._failures = 0
@@ -97,6 +99,7 @@ class JdbcSourceTask(SourceTask):
                 self._stopping.wait(wait)
             if not reader.running and self._due[id(reader)] > time.monotonic():
                 return None
+            self._reading = reader.source.table
             batch = reader.next_batch(self._connection)
             if batch is not None:
                 return batch

@@ -47,7 +47,7 @@ class Connector(Plugin):
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """One configuration for each task, `max_tasks` at most. The platform adds the connector's name and classes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define task_configs")
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check what keys alone cannot show (a connection, a combination) and add to the errors in `values`.

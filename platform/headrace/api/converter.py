@@ -57,11 +57,11 @@ class Converter(Plugin):
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """The bytes for a value. Raises DataError."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define from_connect")
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         """The value that the bytes hold. Raises DataError."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define to_connect")
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
         """The bytes for each value. Raises BatchError naming every value that cannot be converted."""
@@ -107,11 +107,11 @@ class HeaderConverter(Plugin):
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         """The bytes for a header's value. Raises DataError."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define from_connect_header")
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
         """The value that a header's bytes hold. Raises DataError."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define to_connect_header")
 
     def close(self) -> None:
         """Release what `configure` took."""

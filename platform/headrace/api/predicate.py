@@ -19,7 +19,7 @@ class Predicate(Plugin):
 
     def test(self, record: Any) -> bool:
         """Whether the transform applies to the record."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define test")
 
     def test_batch(self, batch: Batch) -> list[bool]:
         """`test` for every record. Raises BatchError naming every record that cannot be judged."""

@@ -114,7 +114,7 @@ class SourceTask(Task):
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:
         """The next records; blocks for a second at most when there are none, then returns None."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define poll")
 
     def commit(self) -> None:
         """Everything that was polled before the last flush is committed."""
@@ -141,7 +141,7 @@ class SinkTask(Task):
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Store records one by one, or keep them until `flush`; override this or `put_batch`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define put")
 
     def put_nothing(self) -> None:
         """Called when no records came for a while: the place for time-based work."""
@@ -163,7 +163,7 @@ class SelfReadingSinkTask(Task):
 
     def run(self) -> None:
         """Work until `stop` is called; look at `context.pause_requested` between steps."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define run")
 
     def stop(self) -> None:
         """Make `run` come to its end soon and release everything there; called from another thread."""

@@ -23,7 +23,7 @@ class Transformation(Plugin):
 
     def apply(self, record: Any) -> Any:
         """The record to go on with (a new one, or the same unchanged), or None to drop it. Raises DataError."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} does not define apply")
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
         """The batches to go on with; None or fewer records when some are dropped. The input stays as it was.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.cli.exit_codes import USAGE
+from headrace.cli.exit_codes import INTERRUPTED, USAGE
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,7 +53,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("worker", type=Path, metavar="worker.properties")
     parser.add_argument("connectors", type=Path, nargs="*", default=[], metavar="connector.properties|json")
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)  # options may stand between files
 
 
 def _key_value(text: str) -> tuple[str, str]:

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from headrace.runtime.group_signals import withheld
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
@@ -41,16 +43,17 @@ class EmbeddedBroker:
         watch, self._keep_alive = os.pipe()
         self._ready, ready = os.pipe()
         self._alive, alive = os.pipe()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "headrace.cli.broker_child", str(os.getpid())),
-                *("--watch-fd", str(watch), "--ready-fd", str(ready)),
-                *self._properties(),
-            ],
-            pass_fds=[watch, ready, alive],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
+        with withheld():
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "headrace.cli.broker_child", str(os.getpid())),
+                    *("--watch-fd", str(watch), "--ready-fd", str(ready)),
+                    *self._properties(),
+                ],
+                pass_fds=[watch, ready, alive],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
         for theirs in (watch, ready, alive):
             os.close(theirs)
 

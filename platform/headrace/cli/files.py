@@ -35,6 +35,14 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def read_connector(path: Path) -> ConnectorFile:
     """A connector file: a flat JSON map, JSON `{name, config, initial_state}`, or properties. Raises FileError."""
+    connector = read_connector_to_check(path)
+    if not connector.name:
+        raise FileError(f"{path}: the connector has no name; add the key name")
+    return connector
+
+
+def read_connector_to_check(path: Path) -> ConnectorFile:
+    """The same, of a connector that may have no name yet: an empty one. Raises FileError."""
     text = _read(path)
     parsed: object = None
     if text.lstrip().startswith("{"):
@@ -48,10 +56,7 @@ def read_connector(path: Path) -> ConnectorFile:
         config, state = _from_json(path, parsed)
     else:
         config = read_properties(path)
-    name = config.get("name", "").strip()
-    if not name:
-        raise FileError(f"{path}: the connector has no name; add name=…")
-    return ConnectorFile(path, name, config, state)
+    return ConnectorFile(path, config.get("name", "").strip(), config, state)
 
 
 def _from_json(path: Path, parsed: dict[str, object]) -> tuple[dict[str, str], TargetState | None]:
@@ -63,9 +68,7 @@ def _from_json(path: Path, parsed: dict[str, object]) -> tuple[dict[str, str], T
         raise FileError(f"{path}: unknown key {sorted(unknown)[0]} beside name, config and initial_state")
     settings = _as_texts(path, config)
     name = parsed.get("name")
-    if not isinstance(name, str) or not name.strip():
-        raise FileError(f'{path}: the connector has no name; add "name": "…"')
-    if settings.setdefault("name", name.strip()) != name.strip():
+    if isinstance(name, str) and settings.setdefault("name", name.strip()) != name.strip():
         raise FileError(f"{path}: name is {name.strip()!r}, but config.name is {settings['name']!r}")
     return settings, _state(path, parsed.get("initial_state"))
 

@@ -33,7 +33,7 @@ _PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_opti
 @broker.command("start", context_settings=_PASS_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def broker_start(arguments: tuple[str, ...]) -> None:
-    """Run one broker: `headrace broker start configs/broker.properties [--property KEY=VALUE …]`."""
+    """Run one broker until it is told to stop."""
     from headrace_broker.server.main import main
 
     sys.exit(main(list(arguments)))
@@ -69,7 +69,7 @@ def connect() -> None:
 @connect.command("standalone", context_settings=_PASS_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def connect_standalone(arguments: tuple[str, ...]) -> None:
-    """Run a standalone worker: `headrace connect standalone worker.properties connector.properties …`."""
+    """Run a worker: worker file, then connector files."""
     from headrace.cli.connect_standalone import main
 
     sys.exit(main(list(arguments)))
@@ -79,7 +79,11 @@ def connect_standalone(arguments: tuple[str, ...]) -> None:
 @click.argument("files", nargs=-1, required=True, type=_PATH)
 @click.option("--worker", type=_PATH, help="a worker file, for its config providers, plugin.path and converters")
 def validate(files: tuple[Path, ...], worker: Path | None) -> None:
-    """Check connector files without running anything; every error is shown. Exits with 1 when there is one."""
+    """Show every error of connector files.
+
+    Nothing is run, but the database of a JDBC source is asked for its tables and columns. Exits with 1 when there is
+    an error.
+    """
     from headrace.cli.validate import validate_files
 
     sys.exit(0 if validate_files(files, worker) else 1)

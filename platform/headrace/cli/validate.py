@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from headrace.api.errors import ConnectError
-from headrace.cli.files import FileError, read_connector, read_properties
+from headrace.cli.files import FileError, read_connector_to_check, read_properties
 from headrace.metrics import logs
 
 
@@ -27,7 +27,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     from headrace.runtime.connector_unit import validate_config
 
     try:
-        connector = read_connector(path)
+        connector = read_connector_to_check(path)
         result = validate_config(connector.config, worker, None)
     except FileError as error:
         click.echo(str(error), err=True)

@@ -65,9 +65,9 @@ def _is_text(schema: Schema | None) -> bool:
 def _around(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed | None:
     """The JSON of each string, with `before` and `after` around it; None when not all are strings."""
     if isinstance(column, Lines):
-        contents = _contents(column)
-        if contents is not None:
-            return Enclosed(before + b'"', contents, b'"' + after)
+        clean = _clean(column)
+        if clean is not None:
+            return Enclosed(before + b'"', clean.split(b"\n"), b'"' + after)
         column = column.items()
     elif set(map(type, column)) != {str}:
         return None
@@ -76,13 +76,12 @@ def _around(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed 
     return Enclosed(before, texts, after)
 
 
-def _contents(lines: Lines) -> list[bytes] | None:
-    """What is between the quotes of each line's JSON; None where backslashes hide the ends of lines."""
+def _clean(lines: Lines) -> bytes | None:
+    """The lines in UTF-8 as JSON strings hold them, when nothing in them but the line feeds is to be escaped."""
     text = lines.text
-    if "\\" in text:
+    if '"' in text or "\\" in text:
         return None
-    quoted = _encoder.encode(text)
     data = text.encode()
-    if len(quoted) == len(data) + 2 + len(lines) - 1:  # nothing but line feeds was escaped
-        return java_escapes(data).split(b"\n")
-    return java_escapes(quoted[1:-1]).split(b"\\n")
+    if len(_encoder.encode(text)) != len(data) + 2 + len(lines) - 1:
+        return None
+    return java_escapes(data)

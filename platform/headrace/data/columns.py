@@ -88,20 +88,13 @@ class Columns(Compact):
         """The column of that name."""
         return self.columns[self.names.index(name)] if name in self.names else None
 
-    def column_items(self, index: int) -> list[Any]:
-        """The values of a column, one for each record."""
-        return column_items(self.columns[index], self.count)
-
     def put(self, name: str, column: Column) -> Columns:
         """With one column more, or in a map, with that column in the place of the one of the same name."""
         if self.is_maps and name in self.names:
             at = self.names.index(name)
-            return self._with(self.names, (*self.columns[:at], column, *self.columns[at + 1 :]))
-        return self._with((*self.names, name), (*self.columns, column))
-
-    def select(self, indexes: Sequence[int], names: Sequence[str]) -> Columns:
-        """The columns at those positions, under new names."""
-        return self._with(names, [self.columns[index] for index in indexes])
+            columns = (*self.columns[:at], column, *self.columns[at + 1 :])
+            return Columns(self.names, columns, self.count, is_maps=True)
+        return Columns((*self.names, name), (*self.columns, column), self.count, is_maps=self.is_maps)
 
     def take(self, indexes: Sequence[int]) -> Columns:
         """The records at those positions."""
@@ -112,9 +105,6 @@ class Columns(Compact):
                 column = [items[index] for index in indexes]
             columns.append(column)
         return Columns(self.names, columns, len(indexes), is_maps=self.is_maps)
-
-    def _with(self, names: Sequence[str], columns: Sequence[Column]) -> Columns:
-        return Columns(names, columns, self.count, is_maps=self.is_maps)
 
     def _make_items(self) -> list[Any]:
         if not self.names:

@@ -165,11 +165,12 @@ class Registry:
         names = sorted({entry.name for entry in self._of(kind)})
         simple = name.rpartition(".")[2].replace("$", "")
         guess = _nearest_stem(simple, names, kind.suffix) or _nearest_stem(simple + kind.suffix, names, kind.suffix)
-        hint = f" Did you mean {guess}?" if guess else ""
+        guesses = [half for half in (simple + "Key", simple + "Value") if half in names] or ([guess] if guess else [])
+        hint = f" Did you mean {' or '.join(_as_written(guesses, names))}?" if guesses else ""
         problems = "".join(f" ({problem})" for problem in self.problems)
         return (
             f"Failed to find any class that implements {kind.base.__name__} and which name matches {name}.{hint} "
-            f"Available {kind.label}s: {', '.join(names)}{problems}"
+            f"Available {kind.label}s: {', '.join(_as_written(names, names))}{problems}"
         )
 
     # ---- plugin.path
@@ -217,6 +218,14 @@ def _nearest_stem(name: str, known: list[str], suffix: str) -> str | None:
     if guess is None or not guess.endswith(suffix):
         return guess
     return guess if nearest(name[: -len(suffix)], [guess.removesuffix(suffix)]) else None
+
+
+def _as_written(names: Iterable[str], known: Sequence[str]) -> Iterator[str]:
+    """The names as files have them: ``HoistField$Value``, where ``HoistFieldKey`` and ``HoistFieldValue`` are known."""
+    for name in names:
+        half = next((half for half in ("Key", "Value") if name.endswith(half)), "")
+        stem = name.removesuffix(half)
+        yield f"{stem}${half}" if half and {stem + "Key", stem + "Value"} <= set(known) else name
 
 
 def _installed(group: str) -> Sequence[EntryPoint]:

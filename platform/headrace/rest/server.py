@@ -6,6 +6,7 @@ for each scheme, since TLS is a server's.
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Sequence
@@ -128,6 +129,17 @@ def _bind(key: str, listener: Listener) -> socket.socket:
         bound.listen(128)
     except (OSError, OverflowError) as error:
         bound.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ListenerError(f"{key}: {listener.text} cannot be had: {reason}") from None
+        raise ListenerError(f"{key}: {listener.text} cannot be had: {_bind_fault(key, listener, error)}") from None
     return bound
+
+
+def _bind_fault(key: str, listener: Listener, error: OSError | OverflowError) -> str:
+    code = getattr(error, "errno", None)
+    reason = getattr(error, "strerror", None) or str(error)
+    if code == errno.EADDRINUSE:
+        return f"{reason}: stop whoever has port {listener.port}, or name another one in {key}"
+    if code == errno.EADDRNOTAVAIL:
+        return f"{reason}: {listener.host} is no address of this machine"
+    if code == errno.EACCES:
+        return f"{reason}: port {listener.port} may not be bound by this user; name one above 1023"
+    return reason

@@ -31,7 +31,7 @@ class RemoteError(Exception):
     """What a call raised at the other end: the exception's class name, its message, its trace and plain details."""
 
     def __init__(self, kind: str, message: str, trace: str, details: Any = None) -> None:
-        super().__init__(message)
+        super().__init__(message or kind)  # NotImplementedError and others say nothing more
         self.kind = kind
         self.message = message
         self.trace = trace

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from headrace.runtime.group_signals import withheld
+
 SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 
@@ -24,11 +26,12 @@ class ConverterCheck:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", __name__, str(os.getpid())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        given, self._process.stdin = self._process.stdin, None
-        assert given is not None
-        with contextlib.suppress(BrokenPipeError), given:  # of a child that has ended: its exit status tells
-            given.write(json.dumps(dict(properties)).encode())
+        with withheld():  # so that the child gets the whole of it
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            given, self._process.stdin = self._process.stdin, None
+            assert given is not None
+            with contextlib.suppress(BrokenPipeError), given:  # of a child that has ended: its exit status tells
+                given.write(json.dumps(dict(properties)).encode())
 
     @property
     def pid(self) -> int:
@@ -85,6 +88,7 @@ def main() -> None:
 
     process_tree.signal_at_death_of(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     answer = os.dup(1)
     os.dup2(2, 1)
     logs.set_up()

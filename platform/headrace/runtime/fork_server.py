@@ -25,6 +25,7 @@ import sys
 from typing import Any, NoReturn
 
 from headrace.runtime import preload, process_tree
+from headrace.runtime.group_signals import GROUP_SIGNALS
 
 MESSAGE_SIZE_MAX = 4096
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of containers and drops them all: no need to look each time
@@ -47,6 +48,7 @@ class ForkServer:
             signal.SIGTERM, lambda *_: None
         )  # the kernel sends it when the worker dies; anybody else's is nothing
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         process_tree.signal_at_death_of(self._worker_pid, signal.SIGTERM)
         self._send({"ready": os.getpid()})
         with selectors.DefaultSelector() as selector:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.runtime import process_tree
+from headrace.runtime import group_signals, process_tree
 from headrace.runtime.channel import Channel, Handler
 from headrace.runtime.fork_server import MESSAGE_SIZE_MAX
 
@@ -74,7 +74,8 @@ class Processes:
         with theirs:
             command = [sys.executable, "-m", "headrace.runtime.fork_server", str(theirs.fileno()), str(os.getpid())]
             try:
-                self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=None)
+                with group_signals.withheld():
+                    self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=None)
             except BaseException:
                 ours.close()
                 raise

@@ -1,13 +1,14 @@
 """The reading side of a sink task, on the event loop: group membership, read-ahead, positions, commits.
 
-What is read goes to the task's thread through `hand_over`, and rebalances wait until the thread has carried them out
-there, after all that was handed over before. The thread calls the coroutines here through the loop.
+What is read goes to the task's thread through `hand_over`, and rebalances wait until the thread has carried them out.
+The thread calls the coroutines here through the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -37,7 +38,7 @@ class TaskThread(Protocol):
         """Have the thread do something, after all that was handed over before."""
 
     def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        """Take what a poll brought; `read_on` when it is done. A chunk of another `epoch` than now's is stale."""
+        """Take what a poll brought; then `read_on` when more is wanted. What is of an `epoch` gone by is stale."""
 
     def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
         """These partitions are the task's from now on."""
@@ -59,6 +60,7 @@ class SinkReading:
         self._loop = asyncio.get_running_loop()
         self._credit = asyncio.Semaphore(READ_AHEAD)
         self._pump: asyncio.Task[None] | None = None
+        self._told_alive_s = 0.0
         self._closing = False
         self._cluster: Cluster | None = None
         self._reader: Reader | None = None
@@ -71,8 +73,15 @@ class SinkReading:
         self._pump = self._loop.create_task(self._read_forever(self._reader))
 
     def read_on(self) -> None:
-        """The thread has done with a poll; from any thread."""
+        """The thread has taken a poll and wants another; from any thread."""
         self._loop.call_soon_threadsafe(self._credit.release)
+
+    def keep_alive(self) -> None:
+        """The thread is still at work on what was read: no reason to leave the group; from the thread."""
+        now_s = time.monotonic()
+        if now_s - self._told_alive_s >= 1:
+            self._told_alive_s = now_s
+            self._loop.call_soon_threadsafe(self._opened.keep_alive)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit for the group. Raises ClientError."""
@@ -167,7 +176,7 @@ class SinkReading:
         await self._in_thread(lambda: self._thread.give_back(list(partitions), lost=True))
 
     async def _in_thread(self, action: Callable[[], None]) -> None:
-        """Run something in the task's thread after all that was handed over before, and wait for its end."""
+        """Run something in the task's thread and wait for its end."""
         if self._closing:
             return
         done = asyncio.Event()

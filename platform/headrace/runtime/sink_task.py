@@ -1,8 +1,8 @@
 """A sink task: read, convert, transform, put; offsets are committed as the task's `pre_commit` allows.
 
 The event loop reads and hands the bytes it read to the task's thread through an inbox; rebalances, commits and orders
-take the same way, so everything happens in one order: what was read before a partition went is put before it is closed.
-The thread parses, converts, transforms and puts some thousand records at a time, which stay in the CPU's cache.
+take the same way. The thread parses, converts, transforms and puts some thousand records at a time, which stay in the
+CPU's cache, and looks into the inbox in between. What was read ahead of a partition that goes is its next owner's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class SinkTaskUnit(TaskUnit):
         self.retry_timeout_ms: int | None = None
         self.wanted_positions: dict[TopicPartition, int] = {}  # the task's seeks, for when its call has returned
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._held: deque[FetchedChunk] = deque()  # read, but its partition is paused
+        self._held: deque[FetchedChunk] = deque()  # read, but its turn has not come, or its partition is paused
+        self._polls_taken = 0  # that the reader has not been told of yet
         self._redeliver: deque[tuple[FetchedBatch, deque[SinkBatch]]] = deque()
         self._resting = False  # the user paused the task
         self._chain: TransformChain | None = None
@@ -65,7 +66,7 @@ class SinkTaskUnit(TaskUnit):
         self.open_client(self._open_reader)
         self.report_running()
         while not self.stopping.is_set():
-            self._inbox.get()()
+            self._next_step()()
             while self._redeliver and not self.stopping.is_set():
                 self._deliver_again()
             if self.wanted_positions:
@@ -138,29 +139,42 @@ class SinkTaskUnit(TaskUnit):
         self._chain = TransformChain(setup.make_steps(), stages)
 
     def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        """Put what a poll brought; the task's empty put when it brought nothing."""
+        """Hold what a poll brought until its turn comes; the task's empty put when it brought nothing."""
+        self._polls_taken += 1
         if epoch == self._reader.epoch:
-            self._held.extend(chunks)
-            self._deliver_held()
+            self._held.extend(chunk for chunk in chunks if (chunk.topic, chunk.partition) in self.offsets.delivered)
         if not chunks and not self._resting and not self._redeliver and not self._held:
             self.task.put_nothing()
-        self._reader.read_on()
+        self._ready()
 
-    def _deliver_held(self) -> None:
-        """Put what is held and not paused, in order, piece by piece."""
-        waiting, self._held = self._held, deque()
-        while waiting and not self.stopping.is_set():
-            chunk = waiting.popleft()
-            partition = (chunk.topic, chunk.partition)
-            if self._is_paused(partition):
-                self._held.append(chunk)
-            elif partition in self.offsets.delivered:
-                fetched = chunk.take(self._reader.records_max)
-                if fetched is None:
-                    self.offsets.deliver(partition, chunk.next_offset)  # control batches come last, or alone
-                else:
-                    waiting.appendleft(chunk)
-                    self._deliver(fetched)
+    def _next_step(self) -> Callable[[], None]:
+        """What has come in, else a piece of what is held, else what comes in next."""
+        chunk = self._ready()
+        if chunk is None:
+            return self._inbox.get()
+        try:
+            return self._inbox.get_nowait()
+        except queue.Empty:
+            return lambda: self._deliver_piece(chunk)
+
+    def _ready(self) -> FetchedChunk | None:
+        """The first chunk that is held and not paused. Where there is one at most, reading goes on."""
+        ready = (chunk for chunk in self._held if not self._is_paused((chunk.topic, chunk.partition)))
+        first, second = next(ready, None), next(ready, None)
+        if second is None:
+            for _ in range(self._polls_taken):
+                self._reader.read_on()
+            self._polls_taken = 0
+        return first
+
+    def _deliver_piece(self, chunk: FetchedChunk) -> None:
+        fetched = chunk.take(self._reader.records_max)
+        if fetched is not None:
+            self._deliver(fetched)
+            self._reader.keep_alive()
+            return
+        self._held.remove(chunk)
+        self.offsets.deliver((chunk.topic, chunk.partition), chunk.next_offset)  # control batches come last, or alone
 
     def _is_paused(self, partition: TopicPartition) -> bool:
         return self._resting or bool(self._redeliver) or partition in self.paused_by_task
@@ -204,7 +218,6 @@ class SinkTaskUnit(TaskUnit):
         self._put(fetched, ready)
         if not self._redeliver:
             self.apply_pauses()
-            self._deliver_held()
 
     def _rest(self, resting: bool) -> None:
         if resting is self._resting:
@@ -212,8 +225,6 @@ class SinkTaskUnit(TaskUnit):
         self._resting = resting
         self.apply_pauses()
         self.report_running()
-        if not resting:
-            self._deliver_held()
 
     def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
         """These partitions are the task's from now on."""

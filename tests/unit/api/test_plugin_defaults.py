@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.api.connector import SourceConnector
 from headrace.api.converter import Converter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, DataError
 from headrace.api.predicate import Predicate
@@ -88,3 +89,11 @@ def test_a_converter_sees_structs_and_batches_hold_rows() -> None:
     with pytest.raises(BatchError) as caught:
         converter.from_connect_batch("t", STRING_SCHEMA, ["a", None])
     assert list(caught.value.errors) == [0]
+
+
+def test_what_a_class_leaves_out_is_named() -> None:
+    class Half(SourceConnector):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Half does not define task_configs"):
+        Half().task_configs(1)

@@ -39,10 +39,6 @@ def test_a_map_has_one_column_of_a_name_and_it_keeps_its_place() -> None:
     assert MAPS.items() == ITEMS
 
 
-def test_select_drops_and_renames() -> None:
-    assert MAPS.select([2, 0], ["s", "text"]).items()[1] == {"s": "x", "text": "b"}
-
-
 def test_field_names_of_any_spelling() -> None:
     names = ["it's", 'a "b"', "{0}", "\n"]
     item = dict(zip(names, range(4), strict=True))

@@ -110,8 +110,12 @@ def test_timestamps_of_microseconds_are_read_once(database: sqlite3.Connection, 
 def test_a_text_that_is_no_timestamp_is_named(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (at TIMESTAMP NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?)", [("2026-01-01",), ("yesterday",)])
-    with pytest.raises(ConnectError, match="the database refuses the query: 'yesterday' is no timestamp"):
+    with pytest.raises(ConnectError, match="table events: the database refuses the query: 'yesterday' is no timestamp"):
         read_all(_props(database, mode="timestamp", timestamp_column_name="at"))
+    with pytest.raises(
+        ConnectError, match=r"events, column at, row .*: the column is TIMESTAMP, but .*; correct the row"
+    ):
+        read_all(_props(database, mode="bulk"))
 
 
 def test_a_restart_inside_a_group_reads_the_group_again(database: sqlite3.Connection) -> None:

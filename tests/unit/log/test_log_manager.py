@@ -12,7 +12,7 @@ import pytest
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
-from headrace_broker.log.manager import LogManager
+from headrace_broker.log.manager import Done, LogManager, Work
 from headrace_broker.log.storage import DiskStorage, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.builder import build_batch
@@ -86,7 +86,7 @@ def test_another_process_is_kept_out_of_a_directory_on_disk(tmp_path: Path) -> N
     manager = LogManager(DiskStorage(), [str(tmp_path)])
     manager.open_directories()
     code = (
-        "import sys; from headrace_broker.log.manager import LogManager; "
+        "import sys; from headrace_broker.log.manager import Done, LogManager, Work; "
         "from headrace_broker.log.storage import DiskStorage; "
         "LogManager(DiskStorage(), [sys.argv[1]]).open_directories()"
     )
@@ -183,3 +183,45 @@ def test_names_that_are_no_partition_are_left_alone(caplog: pytest.LogCaptureFix
     manager = start(storage)
     assert list(manager.logs) == [("t", 0)]
     assert "t-x" in caplog.text
+
+
+def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
+    storage = MemoryStorage()
+    due: list[tuple[Work, Done]] = []
+    manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
+    manager.open_directories()
+    manager.load(lambda topic: CONFIG, NOW)
+    append(manager, "t", 0, b"one")
+    log = manager.get("t", 0)
+    log.config = LogConfig(flush_ms=5_000)
+    for now in (NOW + 4_999, NOW + 5_000, NOW + 5_001):
+        manager.maintain(now)
+        manager.maintain(now)
+        assert len(due) == (now >= NOW + 5_000)  # and not a second time while one is under way
+    append(manager, "t", 0, b"two")
+    assert log.recovery_point == 0
+    work, done = due.pop()
+    work()
+    done(None)
+    assert log.recovery_point == 1
+    manager.maintain(NOW + 9_000)
+    manager.maintain(NOW + 9_000)
+    assert due == []
+    manager.maintain(NOW + 10_001)
+    manager.maintain(NOW + 10_001)
+    assert len(due) == 1
+
+
+def test_partitions_set_aside_are_told_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"x")
+    append(manager, "u", 0, b"x")
+    manager.set_aside("t", 0)
+    manager.set_aside("u", 0)
+    manager.close(now_ms=NOW)
+    caplog.clear()
+    assert start(storage).logs == {}
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
+        "/data holds 2 partitions set aside"
+    ]

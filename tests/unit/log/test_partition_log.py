@@ -11,6 +11,7 @@ import pytest
 from headrace_broker.log.admission import AppendOrigin, RecordsRejectedError
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.segment import OpenSegments
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import iter_batches
@@ -577,3 +578,30 @@ def test_a_bomb_is_refused_where_it_would_have_to_be_unpacked() -> None:
         log = open_log(config=config)
         code = error_of(lambda log=log: log.append_as_leader(bytearray(bomb), leader_epoch=0, now_ms=NOW))
         assert code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_indexes_of_segments_that_are_not_active_share_a_bound() -> None:
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=1)
+    open_segments = OpenSegments(index_bytes_max=500)
+    log = open_log(config=config, open_segments=open_segments)
+    for number in range(200):
+        append(log, b"%d" % number, timestamp=NOW + number)
+    assert len(log.segments) > 5
+    for _ in range(2):
+        assert values_from(log) == [b"%d" % number for number in range(200)]
+        assert log.offset_for_timestamp(NOW + 150) == (NOW + 150, 150, 0)
+        held = [segment for segment in log.segments[:-1] if segment.holds_indexes]
+        assert len(held) < 4
+
+
+def test_retention_learns_the_age_of_old_segments_without_their_indexes() -> None:
+    storage, config = MemoryStorage(), LogConfig(segment_bytes=2000, index_interval_bytes=1)
+    log = open_log(storage, config)
+    for number in range(100):
+        append(log, b"%d" % number, timestamp=NOW + number)
+    log.close(clean=True, now_ms=NOW)
+    log = open_log(storage, config, was_closed_cleanly=True, recovery_point=100)
+    found = [(segment.max_timestamp, segment.max_timestamp_offset) for segment in log.segments[:-1]]
+    ends = [segment.base_offset - 1 for segment in log.segments[1:]]
+    assert found == [(NOW + end, end) for end in ends]
+    assert not any(segment.holds_indexes for segment in log.segments[:-1])

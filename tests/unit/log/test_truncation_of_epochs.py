@@ -1,4 +1,4 @@
-"""Truncation forgets an epoch in which nothing was written: a follower that goes on naming it is told to cut for ever."""
+"""Truncation forgets an epoch in which nothing was written: who goes on naming it is told to cut for ever."""
 
 from __future__ import annotations
 

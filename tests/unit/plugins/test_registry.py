@@ -55,9 +55,11 @@ def test_names(kind: Kind, name: str, found: type) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("HoistFeld$Value", "Did you mean HoistFieldValue?"),
-        ("com.acme.HoistField$Value", "Available transforms: CastKey"),
-        ("HoistField", "Available transforms"),
+        ("HoistFeld$Value", "Did you mean HoistField$Value?"),
+        ("com.acme.HoistField$Value", "Available transforms: Cast$Key"),
+        ("HoistField", "Did you mean HoistField$Key or HoistField$Value?"),
+        ("ValueToKy", "Did you mean ValueToKey?"),
+        ("nothing.like.it", "Available transforms: Cast$Key, Cast$Value, DropHeaders"),
         ("nope:Class", "cannot be imported: ModuleNotFoundError"),
         ("headrace.data.schema:Schema", "is no Transformation"),
         ("headrace.converters.json_converter:JsonConverter", "is no Transformation"),

@@ -61,3 +61,8 @@ async def test_an_exit_is_an_error() -> None:
         await ask(SystemExit(5))
     assert caught.value.kind == "SystemExit"
     assert sys.exc_info()[0] is None
+
+
+async def test_an_error_without_a_text_is_told_by_its_name() -> None:
+    with pytest.raises(RemoteError, match=r"^ZeroDivisionError$"):
+        await ask(ZeroDivisionError())

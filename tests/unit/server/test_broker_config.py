@@ -6,6 +6,7 @@ import pytest
 
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.endpoints import Listener
+from headrace_broker.server.receive_memory import DEFAULT_BYTES_MAX, bytes_max
 
 
 def parse(**properties: str) -> BrokerConfig:
@@ -137,3 +138,12 @@ def test_what_is_in_force_is_described() -> None:
     assert rows["log.segment.bytes"] == ("1073741824", False)
     assert rows["log.retention.hours"] == ("2", True)
     assert "log.retention.minutes" not in rows
+
+
+def test_requests_share_a_part_of_the_memory_unless_a_size_is_named() -> None:
+    assert bytes_max(parse(queued_max_request_bytes="5000000").queued_max_request_bytes) == 5_000_000
+    by_default = bytes_max(parse().queued_max_request_bytes)
+    assert 0 < by_default <= DEFAULT_BYTES_MAX
+    assert errors_of(queued_max_request_bytes="many") == [
+        "queued.max.request.bytes=many: expected a whole number of bytes"
+    ]

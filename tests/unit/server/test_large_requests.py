@@ -92,7 +92,7 @@ async def test_an_error_of_the_whole_ends_the_work() -> None:
     topics = [CreatableTopic(name=str(number)) for number in range(10)]
     large = LargeRequests()
     parts = Parts(("topics",), ("topics",), count_max=2)
-    response = await large.answer(lambda: CreateTopicsRequest(topics=topics), (parts,), refuse, lambda whole: whole)
+    response = await large.answer(lambda: CreateTopicsRequest(topics=topics), refuse, lambda whole: whole, (parts,))
     large.close()
     assert response.error_code == 15
     assert len(asked) == 1

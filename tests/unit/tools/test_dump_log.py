@@ -151,3 +151,14 @@ def test_damage_and_bad_arguments_are_reported(log: PartitionLog, capsys: pytest
     assert "No such file" in capsys.readouterr().err
     assert main(["--files", path, "--value-decoder-class", "com.example.Mine"]) == 1
     assert "com.example.Mine is not available" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_gone_is_no_fault_of_the_file(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))
+    monkeypatch.setattr("headrace_broker.tools.dump_log._dump_file", _nobody_reads)
+    with pytest.raises(BrokenPipeError):  # which the console script knows how to end on
+        main(["--files", log.segments[0].path(".log")])
+
+
+def _nobody_reads(*_: object) -> None:
+    raise BrokenPipeError

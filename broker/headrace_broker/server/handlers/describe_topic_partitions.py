@@ -39,6 +39,7 @@ def handle(
         topic = image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(name))
+            left -= 1
             continue
         described = _describe(image, topic, first_partition, left)
         response.topics.append(described)
