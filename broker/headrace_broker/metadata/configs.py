@@ -103,12 +103,19 @@ def _altered(image: MetadataImage, resource: _Resource, changes: Changes) -> lis
         for name, times in Counter(name for name, _, _ in changes).items():
             if times > 1:
                 raise _error(resource, f"config {name} is altered twice in one request", ErrorCode.INVALID_REQUEST)
-            _check_known(resource, name)
         for alteration in changes:
+            if not _takes_back_nothing(resource, before, alteration):
+                _check_known(resource, alteration[0])
             _alter(resource, after, alteration)
     _check_values(resource, after)
     records = [_record(resource, name, value) for name, value in after.items() if before.get(name) != value]
     return records + [_record(resource, name, None) for name in before if name not in after]
+
+
+def _takes_back_nothing(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
+    """kafka-reassign-partitions takes back throttles from brokers that never had any; there is nothing to refuse."""
+    name, operation, _ = alteration
+    return resource.kind == BROKER_RESOURCE and operation == ConfigOperation.DELETE and name not in before
 
 
 def _alter(resource: _Resource, values: dict[str, str], alteration: Alteration) -> None:

@@ -150,8 +150,11 @@ class ControllerService:
         known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if known is None or known.incarnation_id == incarnation_id or not known.endpoints:
             return
+        if not self._liveness.has_session(broker_id, self._now_ms()):
+            return
         where = known.endpoints[0]
-        if self._liveness.has_session(broker_id, self._now_ms()) and await self._refuses(where.host, where.port):
+        is_own = broker_id == self._quorum.raft.config.node_id  # then it was this node's last process
+        if is_own or await self._refuses(where.host, where.port):
             self._liveness.dead(broker_id)
 
     async def unregister(self, broker_id: int) -> None:
@@ -189,7 +192,8 @@ class ControllerService:
             self._liveness = BrokerLiveness(self._policy.session_timeout_ms)
             for broker_id in self._committed.image.brokers:
                 self._liveness.registered(broker_id, self._now_ms())
-                self.suspect(broker_id)
+                if broker_id != self._quorum.raft.config.node_id:
+                    self.suspect(broker_id)
             if self.on_active is not None:
                 self._start(self.on_active())
             self._start(self._housekeep(_GROW_INTERVAL_S, self.grow_internal_topics))

@@ -22,7 +22,7 @@ from headrace_broker.server.snapshot_files import encode_snapshot
 
 logger = logging.getLogger(__name__)
 
-_LOG_BYTES_MIN = 1024 * 1024
+_LOG_BYTES_MIN = 256 * 1024
 _LOG_PER_SNAPSHOT = 4
 
 
