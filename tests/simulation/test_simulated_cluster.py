@@ -76,7 +76,8 @@ def _search(name: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_the_simulation_notices_what_is_broken(name: str) -> None:
-    assert f"caught by seed {MUTANTS[name].seed}:" in _search(name)
+    """The seed that is known to notice, or one soon after it: any change to the code gives seeds other histories."""
+    assert "caught by seed" in _search(name, "--count", "12")
 
 
 @pytest.mark.prove

@@ -141,11 +141,11 @@ class Invariants:
         if broker is not None:
             seen = watched.partitions
             for partition in broker.partitions:
-                known = seen.get(partition)
+                known, log = seen.get(partition), partition.log
                 if (
                     known is None
-                    or partition.log.high_watermark != known.high_watermark
-                    or partition.log.log_end_offset < known.high_watermark
+                    or log._high_watermark != known.high_watermark  # this runs after each callback: no properties
+                    or log._log_end_offset < known.high_watermark
                     or (partition.leader_epoch != known.led_epoch and partition.leader == watched.machine.node_id)
                 ):
                     self._look_at_partition(watched, partition)

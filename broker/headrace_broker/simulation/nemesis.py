@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
+from headrace_broker.protocol.errors import ApiError
 from headrace_broker.raft.quorum_state import FILE_NAME
+from headrace_broker.server.controller import ControllerService
 from headrace_broker.simulation.world import Machine, World
 
 Fault = Callable[["Nemesis"], Awaitable[None]]
@@ -189,6 +191,29 @@ async def pause(nemesis: Nemesis) -> None:
     nemesis.world.resume(machine)
 
 
+async def move_leaders(nemesis: Nemesis) -> None:
+    """Partitions go back to the replicas that should lead them."""
+    for machine, node in list(nemesis.world.nodes()):
+        if machine.process is not None and node.controller is not None and node.controller.is_active:
+            nemesis.world.say(f"{machine.name} gives partitions back to their preferred leaders")
+            nemesis.world.within(machine, _balance(node.controller))
+
+
+async def _balance(controller: ControllerService) -> None:
+    try:
+        await controller.balance_leaders()
+    except ApiError:
+        pass  # it is no controller any more
+
+
+async def move_controller(nemesis: Nemesis) -> None:
+    """The active controller hands over without need."""
+    for machine, node in list(nemesis.world.nodes()):
+        if machine.process is not None and machine.is_serving and node.quorum.leads:
+            nemesis.world.say(f"{machine.name} resigns as controller")
+            nemesis.world.loop.within(machine.process, node.quorum.resign)
+
+
 # -- the network -----------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +337,8 @@ FAULTS: dict[str, Fault] = {
         torn_append,
         stop,
         pause,
+        move_leaders,
+        move_controller,
         partition,
         isolate_from_brokers,
         isolate_from_controller,

@@ -257,6 +257,11 @@ class World:
             self.loop.crash(process)
             self.network.killed(process, silently=silently)
 
+    def within(self, machine: Machine, work: Coroutine[Any, Any, None]) -> None:
+        """Have the machine's process do something, whatever becomes of it."""
+        assert machine.process is not None
+        self.loop.within(machine.process, lambda: self.loop.create_task(work))
+
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def _broker_epoch(self, machine: Machine) -> int:
