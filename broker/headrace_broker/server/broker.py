@@ -207,6 +207,9 @@ class Broker:
             elif known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
                 logger.warning("%s-%d belongs to no topic of this cluster and is set aside as stray", topic, index)
                 self.logs.set_aside(topic, index)
+            elif self.node_id not in known.partitions[index].replicas:
+                logger.info("%s-%d was moved to other brokers and is deleted", topic, index)
+                self.logs.delete(topic, index, self.now_ms())
 
     # -- following the image -------------------------------------------------------------------------------------
 
@@ -215,6 +218,9 @@ class Broker:
         for removed in delta.removed_topics.values():
             self._drop_topic(removed)
         self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])
+        for changed in changed_topics(delta, image):
+            for partition in self.partitions.moved_away(changed):
+                self._drop_partition(partition)
         self._follow_topics([topic.name for topic in changed_topics(delta, image)])
         self._follow_configs(delta, image)
 
@@ -272,17 +278,20 @@ class Broker:
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.forget(topic):
-            self.replication.forget(partition)
-            self.waiting.disturbed(partition)
-            self.fetch_sessions.disturbed(partition)
-            try:
-                self.logs.delete(topic.name, partition.index, self.now_ms())
-            except ApiError as error:  # the next start finds it and sets it aside
-                logger.error("%s", error.message)
-        if topic.name == GROUP_METADATA_TOPIC:
-            for index in self._groups_led:
-                self.groups.unload(index)
-            self._groups_led.clear()
+            self._drop_partition(partition)
+
+    def _drop_partition(self, partition: Partition) -> None:
+        """The topic is gone, or others have this replica's place."""
+        self.replication.forget(partition)
+        self.waiting.disturbed(partition)
+        self.waiting.disturbed(partition.end)
+        self.fetch_sessions.disturbed(partition)
+        try:
+            self.logs.delete(partition.topic, partition.index, self.now_ms())
+        except ApiError as error:  # the next start finds it and sets it aside
+            logger.error("%s", error.message)
+        if partition.topic == GROUP_METADATA_TOPIC and self._groups_led.pop(partition.index, None) is not None:
+            self.groups.unload(partition.index)
 
     async def _lead_groups(self) -> None:
         """Load the partitions of `__consumer_offsets` that this node leads in a new epoch; unload what it lost."""

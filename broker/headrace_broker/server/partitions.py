@@ -159,6 +159,13 @@ class PartitionTable:
         self.named_max -= _NAMED_PER_PARTITION * len(forgotten)
         return forgotten
 
+    def moved_away(self, topic: TopicImage) -> list[Partition]:
+        """The partitions whose replica here was taken away, which are not in the table any more."""
+        held = self.by_name.get(topic.name, {})
+        gone = [index for index in held if self._node_id not in topic.partitions[index].replicas]
+        self.named_max -= _NAMED_PER_PARTITION * len(gone)
+        return [held.pop(index) for index in gone]
+
 
 def changed_topics(delta: MetadataDelta, image: MetadataImage) -> Iterator[TopicImage]:
     """The topics that a delta made or changed, as they are now."""
