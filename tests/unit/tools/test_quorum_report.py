@@ -1,0 +1,82 @@
+"""What kafka-metadata-quorum prints, and the counts of kafka-producer-perf-test."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_broker.client.admin_replicas import QuorumDescription
+from headrace_broker.protocol.messages.describe_quorum import DescribeQuorumResponsePartitionData, ReplicaState
+from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.consumer_perf_test import format_date
+from headrace_broker.tools.metadata_quorum import replication, status
+from headrace_broker.tools.produce_stats import ProduceStats
+
+
+def replica(node: int, end: int, time_ms: int) -> ReplicaState:
+    return ReplicaState(
+        replica_id=node, log_end_offset=end, last_fetch_timestamp=time_ms, last_caught_up_timestamp=time_ms
+    )
+
+
+def quorum(leader: int = 2) -> QuorumDescription:
+    state = DescribeQuorumResponsePartitionData(
+        leader_id=leader,
+        leader_epoch=7,
+        high_watermark=99,
+        current_voters=[replica(1, 90, 1_000), replica(2, 100, 3_000), replica(3, 100, 2_500)],
+        observers=[replica(4, 80, -1)],
+    )
+    return QuorumDescription(state, {1: [("CONTROLLER", "h", 9093)]})
+
+
+def test_status() -> None:
+    assert status(quorum(), "id") == [
+        "ClusterId:              id",
+        "LeaderId:               2",
+        "LeaderEpoch:            7",
+        "HighWatermark:          99",
+        "MaxFollowerLag:         10",
+        "MaxFollowerLagTimeMs:   2000",
+        'CurrentVoters:          [{"id": 1, "endpoints": ["CONTROLLER://h:9093"]}, {"id": 2}, {"id": 3}]',
+        'CurrentObservers:       [{"id": 4}]',
+    ]
+
+
+def test_replication_is_a_table_with_the_leader_first() -> None:
+    rows = [line.split("\t") for line in replication(quorum(), now_ms=3_000)]
+    assert [row[0].strip() for row in rows] == ["NodeId", "2", "1", "3", "4"]
+    assert [row[3].strip() for row in rows] == ["Lag", "0", "10", "0", "20"]
+    assert [row[4].strip() for row in rows] == ["LastFetchTimestamp", "0 ms ago", "2000 ms ago", "500 ms ago", "-1"]
+    assert [row[6].strip() for row in rows] == ["Status", "Leader", "Follower", "Follower", "Observer"]
+    assert len({tuple(map(len, row)) for row in rows}) == 1
+
+
+def test_no_leader_is_said() -> None:
+    with pytest.raises(ToolError, match="has no leader"):
+        status(quorum(leader=-1), "id")
+
+
+def test_counts_of_acknowledgements() -> None:
+    stats = ProduceStats(1_000, 0, 1_000)
+    assert stats.acknowledged(500, 50_000, 10, 500) == []
+    assert stats.acknowledged(250, 25_000, 20, 1_000) == [
+        "750 records sent, 750.0 records/sec (0.07 MB/sec), 13.3 ms avg latency, 20.0 ms max latency."
+    ]
+    assert stats.acknowledged(250, 25_000, 100, 1_500) == []
+    assert stats.total_line(2_000) == (
+        "1000 records sent, 500.000000 records/sec (0.05 MB/sec), 35.00 ms avg latency, 100.00 ms max latency, "
+        "20 ms 50th, 100 ms 95th, 100 ms 99th, 100 ms 99.9th."
+    )
+
+
+def test_steady_state_is_announced_once() -> None:
+    stats = ProduceStats(10, 0, 1, is_steady_state=True)
+    assert stats.acknowledged(5, 5, 1, 10)[0] == "In steady state."
+    assert stats.acknowledged(5, 5, 1, 20)[0].startswith("5 records sent")
+    assert "10 steady state records sent" in stats.total_line(20)
+
+
+def test_dates_as_java_writes_them() -> None:
+    text = format_date(1_700_000_000_123, "yyyy-MM-dd HH:mm:ss:SSS")
+    assert text.endswith(":20:123")
+    assert text.startswith("2023-11-1")

@@ -1,0 +1,105 @@
+"""Reassignments as files and as text, and what kafka-reassign-partitions proposes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace_broker.client.admin_replicas import Reassignment
+from headrace_broker.tools.command_line import ToolError
+from headrace_broker.tools.reassignment_plans import (
+    Plan,
+    as_json,
+    check_plan,
+    listing,
+    parse_brokers,
+    parse_plan,
+    parse_topics,
+    propose,
+    states,
+)
+
+
+def plan(*entries: dict[str, Any]) -> Plan:
+    return parse_plan({"version": 1, "partitions": list(entries)})
+
+
+def test_what_is_printed_can_be_executed() -> None:
+    text = as_json({("b", 1): [2, 3], ("a", 0): [1]}, {("b", 1, 2): "/data"})
+    assert text == (
+        '{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1],"log_dirs":["any"]},'
+        '{"topic":"b","partition":1,"replicas":[2,3],"log_dirs":["/data","any"]}]}'
+    )
+    read = parse_plan(json.loads(text))
+    assert read == Plan({("a", 0): [1], ("b", 1): [2, 3]}, {("b", 1, 2): "/data"})
+
+
+@pytest.mark.parametrize(
+    ("entries", "fault"),
+    [
+        ([], "Partition reassignment list cannot be empty"),
+        ([{"topic": "a", "partition": 0, "replicas": []}], "Partition replica list cannot be empty"),
+        (
+            [{"topic": "a", "partition": 0, "replicas": [1, 2, 1]}],
+            "Partition replica lists may not contain duplicate entries: a-0 contains multiple entries for 1",
+        ),
+        (
+            [{"topic": "a", "partition": 0, "replicas": [1]}] * 2,
+            "Partition reassignment contains duplicate topic partitions: a-0",
+        ),
+        ([{"topic": "a", "partition": 0}], '"replicas" is missing or not of the right type'),
+        ([{"topic": "a", "partition": "0", "replicas": [1]}], '"partition" is missing or not of the right type'),
+        ([{"topic": "a", "partition": 0, "replicas": ["1"]}], '"replicas" of a-0 must be broker ids'),
+        (
+            [{"topic": "a", "partition": 0, "replicas": [1, 2], "log_dirs": ["any"]}],
+            "Size of replicas list [1, 2] is different from size of log dirs list ['any'] for partition a-0",
+        ),
+        (["a"], "partitions, entry 1: expected an object"),
+    ],
+)
+def test_nonsense_is_refused(entries: list[Any], fault: str) -> None:
+    with pytest.raises(ToolError) as refusal:
+        check_plan(plan(*entries))
+    assert str(refusal.value).startswith(fault)
+
+
+def test_topics_and_brokers_are_named_once() -> None:
+    assert parse_topics({"topics": [{"topic": "a"}]}) == ["a"]
+    with pytest.raises(ToolError, match="duplicate entries"):
+        parse_topics({"topics": [{"topic": "a"}, {"topic": "a"}]})
+    assert parse_brokers("3,1") == [3, 1]
+    for text in ("1,1", "1,", "x"):
+        with pytest.raises(ToolError):
+            parse_brokers(text)
+
+
+def test_a_proposal_spreads_leaders_and_racks() -> None:
+    current = {("t", index): [1, 2] for index in range(6)}
+    proposed = propose(current, {1: "x", 2: "x", 3: "y", 4: "y"}, 0)
+    assert proposed.keys() == current.keys()
+    assert all(len(set(replicas)) == 2 for replicas in proposed.values())
+    racks = [{replica > 2 for replica in replicas} for replicas in proposed.values()]
+    assert all(rack == {True, False} for rack in racks)
+    assert {replicas[0] for replicas in proposed.values()} == {1, 2, 3, 4}
+
+
+def test_states_of_a_plan() -> None:
+    wanted = Plan({("a", 0): [1, 2], ("a", 1): [1, 2], ("a", 2): [1, 2]}, {})
+    moving = {("a", 1): Reassignment((1, 2, 3), (1,), (3,))}
+    assert states(wanted, moving, {("a", 0): [1, 2], ("a", 1): [1, 2, 3], ("a", 2): [3]}) == [
+        "Status of partition reassignment:",
+        "Reassignment of partition a-0 is completed.",
+        "Reassignment of partition a-1 is still in progress.",
+        "There is no active reassignment of partition a-2, but replica set is 3 rather than 1,2.",
+    ]
+
+
+def test_what_is_under_way() -> None:
+    assert listing({}) == ["No partition reassignments found."]
+    assert listing({("a", 1): Reassignment((1, 2, 3), (1,), (3,)), ("a", 0): Reassignment((1,), (), ())}) == [
+        "Current partition reassignments:",
+        "a-0: replicas: 1.",
+        "a-1: replicas: 1,2,3. adding: 1. removing: 3.",
+    ]

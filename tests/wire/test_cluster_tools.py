@@ -1,0 +1,261 @@
+"""The tools of a cluster's operators against three real nodes: what they print and what they bring about.
+
+With Maven on the path Apache's own tools do the same beside them, and must say the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import apache
+from support.cluster import ClusterProcess, running_cluster
+from support.cluster_load import await_in_sync, create_topic, leader_of, running_load
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+jvm = [pytest.mark.jvm, pytest.mark.skipif(apache.missing() is not None, reason=str(apache.missing()))]
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    with running_cluster(tmp_path_factory.mktemp("tools") / "c") as cluster:
+        yield cluster
+
+
+def run(cluster: ClusterProcess, tool: str, *arguments: str, status: int = 0) -> str:
+    command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", "--bootstrap-server", cluster.bootstrap_servers]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def write(path: Path, data: object) -> str:
+    path.write_text(json.dumps(data))
+    return str(path)
+
+
+def moves(topic: str, *replicas: list[int]) -> dict[str, object]:
+    partitions = [{"topic": topic, "partition": index, "replicas": item} for index, item in enumerate(replicas)]
+    return {"version": 1, "partitions": partitions}
+
+
+def await_moved(cluster: ClusterProcess, plan: str) -> str:
+    deadline = time.monotonic() + 60
+    while "in progress" in (text := run(cluster, "reassign_partitions", "--verify", "--reassignment-json-file", plan)):
+        assert time.monotonic() < deadline, text
+    return text
+
+
+def directories_of(cluster: ClusterProcess, topic: str) -> dict[int, set[str]]:
+    text = run(cluster, "log_dirs", "--describe", "--topic-list", topic)
+    return {
+        broker["broker"]: {item["partition"] for directory in broker["logDirs"] for item in directory["partitions"]}
+        for broker in json.loads(text.splitlines()[-1])["brokers"]
+    }
+
+
+def test_partitions_move_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
+    with running_load(cluster.bootstrap_servers, "moved", partitions=3) as load:
+        two = write(tmp_path / "two.json", moves("moved", [1, 2], [2, 3], [3, 1]))
+        started = run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", two)
+        assert started.endswith("Successfully started partition reassignments for moved-0,moved-1,moved-2\n")
+        before = json.loads(started.splitlines()[2])
+        assert {len(item["replicas"]) for item in before["partitions"]} == {3}
+        verified = await_moved(cluster, two)
+        assert "Reassignment of partition moved-2 is completed." in verified
+        assert verified.endswith("Clearing topic-level throttles on topic moved\n")
+        load.await_acknowledged(100)
+        assert leader_of(cluster.bootstrap_servers, "moved", 1) in (2, 3)
+        deadline = time.monotonic() + 30
+        wanted = {1: {"moved-0", "moved-2"}, 2: {"moved-0", "moved-1"}, 3: {"moved-1", "moved-2"}}
+        while directories_of(cluster, "moved") != wanted:  # what moved away is deleted there
+            assert time.monotonic() < deadline
+        back = write(tmp_path / "back.json", before)
+        run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", back)
+        await_moved(cluster, back)
+        await_in_sync(cluster.bootstrap_servers, "moved", 3)
+    assert not load.errors
+    assert run(cluster, "reassign_partitions", "--list") == "No partition reassignments found.\n"
+    cancelled = run(cluster, "reassign_partitions", "--cancel", "--reassignment-json-file", back)
+    assert cancelled.startswith("None of the specified partition reassignments are active.\n")
+
+
+def test_a_proposal_can_be_executed(cluster: ClusterProcess, tmp_path: Path) -> None:
+    create_topic(cluster.bootstrap_servers, "proposed", 4, 2)
+    topics = write(tmp_path / "topics.json", {"version": 1, "topics": [{"topic": "proposed"}]})
+    arguments = ("--generate", "--topics-to-move-json-file", topics, "--broker-list", "1,2")
+    text = run(cluster, "reassign_partitions", *arguments)
+    assert re.match(r"Current partition replica assignment\n\{.*\}\n\nProposed partition reassignment conf", text)
+    plan = tmp_path / "plan.json"
+    plan.write_text(text.splitlines()[-1])
+    run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", str(plan))
+    await_moved(cluster, str(plan))
+    assert directories_of(cluster, "proposed")[1] == {f"proposed-{index}" for index in range(4)}
+
+
+def test_bad_plans_change_nothing(cluster: ClusterProcess, tmp_path: Path) -> None:
+    create_topic(cluster.bootstrap_servers, "kept", 1)
+    for replicas, fault in (([1, 9], "Unknown broker id 9"), ([1, 1], "may not contain duplicate entries")):
+        plan = write(tmp_path / "plan.json", moves("kept", replicas))
+        assert fault in run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", plan, status=1)
+    plan = write(tmp_path / "plan.json", moves("unknown", [1]))
+    text = run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", plan, status=1)
+    assert text == "Error: Unable to find partition: unknown-0\n"
+
+
+def test_leaders_come_home(cluster: ClusterProcess) -> None:
+    create_topic(cluster.bootstrap_servers, "led", 6)
+    cluster.restart_node(1)
+    await_in_sync(cluster.bootstrap_servers, "led", 3)
+    elected = run(cluster, "leader_election", "--election-type", "preferred", "--all-topic-partitions")
+    assert re.match(r"Successfully completed leader election \(PREFERRED\) for partitions .*led-\d", elected)
+    again = run(cluster, "leader_election", "--election-type", "PREFERRED", "--topic", "led", "--partition", "0")
+    assert again == "Valid replica already elected for partitions led-0\n"
+    gone = run(cluster, "leader_election", "--election-type", "unclean", "--topic", "led", "--partition", "9", status=1)
+    assert gone.startswith("Error completing leader election (UNCLEAN) for partition: led-9: ")
+
+
+def test_the_quorum_is_described(cluster: ClusterProcess) -> None:
+    text = run(cluster, "metadata_quorum", "describe", "--status")
+    assert f"LeaderId:               {cluster.active_controller()}\n" in text
+    assert f'"endpoints": ["CONTROLLER://127.0.0.1:{cluster.base_port + 1000}"]' in text
+    rows = run(cluster, "metadata_quorum", "describe", "--replication").splitlines()
+    assert [row.split("\t")[6].strip() for row in rows] == ["Status", "Leader", "Follower", "Follower"]
+
+
+def test_topics_in_trouble_are_found(cluster: ClusterProcess) -> None:
+    create_topic(cluster.bootstrap_servers, "trouble", 1)
+    run(cluster, "topics", "--create", "--topic", "strict", "--config", "min.insync.replicas=3", "--partitions", "1")
+
+    def shown(*report: str) -> set[str]:
+        text = run(cluster, "topics", "--describe", *report)
+        return {line.split("\t")[1].removeprefix("Topic: ") for line in text.splitlines() if line.startswith("\t")}
+
+    assert "strict" in shown("--at-min-isr-partitions")
+    assert "trouble" not in shown("--under-replicated-partitions")
+    cluster.stop_node(3)
+    try:
+        assert {"trouble", "strict"} <= shown("--under-replicated-partitions")
+        assert "strict" in shown("--under-min-isr-partitions")
+        assert "trouble" in shown("--at-min-isr-partitions")
+        assert not shown("--unavailable-partitions")
+    finally:
+        cluster.start_node(3)
+        await_in_sync(cluster.bootstrap_servers, "trouble", 3)
+
+
+def test_records_are_deleted_one_partition_in_trouble_or_not(cluster: ClusterProcess, tmp_path: Path) -> None:
+    create_topic(cluster.bootstrap_servers, "cut", 1)
+    produced = run(
+        cluster, "producer_perf_test", "--topic", "cut", "--num-records", "500", "--record-size", "10",
+        "--throughput", "-1", "--command-property", "acks=all",
+    )  # fmt: skip
+    assert re.fullmatch(r"500 records sent, .* ms 99th, \d+ ms 99.9th.\n", produced)
+    entries = [{"topic": "cut", "partition": index, "offset": 200} for index in (0, 1)]
+    file = write(tmp_path / "offsets.json", {"version": 1, "partitions": entries})
+    lines = run(cluster, "delete_records", "--offset-json-file", file).splitlines()
+    assert lines[2] == "partition: cut-0\tlow_watermark: 200"
+    assert lines[3].startswith("partition: cut-1\terror: ")
+    consumed = run(cluster, "consumer_perf_test", "--topic", "cut", "--num-records", "300").splitlines()
+    assert consumed[0].startswith("start.time, end.time, data.consumed.in.MB, MB.sec")
+    assert consumed[1].split(", ")[4] == "300"
+
+
+def test_a_broker_is_added_filled_emptied_and_forgotten(cluster: ClusterProcess, tmp_path: Path) -> None:
+    create_topic(cluster.bootstrap_servers, "travels", 2)
+    voters = ",".join(f"{node}@127.0.0.1:{cluster.base_port + 1000 + node - 1}" for node in (1, 2, 3))
+    cluster_id = run(cluster, "cluster", "cluster-id").split()[-1]
+    command = [sys.executable, "-m", "headrace_broker.server", "--cluster-id", cluster_id]
+    for pair in (
+        "node.id=4",
+        "process.roles=broker",
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        f"controller.quorum.voters={voters}",
+        f"log.dirs={tmp_path / 'data'}",
+    ):
+        command += ["--property", pair]
+    with (tmp_path / "log").open("wb") as log:
+        broker = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while "headrace broker 4 serves" not in (tmp_path / "log").read_text():
+            assert broker.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        there = write(tmp_path / "there.json", moves("travels", [4, 1], [4, 2]))
+        run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", there)
+        await_moved(cluster, there)
+        assert leader_of(cluster.bootstrap_servers, "travels", 0) in (4, 1)
+        assert directories_of(cluster, "travels")[4] == {"travels-0", "travels-1"}
+        back = write(tmp_path / "back.json", moves("travels", [3, 1], [3, 2]))
+        run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", back)
+        await_moved(cluster, back)
+    finally:
+        broker.terminate()
+        assert broker.wait(60) == 0, (tmp_path / "log").read_text()
+    assert run(cluster, "cluster", "unregister", "--id", "4") == "Broker 4 is no longer registered.\n"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "arguments"),
+    [
+        pytest.param("metadata_quorum", "MetadataQuorumCommand", ["describe", "--replication"], marks=jvm),
+        pytest.param("metadata_quorum", "MetadataQuorumCommand", ["describe", "--status"], marks=jvm),
+        pytest.param("log_dirs", "LogDirsCommand", ["--describe"], marks=jvm),
+        pytest.param("topics", "TopicCommand", ["--describe", "--topic", "same"], marks=jvm),
+        pytest.param("topics", "TopicCommand", ["--describe", "--topics-with-overrides"], marks=jvm),
+        pytest.param("reassign_partitions", "reassign.ReassignPartitionsCommand", ["--list"], marks=jvm),
+        pytest.param("reassign_partitions", "reassign.ReassignPartitionsCommand", ["--verify", "PLAN"], marks=jvm),
+        pytest.param("reassign_partitions", "reassign.ReassignPartitionsCommand", ["--execute", "PLAN"], marks=jvm),
+        pytest.param(
+            "leader_election", "LeaderElectionCommand",
+            ["--election-type", "preferred", "--topic", "same", "--partition", "0"], marks=jvm,
+        ),
+        pytest.param("delete_records", "DeleteRecordsCommand", ["--offset-json-file", "OFFSETS"], marks=jvm),
+    ],
+)  # fmt: skip
+def test_apaches_tools_say_the_same(
+    cluster: ClusterProcess, tmp_path: Path, ours: str, theirs: str, arguments: list[str]
+) -> None:
+    run(cluster, "topics", "--create", "--topic", "same", "--if-not-exists", "--replica-assignment", "1:2:3")
+    files = {
+        "PLAN": ["--reassignment-json-file", write(tmp_path / "plan.json", moves("same", [1, 2, 3]))],
+        "OFFSETS": [
+            write(tmp_path / "o.json", {"partitions": [{"topic": "same", "partition": 0, "offset": 0}]}),
+        ],
+    }
+    words = [word for argument in arguments for word in files.get(argument, [argument])]
+    peer = apache.tool(
+        f"org.apache.kafka.tools.{theirs}", "--bootstrap-server", cluster.bootstrap_servers, *words, timeout_s=120
+    )
+    assert peer.returncode == 0, peer.stdout + peer.stderr
+    assert comparable(run(cluster, ours, *words)) == comparable(peer.stdout)
+
+
+def comparable(text: str) -> list[object]:
+    """Lines without what time changes; JSON without the order that Java's hash maps give it."""
+    lines: list[object] = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            lines.append(ordered(json.loads(line)))
+        else:
+            lines.append(re.sub(r"\b\d{13}\b|(?<=LagTimeMs: ).*", "TIME", line))
+    return lines
+
+
+def ordered(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: ordered(item) for key, item in value.items() if key not in ("size", "offsetLag")}
+    if isinstance(value, list):
+        return sorted((ordered(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+    return value
