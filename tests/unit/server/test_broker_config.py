@@ -147,3 +147,18 @@ def test_requests_share_a_part_of_the_memory_unless_a_size_is_named() -> None:
     assert errors_of(queued_max_request_bytes="many") == [
         "queued.max.request.bytes=many: expected a whole number of bytes"
     ]
+
+
+def test_the_cleaner_is_told_kafkas_keys() -> None:
+    config = parse()
+    assert config.log_cleaner_enable
+    assert config.log_cleaner_backoff_ms == 15_000
+    assert config.log_cleaner_dedupe_buffer_size == 128 * 1024 * 1024
+    assert config.log_cleaner_io_max_bytes_per_second == 1.7976931348623157e308
+    limited = parse(log_cleaner_io_max_bytes_per_second="1.5E7", log_cleaner_threads="4")
+    assert limited.log_cleaner_io_max_bytes_per_second == 15_000_000
+    assert limited.warnings == ("ignored, because they steer nothing in this broker: log.cleaner.threads",)
+    for wrong in ("fast", "nan", "0"):
+        assert errors_of(log_cleaner_io_max_bytes_per_second=wrong) == [
+            f"log.cleaner.io.max.bytes.per.second={wrong}: expected a number of at least 1"
+        ]
