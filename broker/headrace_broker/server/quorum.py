@@ -167,7 +167,7 @@ class Quorum:
                     self._is_persisting = True
                     self._loop.create_task(self._persist(effect))
                     return
-                self._do(effect)
+                self._do_or_fail(effect)
             elif self._inputs:
                 self._effects.extend(self._turn(self._inputs.popleft()))
             else:
@@ -182,12 +182,24 @@ class Quorum:
             return step(self._now_ms())
         except ApiError as error:
             if not self._fail_if_offline(error):
-                raise
+                self._fail_unexpectedly(error)
         except DivergedError as error:
             self._fail(str(error))
         except OSError as error:  # a snapshot that is fetched cannot be written, the next attempt may find room
             logger.error("a snapshot of the metadata cannot be written: %s", error.strerror or error)
+        except Exception as error:  # noqa: BLE001 - a core in an unknown state must not go on
+            self._fail_unexpectedly(error)
         return []
+
+    def _do_or_fail(self, effect: Effect) -> None:
+        try:
+            self._do(effect)
+        except Exception as error:  # noqa: BLE001 - whoever follows what is committed has missed a part of it
+            self._fail_unexpectedly(error)
+
+    def _fail_unexpectedly(self, error: Exception) -> None:
+        logger.error("the quorum met an error that nobody expected", exc_info=error)
+        self._fail(repr(error))
 
     async def _persist(self, effect: Persist) -> None:
         while True:

@@ -54,6 +54,7 @@ NODE_PROPERTIES = {
     "replica.fetch.wait.max.ms": "300",
     "replica.fetch.backoff.ms": "200",
     "log.roll.ms": "1500",
+    "metadata.log.max.record.bytes.between.snapshots": "1500",
 }
 
 
