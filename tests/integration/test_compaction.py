@@ -13,7 +13,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.broker import BrokerProcess, running_broker
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import DiskStorage
+from headrace_broker.records.reader import read_columns
+from support.broker import running_broker
+from support.cluster import running_cluster
 from support.topics import end_offset, write_topic
 
 pytestmark = pytest.mark.integration
@@ -27,10 +32,10 @@ EAGER = {
 Table = dict[bytes, bytes]
 
 
-def create(broker: BrokerProcess, topic: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.address})
+def create(address: str, topic: str, *, replicas: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
     settings = {"cleanup.policy": "compact", **{key.replace("_", "."): value for key, value in config.items()}}
-    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, replicas, config=settings)])[topic].result(20)
 
 
 def await_that(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
@@ -87,7 +92,7 @@ def is_alive(pid: int) -> bool:
 def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path, **EAGER) as broker:
         assert cleaner_pids(broker.pid) == []
-        create(broker, "compacted")
+        create(broker.address, "compacted")
         for _ in range(3):
             write_topic(broker.address, "compacted", [(b"key", b"%d" % number) for number in range(100)])
             time.sleep(0.25)  # segment.ms must pass for the segment to be rolled
@@ -119,7 +124,7 @@ def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path:
 
 def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Path) -> None:
     with running_broker(tmp_path, **EAGER) as broker:
-        create(broker, "read")
+        create(broker.address, "read")
         write_topic(broker.address, "read", [(b"%d" % number, b"v") for number in range(1000)])
         committed: dict[str, int] = {}
 
@@ -223,7 +228,7 @@ def test_a_compacted_topic_reads_back_as_written_through_kills(tmp_path: Path, d
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     with running_broker(tmp_path, **EAGER) as broker:
-        create(broker, "table", segment_ms="500", delete_retention_ms="3000", segment_bytes="1048576")
+        create(broker.address, "table", segment_ms="500", delete_retention_ms="3000", segment_bytes="1048576")
         writer = Writer(broker.address, "table", seed)
         writer.start()
         ends = time.monotonic() + duration_s
@@ -244,3 +249,51 @@ def test_a_compacted_topic_reads_back_as_written_through_kills(tmp_path: Path, d
         broker.restart()
         assert folded(read_all(broker.address, "table")) == writer.table
         assert "ERROR" not in broker.log
+
+
+@pytest.mark.slow
+def test_every_replica_compacts_its_own_log_and_any_may_lead(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "cluster", **EAGER) as cluster:
+        settings = {"segment_ms": "500", "delete_retention_ms": "1000", "min_insync_replicas": "2"}
+        create(cluster.bootstrap_servers, "table", replicas=3, **settings)
+        writer = Writer(cluster.bootstrap_servers, "table", 1)
+        writer.start()
+
+        def await_compaction(*nodes: int) -> None:
+            seen = {node: cluster.log(node).count("Compacted table-0") for node in nodes}
+            for node in nodes:
+                await_that(
+                    lambda node=node: cluster.log(node).count("Compacted table-0") > seen[node],  # type: ignore[misc]
+                    f"a compacted log on node {node}",
+                )
+
+        await_compaction(1, 2, 3)
+        for _ in range(3):
+            leader = leader_of(cluster.bootstrap_servers, "table")
+            cluster.kill(leader)
+            await_compaction(*({1, 2, 3} - {leader}))
+            cluster.start_node(leader)
+            await_compaction(1, 2, 3)
+        writer.finish()
+        assert folded(read_all(cluster.bootstrap_servers, "table")) == writer.table
+        assert cluster.stop() == 0
+        for node in (1, 2, 3):
+            assert "cannot be compacted" not in cluster.log(node)
+            (directory,) = cluster.directory.glob(f"node-{node}/**/table-0")
+            assert folded(records_on_disk(directory)) == writer.table, f"node {node}"
+
+
+def leader_of(address: str, topic: str) -> int:
+    described = AdminClient({"bootstrap.servers": address}).list_topics(topic, timeout=20)
+    return int(described.topics[topic].partitions[0].leader)
+
+
+def records_on_disk(directory: Path) -> list[tuple[int, bytes, bytes | None]]:
+    """(offset, key, value) of every record of a stopped broker's log."""
+    log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0, was_closed_cleanly=True)
+    records: list[tuple[int, bytes, bytes | None]] = []
+    for segment in log.segments:
+        for _, _, batch in segment.iter_checked_batches(0):
+            columns = read_columns(batch, 0)
+            records += zip(columns.offsets or (), columns.keys or (), columns.values, strict=True)
+    return records
