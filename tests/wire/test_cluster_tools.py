@@ -250,7 +250,7 @@ def comparable(text: str) -> list[object]:
             lines.append(ordered(json.loads(line)))
         else:
             lines.append(re.sub(r"\b\d{13}\b|(?<=LagTimeMs: ).*", "TIME", line))
-    return lines
+    return sorted(lines, key=str) if text.startswith("Topic: ") else lines
 
 
 def ordered(value: object) -> object:

@@ -184,7 +184,10 @@ def _answer_when_replicated(
     def complete() -> None:
         connection.parked.pop(operation, None)
         outcomes = [
-            (topic, [(index, partition, _outcome(partition, info, epochs)) for index, partition, info in of_topic])
+            (
+                topic,
+                [(index, partition, _outcome(broker, partition, info, epochs)) for index, partition, info in of_topic],
+            )
             for topic, of_topic in results
         ]
         slot.fill(encode_response(correlation_id, _response(broker, connection, outcomes, version), version))
@@ -194,18 +197,29 @@ def _answer_when_replicated(
 
 
 def _outcome(
-    partition: Partition | None, info: AppendInfo | ApiError, epochs: dict[Partition, int]
+    broker: Broker, partition: Partition | None, info: AppendInfo | ApiError, epochs: dict[Partition, int]
 ) -> AppendInfo | ApiError:
     """What became of a batch that had to be replicated: its place, or why it does not count."""
     if partition is None or isinstance(info, ApiError) or partition not in epochs:
         return info
-    if partition.leader_epoch != epochs[partition]:
+    if partition.leader != broker.node_id or not _is_still_there(partition, info, epochs[partition]):
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if partition.log.high_watermark <= info.last_offset:
         return ApiError(ErrorCode.REQUEST_TIMED_OUT)
     if partition.replicas is not None and partition.replicas.is_under_min_isr:
         return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     return info
+
+
+def _is_still_there(partition: Partition, info: AppendInfo, epoch: int) -> bool:
+    """Whether no other leader has cut the batch away since it was appended in that epoch.
+
+    A leader can enter a new epoch and stay the leader, when a replica is taken away: then its log is what it was.
+    """
+    if partition.leader_epoch == epoch:
+        return True
+    known, end_offset = partition.log.end_offset_for_epoch(epoch)
+    return known == epoch and info.last_offset < end_offset
 
 
 def _response(broker: Broker, connection: Connection, results: list[_TopicResult], version: int) -> ProduceResponse:
