@@ -56,18 +56,15 @@ class CleanerProcess:
     def __init__(self) -> None:
         self._process: Process | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """The process id while it runs."""
-        return None if self._process is None else self._process.pid
-
     async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
         """See `CleanerHelper`."""
+        try:
+            process = await self._running()
+        except OSError as error:  # no descriptors, no memory
+            yield CleaningFailed(f"cannot start the cleaner's process: {error.strerror or error}", is_lasting=False)
+            return
         is_finished = False
         try:
-            process = self._process
-            if process is None or process.returncode is not None:
-                process = await self._start()
             assert process.stdin is not None
             process.stdin.write(encode_job(job))
             while not is_finished:
@@ -80,7 +77,9 @@ class CleanerProcess:
             if not is_finished:
                 await self.close()
 
-    async def _start(self) -> Process:
+    async def _running(self) -> Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
