@@ -102,11 +102,12 @@ class MetadataLog:
                 return snapshot, self.snapshots.records(snapshot)
             except SnapshotError as error:
                 logger.error("%s is damaged and not used: %s", self.snapshots.path(snapshot), error)
-                self.snapshots.discard(snapshot)
+                self.snapshots.ids.remove(snapshot)
         if base_offset > 0:
             raise StartError(
                 f"{self._directory} begins at offset {base_offset} and has no sound snapshot of what was before: put "
-                "back a copy of it, or empty the directory, if the other voters are there, to fetch it from them"
+                "back a copy of it; or, while a majority of the other voters is there, remove all of it but "
+                "quorum-state to have it fetched from them"
             )
         return None, []
 
