@@ -1,0 +1,135 @@
+"""Nodes that do not belong to a cluster: each refuses to start with one line that says what and how to mend it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cluster import ClusterProcess, free_base_port, running_cluster
+
+_TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    directory = tmp_path_factory.mktemp("faults") / "cluster"
+    with running_cluster(directory, 3, broker_session_timeout_ms="1500", broker_heartbeat_interval_ms="300") as running:
+        yield running
+
+
+def voters_of(cluster: ClusterProcess) -> str:
+    ports = [cluster.base_port + 1000 + node - 1 for node in range(1, 4)]
+    return ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
+
+
+def cluster_id_of(cluster: ClusterProcess) -> str:
+    found = next(cluster.directory.rglob("meta.properties"))
+    return dict(line.split("=", 1) for line in found.read_text().splitlines() if "=" in line)["cluster.id"]
+
+
+def command(directory: Path, cluster_id: str | None, **properties: object) -> list[str]:
+    values = {
+        "node.id": 4,
+        "process.roles": "broker",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": directory,
+        "initial.broker.registration.timeout.ms": 3000,
+        "broker.session.timeout.ms": 1500,
+        **{key.replace("_", "."): value for key, value in properties.items()},
+    }
+    words = [sys.executable, "-m", "headrace_broker.server"]
+    words += ["--cluster-id", cluster_id] if cluster_id is not None else []
+    return words + [word for key, value in values.items() for word in ("--property", f"{key}={value}")]
+
+
+def fault(directory: Path, cluster_id: str | None, **properties: object) -> str:
+    """The line with which a node that is started so refuses."""
+    done = subprocess.run(
+        command(directory, cluster_id, **properties), capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("headrace broker: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def test_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+    line = fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
+    assert "belongs to another cluster than this node" in line
+    assert "correct controller.quorum.voters" in line
+
+
+def test_a_node_id_that_is_taken(cluster: ClusterProcess, tmp_path: Path) -> None:
+    cluster_id, voters = cluster_id_of(cluster), voters_of(cluster)
+    first = subprocess.Popen(
+        command(tmp_path / "first", cluster_id, controller_quorum_voters=voters), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert first.stdout is not None
+        assert "serves" in first.stdout.readline()
+        line = fault(tmp_path / "second", cluster_id, controller_quorum_voters=voters)
+        assert "another broker with node.id=4 is alive" in line
+        assert "give each node a number of its own" in line
+    finally:
+        first.terminate()
+        assert first.wait(timeout=_TIMEOUT_S) == 0
+
+
+def test_a_voter_that_the_others_do_not_know(cluster: ClusterProcess, tmp_path: Path) -> None:
+    port = free_base_port(1)
+    voters = f"{voters_of(cluster)},4@127.0.0.1:{port}"
+    line = fault(
+        tmp_path,
+        cluster_id_of(cluster),
+        process_roles="broker,controller",
+        listeners=f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
+        controller_listener_names="CONTROLLER",
+        controller_quorum_voters=voters,
+    )
+    assert "does not count node 4 among its voters" in line
+    assert "must be the same in every node's file" in line
+
+
+def test_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
+    voters = voters_of(cluster)
+    fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # which formats it for node 4
+    line = fault(tmp_path, None, node_id=5, controller_quorum_voters=voters)
+    assert "belongs to node 4, not 5" in line
+
+
+def test_a_quorum_that_is_not_reachable(tmp_path: Path) -> None:
+    port = free_base_port(2)
+    voters = f"1@127.0.0.1:{port},2@127.0.0.1:{port + 1}"
+    line = fault(tmp_path, None, controller_quorum_voters=voters, initial_broker_registration_timeout_ms=1500)
+    assert "could not be joined within 1500 ms (initial.broker.registration.timeout.ms)" in line
+    assert f"1@127.0.0.1:{port} refuses connections" in line
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"controller_quorum_bootstrap_servers": "a:9093,b:9093"}, "write controller.quorum.voters=1@host:port"),
+        (
+            {
+                "process_roles": "broker,controller",
+                "controller_quorum_voters": "4@127.0.0.1:9093,5@127.0.0.1:9094",
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+            },
+            "add CONTROLLER://host:9093",
+        ),
+        (
+            {
+                "process_roles": "broker,controller",
+                "controller_quorum_voters": "4@127.0.0.1:9093,5@127.0.0.1:9094",
+                "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9095",
+            },
+            "look for node 4 at port 9093",
+        ),
+    ],
+)
+def test_files_that_contradict_themselves(tmp_path: Path, properties: dict[str, str], words: str) -> None:
+    assert words in fault(tmp_path, None, **properties)

@@ -1,0 +1,207 @@
+"""The shell of the quorum on a log in memory: votes on disk first, commits in order, failures that lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from headrace_broker.metadata.cluster import bootstrap_records
+from headrace_broker.metadata.snapshots import image_records
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.metadata_records import ProducerIdsRecord
+from headrace_broker.raft import messages
+from headrace_broker.raft.quorum_state import QuorumState
+from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.snapshot_files import encode_snapshot
+from support.quorum import Storage, Voter
+
+QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def block(number: int) -> ProducerIdsRecord:
+    return ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=1000 * number)
+
+
+async def started(storage: Storage, **more: Any) -> Voter:
+    voter = Voter(storage, **more)
+    voter.start()
+    await voter.elected()
+    return voter
+
+
+def test_every_start_opens_a_new_epoch_that_is_on_disk_first() -> None:
+    async def work() -> None:
+        storage = Storage()
+        for epoch in (1, 2, 3):
+            voter = await started(storage)
+            assert voter.quorum.raft.epoch == epoch
+            state = json.loads(storage.read(QUORUM_STATE))
+            assert (state["leaderEpoch"], state["leaderId"], state["votedId"]) == (epoch, 1, 1)
+            await voter.stop()
+
+    run(work())
+
+
+def test_the_image_is_there_again_after_a_restart() -> None:
+    async def work() -> None:
+        storage = Storage()
+        voter = await started(storage)
+        await voter.quorum.append(bootstrap_records())
+        await voter.quorum.append([block(1)])
+        await voter.stop()
+        again = await started(storage)
+        assert again.image == voter.image
+        assert again.image.features == {"metadata.version": 30}
+        await again.stop()
+
+    run(work())
+
+
+def test_batches_share_a_sync_and_are_shown_in_order() -> None:
+    async def work() -> None:
+        storage = Storage()
+        voter = await started(storage)
+        seen: list[int] = []
+        voter.committed.subscribe(lambda delta, image: seen.append(image.next_producer_id))
+        before = storage.syncs
+        await asyncio.gather(*(voter.quorum.append([block(number)]) for number in range(1, 21)))
+        assert seen == list(range(1000, 21_000, 1000))
+        assert storage.syncs - before <= 3
+        await voter.stop()
+
+    run(work())
+
+
+def test_nothing_is_committed_before_a_majority_has_it_on_disk() -> None:
+    async def work() -> None:
+        voter = await started(Storage(), voters=(1, 2, 3))
+        committed = voter.quorum.append([block(1)])
+        await voter.until(voter.is_flushed)
+        assert not committed.done()
+        assert voter.image.next_producer_id == 0
+        await voter.fetched(3)
+        await committed
+        assert voter.image.next_producer_id == 1000
+        await voter.stop()
+
+    run(work())
+
+
+def test_who_waits_hears_that_leadership_was_lost() -> None:
+    async def work() -> None:
+        voter = await started(Storage(), voters=(1, 2, 3))
+        committed = voter.quorum.append([block(1)])
+        await voter.deposed()
+        with pytest.raises(ApiError) as caught:
+            await committed
+        assert caught.value.code == ErrorCode.NOT_CONTROLLER
+        with pytest.raises(ApiError):
+            voter.quorum.append([block(1)])
+        await voter.stop()
+
+    run(work())
+
+
+def test_a_failed_sync_is_an_error_and_takes_nothing_back() -> None:
+    async def work() -> None:
+        storage = Storage()
+        voter = await started(storage)
+        reasons: list[str] = []
+        voter.quorum.on_failure = reasons.append
+        await voter.quorum.append([block(1)])
+        storage.sync_error = OSError(28, "No space left on device")
+        with pytest.raises(ApiError, match="No space left"):
+            await voter.quorum.append([block(2)])
+        with pytest.raises(ApiError, match="No space left"):
+            await voter.quorum.append([block(2)])
+        assert voter.image.next_producer_id == 1000
+        assert "No space left" in reasons[0]
+        storage.sync_error = None
+        await voter.stop()
+
+    run(work())
+
+
+def test_offsets_are_waited_for() -> None:
+    async def work() -> None:
+        voter = await started(Storage())
+        end = voter.quorum.next_offset
+        await voter.quorum.reached(end)
+        waiting = voter.quorum.reached(end + 2)
+        await voter.quorum.append([block(1)])
+        assert not waiting.done()
+        await voter.quorum.append([block(2)])
+        await waiting
+        await voter.stop()
+
+    run(work())
+
+
+def test_a_follower_loads_the_leaders_snapshot_and_those_who_follow_see_the_difference() -> None:
+    async def work() -> None:
+        leader = await started(Storage())
+        await leader.quorum.append([*bootstrap_records(), block(7)])
+        snapshot = leader.image.offset + 1, leader.image.epoch
+        data = b"".join(encode_snapshot(image_records(leader.image), leader.image.epoch, 0))
+
+        follower = Voter(Storage(), voters=(1, 2, 3))
+        follower.peers.grants = False
+        told: list[int] = []
+        follower.committed.subscribe(lambda delta, image: told.append(image.next_producer_id))
+        follower.start()
+        quorum = follower.quorum
+        await follower.deposed()
+        epoch = quorum.raft.epoch
+        fetch = messages.fetch_answer(ErrorCode.NONE, 2, epoch, high_watermark=snapshot[0], snapshot=snapshot)
+        (await follower.peers.fetches.get())(fetch)
+        for position in range(0, len(data), 100):
+            part = messages.snapshot_answer(
+                ErrorCode.NONE, 2, epoch,
+                snapshot=snapshot, size=len(data), position=position, data=data[position : position + 100],
+            )  # fmt: skip
+            (await follower.peers.fetches.get())(part)
+        await quorum.reached(snapshot[0])
+        assert follower.image.next_producer_id == 7000
+        assert told == [7000]
+        assert quorum.log.log_start_offset == snapshot[0]
+        await leader.stop()
+        await follower.stop()
+
+    run(work())
+
+
+def test_a_quorum_state_that_cannot_be_read_is_refused() -> None:
+    async def work() -> None:
+        storage = Storage()
+        await (await started(storage)).stop()
+        storage.write(QUORUM_STATE, b"{broken")
+        with pytest.raises(StartError, match="quorum-state is damaged"):
+            Voter(storage)
+
+    run(work())
+
+
+def test_a_lost_quorum_state_never_leads_back_to_an_old_epoch() -> None:
+    async def work() -> None:
+        storage = Storage()
+        for _ in range(3):
+            await (await started(storage)).stop()
+        storage.remove(QUORUM_STATE)
+        voter = await started(storage)
+        assert voter.quorum.raft.epoch == 4
+        await voter.stop()
+
+    run(work())
+
+
+def test_kafkas_own_quorum_state_is_understood() -> None:
+    kafkas = b'{"leaderId":1,"leaderEpoch":7,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
+    assert QuorumState.from_json(kafkas) == QuorumState(7, 1, -1, ())
