@@ -39,6 +39,7 @@ def command(directory: Path, cluster_id: str | None, **properties: object) -> li
         "log.dirs": directory,
         "initial.broker.registration.timeout.ms": 3000,
         "broker.session.timeout.ms": 1500,
+        "broker.heartbeat.interval.ms": 300,
         **{key.replace("_", "."): value for key, value in properties.items()},
     }
     words = [sys.executable, "-m", "headrace_broker.server"]
@@ -65,17 +66,16 @@ def test_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> N
 
 def test_a_node_id_that_is_taken(cluster: ClusterProcess, tmp_path: Path) -> None:
     cluster_id, voters = cluster_id_of(cluster), voters_of(cluster)
-    first = subprocess.Popen(
-        command(tmp_path / "first", cluster_id, controller_quorum_voters=voters), stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert first.stdout is not None
-        assert "serves" in first.stdout.readline()
-        line = fault(tmp_path / "second", cluster_id, controller_quorum_voters=voters)
-        assert "another broker with node.id=4 is alive" in line
-        assert "give each node a number of its own" in line
-    finally:
-        first.terminate()
+    words = command(tmp_path / "first", cluster_id, controller_quorum_voters=voters)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as first:
+        try:
+            assert first.stdout is not None
+            assert "serves" in first.stdout.readline()
+            line = fault(tmp_path / "second", cluster_id, controller_quorum_voters=voters)
+            assert "another broker with node.id=4 is alive" in line
+            assert "give each node a number of its own" in line
+        finally:
+            first.terminate()
         assert first.wait(timeout=_TIMEOUT_S) == 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from headrace_broker.metadata.topics import TopicDefaults
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -12,6 +14,11 @@ from headrace_broker.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from headrace_broker.server.context import RequestContext
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_MS = 5_000
+"""Whoever asked for something else waits meanwhile, and would ask again."""
 
 
 def topic_defaults(context: RequestContext) -> TopicDefaults:
@@ -23,7 +30,11 @@ def topic_defaults(context: RequestContext) -> TopicDefaults:
 async def create_missing_topics(context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
     """Create the named topics with defaults; returns the code of each that could not be created."""
     topics = [_definition(context, name) for name in dict.fromkeys(names)]
-    response = await _submit(context, CreateTopicsRequest(topics=topics))
+    try:
+        response = await _submit(context, CreateTopicsRequest(topics=topics))
+    except ApiError as error:
+        logger.warning("topics %s cannot be created: %s", ", ".join(topic.name for topic in topics), error.message)
+        return {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in topics}
     failed: dict[str, ErrorCode] = {}
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -34,14 +45,17 @@ async def create_missing_topics(context: RequestContext, names: list[str]) -> di
 
 
 async def ensure_internal_topic(context: RequestContext, name: str) -> None:
-    """Create an internal topic if it is not there."""
+    """Create an internal topic if it is not there; without a controller it stays away, and clients ask again."""
     if name not in context.image.topics:
-        await _submit(context, CreateTopicsRequest(topics=[_definition(context, name)]))
+        try:
+            await _submit(context, CreateTopicsRequest(topics=[_definition(context, name)]))
+        except ApiError as error:
+            logger.warning("topic %s cannot be created: %s", name, error.message)
 
 
 async def _submit(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    response = await context.node.channel.request(request, request.timeout_ms)
-    await context.node.logs_are_made()
+    response = await context.node.channel.request(request, _TIMEOUT_MS)
+    await context.node.settled()
     return response
 
 

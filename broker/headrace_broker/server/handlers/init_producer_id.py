@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.controller_channel import NoControllerError
 
 API_KEY = ApiKey.INIT_PRODUCER_ID
 VERSIONS = (0, 5)
@@ -30,5 +31,11 @@ def handle(
 
 
 async def _fetch_block(context: RequestContext) -> InitProducerIdResponse:
-    producer_id = await context.broker.producer_ids.take_from_new_block()
+    try:
+        producer_id = await context.broker.producer_ids.take_from_new_block()
+    except NoControllerError:  # what Kafka's brokers answer while they wait for a block, so producers ask again
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    except ApiError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
