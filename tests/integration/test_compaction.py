@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace_broker.log.compaction.job import CleaningJob, decode_report, encode_job
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import DiskStorage
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
 from support.broker import running_broker
 from support.cluster import running_cluster
@@ -120,6 +125,47 @@ def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path:
         assert not is_alive(pid)
         errors = [line for line in broker.log.splitlines() if " ERROR " in line]
         assert all("the cleaner's process ended with status -9" in line for line in errors), errors
+
+
+def started_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "headrace_broker.server.cleaner_process", str(os.getpid())]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(encode_job(job))
+    process.stdin.flush()
+    return process
+
+
+def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
+    """A log of some 3 MB in one closed segment, and the job to clean it."""
+    log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0)
+    for number in range(30):
+        columns = RecordColumns(keys=[b"k%d" % number], values=[bytes(100_000)], timestamps=0)
+        log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=0)
+    log.roll(0)
+    log.close(clean=True, now_ms=0)
+    size_bytes = log.segments[0].size_bytes
+    limits = (1 << 30, 1 << 20, 4096, 1 << 20)
+    return CleaningJob(str(directory), ((0, size_bytes),), 0, 30, 0, 30, 0, *limits, bytes_per_second)
+
+
+def test_the_cleaner_keeps_to_its_rate(tmp_path: Path) -> None:
+    job = job_of(tmp_path / "t-0", 6_000_000)
+    began = time.monotonic()
+    process = started_cleaner(job)
+    assert process.stdout is not None
+    reports = [decode_report(process.stdout.readline()) for _ in range(2)]
+    assert [type(report).__name__ for report in reports] == ["CleanedSegment", "CleaningDone"]
+    assert time.monotonic() - began > 2 * 3_000_000 / 6_000_000  # read twice at least
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_the_cleaner_ends_when_nobody_waits_for_its_work(tmp_path: Path) -> None:
+    process = started_cleaner(job_of(tmp_path / "t-0", 1.0))
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert not [path for path in (tmp_path / "t-0").iterdir() if path.name.endswith(".cleaned")]
 
 
 def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Path) -> None:

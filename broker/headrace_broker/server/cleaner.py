@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from operator import itemgetter
+from weakref import WeakKeyDictionary
 
 from headrace_broker.log.compaction.choice import DirtyRange, dirty_range
 from headrace_broker.log.compaction.job import (
@@ -72,7 +73,7 @@ class LogCleaner:
         self._config = config
         self._helper = helper
         self._now_ms = now_ms
-        self._set_aside: dict[tuple[str, int], _SetAside] = {}
+        self._set_aside: WeakKeyDictionary[PartitionLog, _SetAside] = WeakKeyDictionary()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -127,12 +128,11 @@ class LogCleaner:
     def _is_cleanable(self, log: PartitionLog) -> bool:
         if not log.config.cleanup_compact or log.offline_reason is not None or len(log.segments) < 2:
             return False
-        key = (log.topic, log.partition)
-        aside = self._set_aside.get(key)
+        aside = self._set_aside.get(log)
         if aside is None:
             return True
         if aside.lineage != _lineage(log):
-            del self._set_aside[key]
+            del self._set_aside[log]
             return True
         return aside.retry_ms is not None and self._now_ms() >= aside.retry_ms
 
@@ -212,7 +212,7 @@ class LogCleaner:
 
     async def _finish(self, log: PartitionLog, dirty: DirtyRange, done: CleaningDone, took_ms: int) -> None:
         """Note how far the log is clean, once the new names are sure to be on disk."""
-        self._set_aside.pop((log.topic, log.partition), None)
+        self._set_aside.pop(log, None)
         truncations = log.truncations
         await asyncio.get_running_loop().run_in_executor(None, self._storage.sync_directory, log.directory)
         if log.truncations == truncations:
@@ -224,14 +224,13 @@ class LogCleaner:
         )  # fmt: skip
 
     def _failed(self, log: PartitionLog, failure: CleaningFailed) -> None:
-        key = (log.topic, log.partition)
         if failure.is_lasting:
-            self._set_aside[key] = _SetAside(_lineage(log), None, 0)
+            self._set_aside[log] = _SetAside(_lineage(log), None, 0)
             logger.error("%s cannot be compacted and is set aside: %s", log.name, failure.reason)
             return
-        before = self._set_aside.get(key)
+        before = self._set_aside.get(log)
         pause_ms = _RETRY_MS_MIN if before is None else min(before.pause_ms * 2, _RETRY_MS_MAX)
-        self._set_aside[key] = _SetAside(_lineage(log), self._now_ms() + pause_ms, pause_ms)
+        self._set_aside[log] = _SetAside(_lineage(log), self._now_ms() + pause_ms, pause_ms)
         logger.error("%s could not be compacted, trying again in %d s: %s", log.name, pause_ms // 1000, failure.reason)
 
     async def _remove_unfinished(self, directory: str) -> None:

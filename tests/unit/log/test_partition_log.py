@@ -490,6 +490,23 @@ def test_an_interrupted_compaction_is_finished() -> None:
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
+def test_a_compaction_that_was_not_swapped_in_whole_is_undone() -> None:
+    storage = MemoryStorage()
+    config = LogConfig(segment_bytes=300)
+    log = open_log(storage, config)
+    for number in range(6):
+        append(log, b"value %d" % number)
+    names = set(storage.listdir(DIRECTORY))
+    half = build_batch(RecordColumns(values=[b"half"], timestamps=NOW), base_offset=1)
+    storage.write(f"{DIRECTORY}/{0:020d}.log.cleaned", half)
+    storage.write(f"{DIRECTORY}/{1:020d}.log.swap", half)
+    storage.write(f"{DIRECTORY}/{1:020d}.index.swap", b"")
+    log = open_log(storage, config)
+    assert values_from(log) == [b"value %d" % number for number in range(6)]
+    assert names <= set(storage.listdir(DIRECTORY))
+    assert not [name for name in storage.listdir(DIRECTORY) if name.endswith((".swap", ".cleaned"))]
+
+
 def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker() -> None:
     storage = MemoryStorage()
     log = open_log(storage)

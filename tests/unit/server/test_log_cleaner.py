@@ -225,6 +225,19 @@ def test_a_broken_log_is_set_aside_with_one_line_and_the_others_go_on(caplog: py
     assert offsets(broken) == [1]
 
 
+def test_a_topic_made_anew_is_not_set_aside_for_the_one_before() -> None:
+    setting = Setting()
+    broken = setting.write("t", b"aaaa")
+    path = broken.segments[0].path(".log")
+    setting.storage.write(path, bytes(setting.storage.size(path)))
+    broken.release()
+    assert (setting.clean(), setting.clean()) == (1, 0)
+    setting.manager.delete("t", 0, NOW)
+    again = setting.write("t", b"aaaa")
+    assert setting.clean() == 1
+    assert offsets(again) == [3]
+
+
 def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting()
     log = setting.write("t", b"aa")
