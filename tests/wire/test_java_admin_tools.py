@@ -86,3 +86,24 @@ def test_dump_log_reads_our_metadata_log(tmp_path: Path) -> None:
     epochs = [record["data"]["brokerEpoch"] for record in records if record["type"] == start[0]]
     offsets = re.findall(r"\| offset: (\d+) .*REGISTER_BROKER_RECORD", done.stdout)
     assert [str(epoch) for epoch in epochs] == offsets
+
+
+def test_dump_log_reads_our_snapshots(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **{"metadata.log.max.record.bytes.between.snapshots": "2000"}) as broker:
+        with RawClient(broker.address) as client:
+            for number in range(30):
+                create_topic(client, f"t{number}", partitions=2, retention_ms="1000")
+        directory = broker.data_dir / "__cluster_metadata-0"
+        newest = max(directory.glob("*.checkpoint"))
+        arguments = ("--cluster-metadata-decoder", "--files", str(newest))
+        done = apache.tool("org.apache.kafka.tools.DumpLogSegments", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "isvalid: false" not in done.stdout
+        assert "SnapshotHeader" in done.stdout
+        assert "SnapshotFooter" in done.stdout
+        records = [json.loads(found)["type"] for found in re.findall(r"payload: (\{.*\})", done.stdout)]
+        assert records[:2] == ["FEATURE_LEVEL_RECORD", "REGISTER_BROKER_RECORD"]
+        topics = records.count("TOPIC_RECORD")
+        assert topics > 10
+        assert records.count("PARTITION_RECORD") == 2 * topics
+        assert records.count("CONFIG_RECORD") == topics

@@ -202,9 +202,11 @@ class Node:
         self.every(_RELIEVE_MS, self.router.relieve_memory)
         self.every(_SWEEP_MS, lambda: self.router.sweep(_SWEEP_MS))
         self.every(LOOK_INTERVAL_MS, self.watch.look)
-        if self.broker is not None:
-            await self.watch.caught_up(self.config.initial_broker_registration_timeout_ms)
-            await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))
+        if self.broker is None:
+            self.committed.take_removed_topic_ids()  # which only a broker has a use for
+            return
+        await self.watch.caught_up(self.config.initial_broker_registration_timeout_ms)
+        await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))
 
     def _bind(self) -> None:
         config = self.config

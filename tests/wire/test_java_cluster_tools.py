@@ -1,0 +1,76 @@
+"""Kafka's own tools on a cluster of three: its quorum, moves of partitions, elections, configurations of brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import apache
+from support.cluster import ClusterProcess, running_cluster
+
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    with running_cluster(tmp_path_factory.mktemp("java") / "cluster") as running:
+        yield running
+
+
+def run(main_class: str, cluster: ClusterProcess, *arguments: str) -> str:
+    servers = () if "--bootstrap-controller" in arguments else ("--bootstrap-server", cluster.address(1))
+    done = apache.tool(main_class, *servers, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_quorum_is_described_on_both_kinds_of_listeners(cluster: ClusterProcess) -> None:
+    tool = "org.apache.kafka.tools.MetadataQuorumCommand"
+    status = run(tool, cluster, "describe", "--status")
+    assert re.search(r"LeaderId:\s+[123]\n", status)
+    assert status.count("CONTROLLER://127.0.0.1:") == 3
+    controller = f"127.0.0.1:{cluster.base_port + 1000}"
+    replication = run(tool, cluster, "--bootstrap-controller", controller, "describe", "--replication")
+    rows = [line.split("\t") for line in replication.splitlines()[1:]]
+    assert sorted(row[0].strip() for row in rows) == ["1", "2", "3"]
+    assert sorted(row[-2].strip() for row in rows if row[-2].strip()) == ["Follower", "Follower", "Leader"]
+    assert all(int(row[4]) > 1_700_000_000_000 for row in rows)
+
+
+def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_path: Path) -> None:
+    topics = "org.apache.kafka.tools.TopicCommand"
+    run(topics, cluster, "--create", "--topic", "moved", "--replica-assignment", "1:2")
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [3, 2, 1]}]})
+    )
+    tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    run(tool, cluster, "--reassignment-json-file", str(plan), "--execute")
+    verified = run(tool, cluster, "--reassignment-json-file", str(plan), "--verify")
+    assert re.search(r"moved-0 is (completed|still in progress)", verified)
+    described = run(topics, cluster, "--describe", "--topic", "moved")
+    assert re.search(r"Leader: 1\tReplicas: 3,2,1\tIsr: ", described)
+    elected = run("org.apache.kafka.tools.LeaderElectionCommand", cluster, "--election-type", "preferred",
+                  "--all-topic-partitions")  # fmt: skip
+    assert "Successfully completed leader election (PREFERRED) for partitions moved-0" in elected
+    assert re.search(r"Leader: 3\tReplicas: 3,2,1", run(topics, cluster, "--describe", "--topic", "moved"))
+
+
+def test_brokers_are_altered_together_and_alone(cluster: ClusterProcess) -> None:
+    tool = "kafka.admin.ConfigCommand"
+    everyone = ("--entity-type", "brokers", "--entity-default")
+    run(tool, cluster, "--alter", *everyone, "--add-config", "log.retention.ms=7000")
+    assert "log.retention.ms=7000" in run(tool, cluster, "--describe", *everyone)
+    only = ("--entity-type", "brokers", "--entity-name", "2")
+    run(tool, cluster, "--alter", *only, "--add-config", "log.retention.ms=8000")
+    described = run(tool, cluster, "--describe", *only)
+    assert "DYNAMIC_BROKER_CONFIG:log.retention.ms=8000" in described
+    features = run("org.apache.kafka.tools.FeatureCommand", cluster, "describe")
+    assert "metadata.version" in features
