@@ -106,6 +106,7 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", sys.float_info.max, minimum=1
     )
+    metrics_listeners: tuple[str, ...] = _key("headrace.metrics.listeners", ())
     producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000, minimum=1)
 
     listeners: tuple[Listener, ...] = ()

@@ -125,6 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         "peer",
     )
 
+    slot_type: type[Slot] = Slot
+
     def __init__(self, router: Router, listener: str, limits: ConnectionLimits) -> None:
         self._router = router
         self._limits = limits
@@ -215,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def park(self, frame_bytes: int = 0) -> Slot:
         """Keep a place for an answer that comes later; requests behind it go on, unless those that wait hold much."""
-        slot = Slot(self, request_bytes=_PARKED_BYTES_PER_FRAME_BYTE * frame_bytes)
+        slot = self.slot_type(self, request_bytes=_PARKED_BYTES_PER_FRAME_BYTE * frame_bytes)
         self._held_bytes += slot.request_bytes
         self._queue.append(slot)
         return slot
@@ -223,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
     def hold(self) -> Slot:
         """Keep a place for an answer that comes later, and take no request until it has come."""
         self._holding = True
-        slot = Slot(self, holds=True)
+        slot = self.slot_type(self, holds=True)
         self._queue.append(slot)
         return slot
 

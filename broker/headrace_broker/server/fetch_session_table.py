@@ -18,6 +18,9 @@ class FetchSessionTable:
         self._sessions = FetchSessions(slots, rng, self._closed)
         self._partitions: dict[FetchSession, dict[Key, Partition]] = {}
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
         """The session of a request, None when it is to be answered in full.  Raises ApiError."""
         return self._sessions.find(request, replica_id, self._waiting.now_ms())

@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.storage import DiskStorage, Storage
@@ -51,6 +51,10 @@ from headrace_broker.server.snapshotter import SnapshotPolicy, Snapshotter
 from headrace_broker.server.topic_rules import topic_rules
 from headrace_broker.server.waiting import Waiting
 from headrace_broker.server.wakefulness import Wakefulness
+
+if TYPE_CHECKING:
+    from headrace_broker.server.metrics.endpoint import MetricsEndpoint
+    from headrace_broker.server.metrics.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +134,8 @@ class Node:
             config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
         )
         self.advertised: tuple[Listener, ...] = ()
+        self._meter: Meter | None = None
+        self.metrics: MetricsEndpoint | None = None
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.failed: asyncio.Future[str] = self._loop.create_future()
         """Done, with the reason, when this node cannot go on and others can take its place: end the process then."""
@@ -152,6 +158,8 @@ class Node:
         try:
             await self._serve_or_fail()
         except BaseException as error:
+            if self.metrics is not None:
+                self.metrics.close()
             self._listening.close()
             self._cancel_timers()
             for directory in self._directories:
@@ -198,6 +206,7 @@ class Node:
     async def _serve(self) -> None:
         self._bind()
         self._join_quorum()
+        await self._serve_metrics()
         await self._listening.serve(self._new_connection, self.config.controller_listeners)
         self.every(_RELIEVE_MS, self.router.relieve_memory)
         self.every(_SWEEP_MS, lambda: self.router.sweep(_SWEEP_MS))
@@ -218,6 +227,8 @@ class Node:
         )
 
     def _new_connection(self, listener: str) -> Connection:
+        if self._meter is not None:
+            return self._meter.connection(listener, self._limits)
         return Connection(self.router, listener, self._limits)
 
     def _join_quorum(self) -> None:
@@ -355,8 +366,24 @@ class Node:
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
+    async def _serve_metrics(self) -> None:
+        """Answer scrapers, and have counted what they ask for.  Raises StartError."""
+        if not self.config.metrics_listeners:
+            return
+        from headrace_broker.server.metrics.collecting import collect
+        from headrace_broker.server.metrics.endpoint import MetricsEndpoint
+        from headrace_broker.server.metrics.meter import Meter
+
+        meter = self._meter = Meter(self.router)
+        if self.broker is not None:
+            meter.watch(self.broker)
+        self.metrics = MetricsEndpoint(lambda: collect(self, meter))
+        await self.metrics.serve(self.config.metrics_listeners)
+
     async def stop(self) -> None:
         """Stop cleanly: leaders moved, connections closed, everything on disk, the clean marker written."""
+        if self.metrics is not None:
+            self.metrics.close()
         if self.broker is not None:
             await self.broker.hand_over()
         self._listening.close()

@@ -49,6 +49,8 @@ class Replication:
         self._following: dict[Partition, int] = {}
         self._proposals: dict[Partition, IsrProposal] = {}
         self._proposing: asyncio.Task[None] | None = None
+        self.isr_shrinks = 0
+        self.isr_expands = 0
         self._log_start_moved = asyncio.Event()
 
     def now_ms(self) -> int:
@@ -80,7 +82,9 @@ class Replication:
     def _lead(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
         replicas = partition.replicas
         if replicas is not None and not is_new_epoch:
+            before = len(replicas.isr)
             replicas.image_changed(image, self.now_ms())
+            self._count_isr_change(before, len(replicas.isr))
         elif len(image.replicas) > 1:
             log = partition.log
             partition.replicas = LeaderReplicas(
@@ -316,9 +320,15 @@ class Replication:
         if code is not ErrorCode.NONE:
             return not replicas.proposal_refused(code)
         if answer.leader_epoch == replicas.leader_epoch:
+            before = len(replicas.isr)
             replicas.proposal_confirmed(answer.isr, answer.partition_epoch)
+            self._count_isr_change(before, len(replicas.isr))
             self._advance(partition)
         return True
+
+    def _count_isr_change(self, before: int, after: int) -> None:
+        self.isr_shrinks += after < before
+        self.isr_expands += after > before
 
     def close(self) -> None:
         """Fetch nothing more, propose nothing more."""

@@ -1,0 +1,1 @@
+"""Prometheus' view of a node, on listeners of its own (`headrace.metrics.listeners`); without them nothing runs."""

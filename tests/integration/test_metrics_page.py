@@ -1,0 +1,115 @@
+"""`/metrics` of a broker: valid text, the names that dashboards read, numbers that follow what happens."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.broker import BrokerProcess, running_broker
+from support.cluster_load import create_topic
+from support.ports import free_port
+
+pytestmark = pytest.mark.integration
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("metrics"), headrace_metrics_listeners="http://127.0.0.1:0") as running:
+        yield running
+
+
+def page(broker: BrokerProcess) -> Samples:
+    address = re.findall(r"metrics at (http://\S+)", broker.log)[-1]
+    with urllib.request.urlopen(address, timeout=10) as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = response.read().decode()
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in samples, key
+            samples[key] = sample.value
+    return samples
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted(labels.items()))]
+
+
+def test_the_page_follows_produce_and_fetch(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "measured", 2, replication=1)
+    producer = Producer({"bootstrap.servers": broker.address})
+    for number in range(500):
+        producer.produce("measured", b"x" * 100, partition=number % 2)
+    producer.flush(30)
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "g"})
+    consumer.assign([TopicPartition("measured", 0, 0)])
+    read = 0
+    while read < 250:
+        read += len(consumer.consume(250, 5))
+    consumer.close()
+    found = page(broker)
+    prefix = "kafka_server_brokertopicmetrics"
+    assert value(found, f"{prefix}_messagesin_total", topic="measured") == 500
+    assert value(found, f"{prefix}_messagesinpersec", topic="measured") == 500
+    assert value(found, f"{prefix}_messagesin_total") >= 500
+    assert value(found, f"{prefix}_bytesin_total", topic="measured") > 50_000
+    assert value(found, f"{prefix}_bytesout_total") > 25_000
+    assert value(found, "kafka_log_log_logendoffset", topic="measured", partition="1") == 250
+    assert value(found, "kafka_log_log_numlogsegments", topic="measured", partition="0") == 1
+    assert value(found, "kafka_network_requestmetrics_totaltimems_count", request="Produce") > 0
+    assert value(found, "kafka_network_requestmetrics_totaltimems", request="Fetch", quantile="0.99") > 0
+
+
+def test_states_of_a_node_that_is_well(broker: BrokerProcess) -> None:
+    create_topic(broker.address, "well", 3, replication=1)
+    found = page(broker)
+    assert value(found, "kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert value(found, "kafka_controller_kafkacontroller_offlinepartitionscount") == 0
+    assert value(found, "kafka_controller_kafkacontroller_activebrokercount") == 1
+    assert value(found, "kafka_server_replicamanager_underreplicatedpartitions") == 0
+    assert value(found, "kafka_server_replicamanager_leadercount") >= 3
+    assert value(found, "kafka_server_kafkaserver_brokerstate") == 3
+    assert value(found, "kafka_server_raft_metrics_current_state_info", state="leader") == 1
+    assert value(found, "kafka_server_raft_metrics_current_leader") == 1
+    assert value(found, "kafka_server_raft_metrics_high_watermark") > 0
+    assert value(found, "kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT") >= 0
+    assert value(found, "process_cpu_seconds_total") > 0
+
+
+def test_other_pages_are_none(broker: BrokerProcess) -> None:
+    address = re.findall(r"metrics at (http://\S+)", broker.log)[-1]
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=10)
+
+
+@pytest.mark.parametrize("listener", ["127.0.0.1:9404", "https://127.0.0.1:9404", "http://127.0.0.1", "http://h:x"])
+def test_a_listener_that_is_none_is_refused(tmp_path: Path, listener: str) -> None:
+    fault = pytest.raises(AssertionError, match=r"headrace.metrics.listeners: '.*' is not http://host:port")
+    with fault, running_broker(tmp_path, headrace_metrics_listeners=listener):
+        pass
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path, broker: BrokerProcess) -> None:
+    listener = f"http://127.0.0.1:{broker.port}"
+    fault = pytest.raises(AssertionError, match=rf"headrace.metrics.listeners: {listener} cannot be bound")
+    with fault, running_broker(tmp_path, headrace_metrics_listeners=listener):
+        pass
+
+
+def test_nothing_listens_by_default(tmp_path: Path) -> None:
+    port = free_port()
+    with running_broker(tmp_path) as plain:
+        assert "metrics at" not in plain.log
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1)
