@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from support.raft_cluster import run_seed
+from support.raft_cluster import run_seed, run_uncounted_record
 
 SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(60)
 
@@ -17,3 +17,8 @@ def test_quorum_agrees_whatever_happens(seed: int) -> None:
         run_seed(seed)
     except AssertionError as error:
         raise AssertionError(f"RAFT_SEED={seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_record_of_an_earlier_epoch_is_not_committed_by_counting(seed: int) -> None:
+    run_uncounted_record(seed)

@@ -153,21 +153,6 @@ def followers_keep_no_producer_state() -> None:
     log.replay_producer = lambda *arguments: None if following else replay(*arguments)
 
 
-def controller_takes_any_partition_epoch() -> None:
-    """Nor asks whether the replicas are those of this moment: either check hides that the other is gone."""
-    from headrace_broker.metadata import isr
-
-    refusal = isr._refusal
-
-    def without_partition_epoch(image: Any, broker_id: int, topic: Any, data: Any, states: Any) -> Any:
-        if 0 <= data.partition_index < len(topic.partitions):
-            data.partition_epoch = topic.partitions[data.partition_index].partition_epoch
-        return refusal(image, broker_id, topic, data, states)
-
-    isr._refusal = without_partition_epoch
-    isr._is_eligible = lambda image, state: True
-
-
 def unclean_restart_stays_in_sync() -> None:
     from headrace_broker.metadata import brokers
 
@@ -217,17 +202,16 @@ MUTANTS = {
     mutant.breaks.__name__: mutant
     for mutant in (
         Mutant(vote_is_not_synced, 0, faults="power_loss_after_vote,kill"),
-        Mutant(leader_counts_what_it_has_not_flushed, 0, "quorum"),
-        Mutant(leader_commits_older_epochs, 0, "quorum"),
-        Mutant(follower_answers_before_it_flushed, 0, "quorum"),
-        Mutant(voter_elects_a_shorter_log, 0, "quorum"),
+        Mutant(leader_counts_what_it_has_not_flushed, 66, "quorum"),
+        Mutant(leader_commits_older_epochs, 0, "uncounted record"),
+        Mutant(follower_answers_before_it_flushed, 19, "quorum"),
+        Mutant(voter_elects_a_shorter_log, 11, "quorum"),
         Mutant(produce_is_acknowledged_on_append, 0),
         Mutant(high_watermark_is_the_leaders_end, 0),
         Mutant(follower_truncates_to_its_high_watermark, 0),
         Mutant(isr_shrinks_before_the_controller_confirms, 0),
         Mutant(follower_ignores_epochs, 0),
         Mutant(followers_keep_no_producer_state, 0),
-        Mutant(controller_takes_any_partition_epoch, 0),
         Mutant(unclean_restart_stays_in_sync, 0, faults="power_loss,power_loss_after_append"),
         Mutant(anybody_may_lead, 0),
         Mutant(leader_under_min_isr_commits, 0),
@@ -248,13 +232,22 @@ def _run_quorum(seed: int, faults: str) -> None:
     run_seed(seed)
 
 
+def _run_uncounted_record(seed: int, faults: str) -> None:
+    from support.raft_cluster import run_uncounted_record
+
+    run_uncounted_record(seed)
+
+
+_ARENAS = {"cluster": _run_cluster, "quorum": _run_quorum, "uncounted record": _run_uncounted_record}
+
+
 def caught_by(name: str, first: int, count: int, seconds_max: float = 1e9) -> tuple[int, str] | None:
     """(seed, what it saw) of the first seed that notices; the mutant stays in force for the rest of the process."""
     import time
 
     mutant = MUTANTS[name]
     mutant.breaks()
-    run = _run_quorum if mutant.arena == "quorum" else _run_cluster
+    run = _ARENAS[mutant.arena]
     end = time.monotonic() + seconds_max
     for seed in range(first, first + count):
         try:

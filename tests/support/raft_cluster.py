@@ -362,6 +362,64 @@ def run_seed(seed: int) -> None:
     _heals(cluster)
 
 
+def run_uncounted_record(seed: int) -> None:
+    """A record of an earlier epoch reaches a majority and is lost all the same, for nobody was told it is committed.
+
+    (Figure 8 of the Raft paper.)  Raises AssertionError when a law is broken, or when it does not come to that.
+    """
+    cluster = RaftCluster(seed)
+    for node in cluster.nodes.values():
+        node.log.entries_per_read = 1
+        node.start()
+    first = _elected(cluster)
+    others = [node for node in cluster.nodes.values() if node is not first]
+    _cut(cluster, first)
+    offset = first.log.log_end_offset
+    first.propose("uncounted")
+    first.crash(loses_unflushed=False)
+    cluster.cut.clear()
+    second = _elected(cluster, before=lambda node: _cut(cluster, node))
+    second.crash(loses_unflushed=False)
+    third = next(node for node in others if node is not second)
+    cluster.cut.clear()
+    first.start()
+
+    def is_replicated() -> bool:
+        role = first.raft.role
+        return isinstance(role, Leader) and role.progress[third.node_id].end_offset == offset + 1
+
+    assert cluster.run(20_000, lambda: third.log.log_end_offset > offset), _state(cluster)
+    first.log.entries_per_read = 0  # what comes behind it stays here
+    assert cluster.run(2_000, is_replicated), _state(cluster)
+    first.crash(loses_unflushed=False)
+    second.start()
+    assert cluster.run(20_000, lambda: second.is_established), _state(cluster)
+    first.log.entries_per_read = 1
+    first.start()
+    _heals(cluster)
+
+
+def _cut(cluster: RaftCluster, node: Node) -> None:
+    """Nothing gets to the node, nor from it."""
+    for other in cluster.nodes:
+        cluster.cut |= {(node.node_id, other), (other, node.node_id)}
+
+
+def _elected(cluster: RaftCluster, before: Callable[[Node], None] | None = None) -> Node:
+    """Wait for a leader that is established; with `before`, for one that has just been elected."""
+
+    def is_there() -> bool:
+        leader = cluster.leader()
+        return leader is not None and (before is not None or leader.is_established)
+
+    assert cluster.run(20_000, is_there), _state(cluster)
+    leader = cluster.leader()
+    assert leader is not None
+    if before is not None:
+        before(leader)
+    return leader
+
+
 def _heals(cluster: RaftCluster) -> None:
     """With every node and every link back, all agree on a new record soon."""
     cluster.cut.clear()
