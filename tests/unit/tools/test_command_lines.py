@@ -13,11 +13,20 @@ import pytest
 from headrace_broker.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
 from headrace_broker.tools import (
     broker_api_versions,
+    cluster,
     configs,
     console_consumer,
     console_producer,
     consumer_groups,
+    consumer_perf_test,
+    delete_records,
     get_offsets,
+    leader_election,
+    log_dirs,
+    metadata_quorum,
+    producer_perf_test,
+    reassign_partitions,
+    storage,
     topics,
 )
 from headrace_broker.tools.command_line import KAFKA_VERSION, ToolError, key_values, load_properties
@@ -25,7 +34,23 @@ from headrace_broker.tools.server_stop import BrokerCommand, parse_command
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVER = ["--bootstrap-server", "h:1"]
-TOOLS = [broker_api_versions, configs, console_consumer, console_producer, consumer_groups, get_offsets, topics]
+TOOLS = [
+    broker_api_versions,
+    cluster,
+    configs,
+    console_consumer,
+    console_producer,
+    consumer_groups,
+    consumer_perf_test,
+    delete_records,
+    get_offsets,
+    leader_election,
+    log_dirs,
+    metadata_quorum,
+    producer_perf_test,
+    reassign_partitions,
+    topics,
+]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -68,6 +93,52 @@ def test_help_and_version(tool: object, capsys: pytest.CaptureFixture[str]) -> N
             "The provided offset value '-3' is incorrect",
         ),
         (console_producer, SERVER, 'Missing required argument "[topic]"'),
+        (metadata_quorum, [*SERVER, "describe"], "One of --status or --replication must be specified"),
+        (metadata_quorum, [*SERVER, "describe", "--status", "--human-readable"], "only supported along with --replica"),
+        (metadata_quorum, [*SERVER, "add-controller"], "add-controller: not available yet"),
+        (metadata_quorum, [*SERVER, "delete"], "invalid choice: 'delete'"),
+        (leader_election, SERVER, "Missing required option(s): election-type"),
+        (leader_election, [*SERVER, "--election-type", "fair"], "--election-type fair: expected preferred or unclean"),
+        (leader_election, [*SERVER, "--election-type", "preferred"], "One and only one of the following options"),
+        (leader_election, [*SERVER, "--election-type", "unclean", "--topic", "t"], "required option(s): partition"),
+        (reassign_partitions, SERVER, "Command must include exactly one action: --generate, --execute, --verify"),
+        (reassign_partitions, [*SERVER, "--execute"], 'Missing required argument "[reassignment-json-file]"'),
+        (reassign_partitions, [*SERVER, "--list", "--throttle", "1"], "can't be used with option"),
+        (reassign_partitions, [*SERVER, "--generate", "--broker-list", "1"], '"[topics-to-move-json-file]"'),
+        (log_dirs, SERVER, 'Missing required argument "[describe]"'),
+        (delete_records, SERVER, 'Missing required argument "[offset-json-file]"'),
+        (cluster, [*SERVER, "unregister"], "argument -i/--id is required"),
+        (storage, ["format", "-c", "f"], 'Missing required argument "[cluster-id]"'),
+        (storage, ["info"], 'Missing required argument "[config]"'),
+        (storage, ["version-mapping"], "version-mapping: not available yet"),
+        (
+            producer_perf_test,
+            ["--topic", "t", "--num-records", "1", "--throughput", "-1"],
+            "Exactly one of --record-size",
+        ),
+        (
+            producer_perf_test,
+            ["--topic", "t", "--num-records", "0", "--throughput", "-1", "--record-size", "1"],
+            "--num-records 0: expected 1 or more",
+        ),
+        (
+            producer_perf_test,
+            [
+                "--topic",
+                "t",
+                "--num-records",
+                "1",
+                "--throughput",
+                "-1",
+                "--record-size",
+                "1",
+                "--transactional-id",
+                "x",
+            ],
+            "--transactional-id: not available yet",
+        ),
+        (consumer_perf_test, [*SERVER, "--num-records", "1"], "Exactly one of the following arguments is required"),
+        (consumer_perf_test, [*SERVER, "--topic", "t"], 'Missing required argument "[num-records]"'),
         (consumer_groups, SERVER, "Command must include exactly one action: --list"),
         (consumer_groups, [*SERVER, "--describe"], "takes one of these options: [group], [all-groups]"),
         (consumer_groups, [*SERVER, "--describe", "--group", "g", "--all-groups"], "can't be used with option"),
@@ -247,7 +318,7 @@ def test_a_broker_file_is_relative_to_its_process(tmp_path: Path) -> None:
 def test_every_tool_is_a_console_script_under_both_names() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     tools = {name: target for name, target in scripts.items() if name.startswith("kafka-")}
-    assert len(tools) == 20
+    assert len(tools) == 38
     for name, target in tools.items():
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))

@@ -94,7 +94,8 @@ def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_c
     """The cluster in the directory, or a new one of this size if it is empty.  Raises ClusterError."""
     known = read_layout(directory)
     if known is None:
-        layout = Layout(directory, nodes or DEFAULT_NODES, base_port or DEFAULT_BASE_PORT, new_cluster_id)
+        size = DEFAULT_NODES if nodes is None else nodes
+        layout = Layout(directory, size, DEFAULT_BASE_PORT if base_port is None else base_port, new_cluster_id)
         _check_empty(directory)
         _check_ports(layout)
         return layout

@@ -1,0 +1,63 @@
+"""The files of a local cluster: what is written, kept and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.cluster.layout import ClusterError, Layout, open_layout, read_layout, with_values, write_layout
+
+
+def test_ports_and_addresses(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, 3, 9092, "id")
+    assert layout.bootstrap_servers == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
+    assert [layout.controller_port(node) for node in layout.node_ids] == [10092, 10093, 10094]
+    properties = layout.node_properties(2)
+    assert properties["listeners"] == "PLAINTEXT://127.0.0.1:9093,CONTROLLER://127.0.0.1:10093"
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:10092,2@127.0.0.1:10093,3@127.0.0.1:10094"
+
+
+@pytest.mark.parametrize(("nodes", "replicas", "least"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])
+def test_defaults_fit_the_size(tmp_path: Path, nodes: int, replicas: str, least: str) -> None:
+    properties = Layout(tmp_path, nodes, 9092, "id").node_properties(1)
+    assert properties["default.replication.factor"] == properties["offsets.topic.replication.factor"] == replicas
+    assert properties["min.insync.replicas"] == least
+
+
+def test_a_cluster_is_found_again_with_what_was_changed(tmp_path: Path) -> None:
+    layout = open_layout(tmp_path / "c", 2, 9192, "id")
+    write_layout(layout, {"num.partitions": "4"})
+    file = layout.node_file(1)
+    file.write_text(file.read_text().replace("num.partitions=4", "# mine\nnum.partitions=5"))
+    found = open_layout(tmp_path / "c", None, None, "other")
+    assert found == layout
+    write_layout(found, {})
+    assert "# mine\nnum.partitions=5\n" in file.read_text()
+    write_layout(found, {"num.partitions": "6"})
+    assert "# mine\nnum.partitions=6\n" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "base_port", "fault"),
+    [
+        (0, 9092, "--nodes 0: expected 1..1000"),
+        (1001, 9092, "--nodes 1001: expected 1..1000"),
+        (3, 65000, "--base-port 65000: expected 1..64533"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, nodes: int, base_port: int, fault: str) -> None:
+    with pytest.raises(ClusterError) as refusal:
+        open_layout(tmp_path, nodes, base_port, "id")
+    assert str(refusal.value) == fault
+
+
+def test_a_broken_cluster_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.properties").write_text("nodes=three\n")
+    with pytest.raises(ClusterError, match=r"does not tell nodes, base\.port and cluster\.id"):
+        read_layout(tmp_path)
+
+
+def test_values_keep_their_place() -> None:
+    text = "# a=0\na=1\nb = 2\na=3\n"
+    assert with_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
