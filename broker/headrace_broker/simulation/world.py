@@ -101,6 +101,8 @@ class World:
         }
         self.image = MetadataImage()
         """The newest committed image that any node has had."""
+        self.properties = dict(NODE_PROPERTIES)
+        """What every node's file says."""
         self.events: list[str] = []
         self.verbose = False
         self.on_start: list[Callable[[Machine], None]] = []
@@ -222,7 +224,7 @@ class World:
         listeners = f"PLAINTEXT://{name}:9092" + (f",CONTROLLER://{name}:9093" if is_voter else "")
         return BrokerConfig.from_properties(
             {
-                **NODE_PROPERTIES,
+                **self.properties,
                 "node.id": str(machine.node_id),
                 "process.roles": "broker,controller" if is_voter else "broker",
                 "listeners": listeners,

@@ -1,0 +1,24 @@
+"""Metadata snapshots under faults: written every few batches, with the log before them gone at once, so that nodes
+that come back start from them and those that lag behind are sent one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FOUND_ONCE = (
+    19,  # a snapshot that the log began after was not loaded
+    20,
+)
+
+
+@pytest.mark.timeout(300)
+def test_snapshots_lose_no_metadata() -> None:
+    command = [sys.executable, "-m", "headrace_broker.simulation", "--seed", *map(str, (*FOUND_ONCE, *range(8)))]
+    command += ["--property", "metadata.log.max.record.bytes.between.snapshots=3000"]
+    command += ["--property", "metadata.max.retention.bytes=1"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
