@@ -35,6 +35,11 @@ class BrokerLiveness:
         """A new incarnation registered, or a new controller begins to wait for it."""
         self._contacts[broker_id] = _Contact(now_ms)
 
+    def excuse(self, silence_ms: int) -> None:
+        """The controller itself was held up for so long: what it did not hear meanwhile says nothing of the brokers."""
+        for contact in self._contacts.values():
+            contact.heard_ms += silence_ms
+
     def dead(self, broker_id: int) -> None:
         """The broker's process is gone."""
         contact = self._contacts.get(broker_id)

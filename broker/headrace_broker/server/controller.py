@@ -53,6 +53,7 @@ Decision = Callable[[MetadataImage], Outcome[Response]]
 
 _REBALANCE_RECORDS_MAX = 1000
 _GROW_INTERVAL_S = 1.0
+_HELD_UP_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class ControllerService:
         self._controller: Controller | None = None
         self._liveness = BrokerLiveness(policy.session_timeout_ms)
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_active: Callable[[], Awaitable[None]] | None = None
         quorum.on_leadership = self._leadership
@@ -246,6 +248,7 @@ class ControllerService:
         unfenced = [item.broker_id for item in controller.image.brokers.values() if not item.fenced]
         deadline_ms = self._liveness.next_deadline_ms(unfenced)
         if deadline_ms is not None:
+            self._due_ms = max(deadline_ms, self._now_ms())
             self._timer = self._loop.call_later(max(1, deadline_ms - self._now_ms()) / 1000, self._fence_stale)
 
     def _fence_stale(self) -> None:
@@ -253,6 +256,10 @@ class ControllerService:
         controller = self._controller
         if controller is None:
             return
+        late_ms = self._now_ms() - self._due_ms
+        if late_ms > _HELD_UP_MS:
+            logger.warning("this controller was held up for %d ms: no broker is fenced for its silence", late_ms)
+            self._liveness.excuse(late_ms)
         timeout_ms = self._policy.session_timeout_ms
         unfenced = [item.broker_id for item in controller.image.brokers.values() if not item.fenced]
         for broker_id in self._liveness.stale(unfenced, self._now_ms()):

@@ -7,6 +7,7 @@ syncs them, `synced` takes note; what was truncated meanwhile does not count.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -142,11 +143,16 @@ class MetadataLog:
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
         """The fetched snapshot is whole: it takes the place of everything that is here.  Raises OSError."""
+        try:
+            records = self.snapshots.part_records(snapshot)
+        except SnapshotError as error:
+            self.snapshots.discard(snapshot)
+            raise OSError(errno.EIO, f"the leader's snapshot came damaged: {error}") from None
         self.snapshots.sync_part(snapshot)
         self.snapshots.finish(snapshot)
         self.snapshots.sync_names()
         self._begin_after(snapshot)
-        self._snapshot, self._snapshot_records = snapshot, self.snapshots.records(snapshot)
+        self._snapshot, self._snapshot_records = snapshot, records
         for older in [known for known in self.snapshots.ids if known[0] < snapshot[0]]:
             self.snapshots.discard(older)
 

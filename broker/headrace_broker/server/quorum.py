@@ -185,8 +185,8 @@ class Quorum:
                 self._fail_unexpectedly(error)
         except DivergedError as error:
             self._fail(str(error))
-        except OSError as error:  # a snapshot that is fetched cannot be written, the next attempt may find room
-            logger.error("a snapshot of the metadata cannot be written: %s", error.strerror or error)
+        except OSError as error:  # the next attempt may find room
+            logger.error("a snapshot of the metadata cannot be taken over: %s", error.strerror or error)
         except Exception as error:  # noqa: BLE001 - a core in an unknown state must not go on
             self._fail_unexpectedly(error)
         return []

@@ -92,6 +92,10 @@ class SnapshotFiles:
             self._storage.remove(self.path(snapshot))
         self._storage.remove(self.path(snapshot) + PART_SUFFIX)
 
+    def part_records(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
+        """Every record of what was written, checked, before it is finished.  Raises SnapshotError, OSError."""
+        return parse_snapshot(self._storage.read(self.path(snapshot) + PART_SUFFIX))
+
     def records(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
         """Every record of a snapshot, checked.  Raises SnapshotError, OSError."""
         return parse_snapshot(self._storage.read(self.path(snapshot)))

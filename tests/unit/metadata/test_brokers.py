@@ -167,6 +167,13 @@ class TestLiveness:
         liveness.heard(1, 5, 2)
         assert liveness.has_session(1, 3)
 
+    def test_a_controller_that_was_held_up_blames_nobody(self) -> None:
+        liveness = BrokerLiveness(9000)
+        liveness.heard(1, 5, 0)
+        liveness.excuse(20_000)
+        assert liveness.has_session(1, 29_000)
+        assert not liveness.has_session(1, 29_001)
+
     def test_what_is_not_known_is_not_alive(self) -> None:
         liveness = BrokerLiveness(9000)
         assert not liveness.has_session(1, 0)

@@ -181,6 +181,16 @@ class TestLog:
         assert again.log_start_offset == 100
         assert loaded(again, 101) == image_at(100, 8)
 
+    def test_a_fetched_snapshot_that_is_damaged_replaces_nothing(self) -> None:
+        storage = MemoryStorage()
+        log = filled(storage, 3)
+        data = b"".join(encode_snapshot(image_records(image_at(99, 7)), 7, NOW_MS))
+        log.append_snapshot((100, 7), 0, data[:-3])
+        with pytest.raises(OSError, match="came damaged"):
+            log.finish_snapshot((100, 7))
+        assert (log.log_start_offset, log.log_end_offset, log.latest_snapshot()) == (0, 3, None)
+        assert names(storage) == ["00000000000000000000.log"]
+
     def test_a_log_that_ends_before_its_snapshot_begins_after_it(self) -> None:
         """What an observer had not flushed is gone after a power failure; its snapshot was synced."""
         storage = MemoryStorage()
