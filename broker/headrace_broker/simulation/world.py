@@ -87,7 +87,7 @@ class Machine:
 
 
 class World:
-    """The machines, the network, and the run of one seed."""
+    """The machines, the network, and the run of one seed: voters with both roles, and `observers` that are brokers."""
 
     def __init__(self, seed: int, *, nodes: int = 3, observers: int = 0) -> None:
         self.seed = seed
@@ -205,7 +205,7 @@ class World:
             for listener in self.on_start:
                 listener(machine)
             await node.open(CLUSTER_ID)
-        except StartError as error:
+        except (StartError, OSError) as error:
             self.say(f"{machine.name} does not start: {error}")
             self.loop.after_us(0, self.loop.world, self._ended, machine, process)
             return
