@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.api.errors import ConfigError, ConfigErrors, MissingConfigError
+from headrace.data.java import trim
 
 
 class ConfigType(Enum):
@@ -232,7 +233,7 @@ def parse_value(name: str, text: Any, type: ConfigType) -> Any:
     """The typed value of a property's text. Raises ConfigError; a value that is not text passes as it is."""
     if not isinstance(text, str):
         return text
-    trimmed = text.strip()
+    trimmed = trim(text)
     if type is ConfigType.BOOLEAN:
         if trimmed.lower() not in ("true", "false"):
             raise ConfigError(name, text, "Expected value to be either true or false")
@@ -247,7 +248,7 @@ def parse_value(name: str, text: Any, type: ConfigType) -> Any:
             raise ConfigError(name, text, "Not a number of type DOUBLE")
         return float(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
     if type is ConfigType.LIST:
-        return [item.strip() for item in trimmed.split(",")] if trimmed else []
+        return list(map(trim, trimmed.split(","))) if trimmed else []
     return Password(trimmed) if type is ConfigType.PASSWORD else trimmed
 
 
