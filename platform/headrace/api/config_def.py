@@ -196,16 +196,22 @@ class ConfigDef:
 
     def parse(self, props: Mapping[str, str | None]) -> dict[str, Any]:
         """The typed values by key. Raises ConfigErrors with every error."""
+        values, errors = self.typed(props)
+        if errors:
+            raise ConfigErrors(errors)
+        return values
+
+    def typed(self, props: Mapping[str, str | None]) -> tuple[dict[str, Any], list[ConfigError]]:
+        """The typed values of the keys that are right, and what is wrong with the others."""
         values: dict[str, Any] = {}
         errors: list[ConfigError] = []
         for name, key in self.keys.items():
             found, error = self._validate_key(key, props)
-            values[name] = found.value
-            if error is not None:
+            if error is None:
+                values[name] = found.value
+            else:
                 errors.append(error)
-        if errors:
-            raise ConfigErrors(errors)
-        return values
+        return values, errors
 
     @staticmethod
     def _validate_key(key: ConfigKey, props: Mapping[str, str | None]) -> tuple[ConfigValue, ConfigError | None]:

@@ -257,3 +257,18 @@ def test_a_connector_class_that_could_have_no_task_is_refused(connector: type, e
     assert len(result.errors) == 1
     assert re.fullmatch(error, result.errors[0])
     assert result.values["connector.class"].errors == result.errors
+
+
+def test_rules_between_keys_speak_though_other_keys_are_wrong() -> None:
+    result = validate(
+        ExampleSource, table="t", transforms="A,B,C",
+        transforms__A__type="InsertField$Value", transforms__A__static__field="f",
+        transforms__A__replace__null__with__default="maybe",
+        transforms__B__type="SetSchemaMetadata$Value", transforms__B__replace__null__with__default="maybe",
+        transforms__C__type="TimestampConverter$Value", transforms__C__format="QQQ",
+    )  # fmt: skip
+    assert {name for name, value in result.values.items() if value.errors} == {
+        "transforms.A.static.value", "transforms.A.replace.null.with.default",
+        "transforms.B.type", "transforms.B.replace.null.with.default",
+        "transforms.C.target.type", "transforms.C.format",
+    }  # fmt: skip
