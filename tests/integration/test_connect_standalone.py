@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from headrace.stores import java_hashmap
+from headrace_broker.protocol import KAFKA_VERSION
 from support.ports import free_port
 from support.topics import end_offset, read_topic, write_topic
 from support.worker import RestError, Worker, wait_for
@@ -186,6 +187,7 @@ def test_a_connectors_name_may_hold_anything_and_cannot_be_changed(tmp_path: Pat
 def test_rest_about_the_worker(worker: Worker) -> None:
     root = worker.request("GET", "/")
     assert set(root) == {"version", "commit", "kafka_cluster_id"}
+    assert root["version"] == KAFKA_VERSION
     assert root["kafka_cluster_id"]
     plugins = {plugin["class"]: plugin["type"] for plugin in worker.request("GET", "/connector-plugins")}
     assert plugins["org.apache.kafka.connect.file.FileStreamSourceConnector"] == "source"

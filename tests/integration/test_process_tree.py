@@ -247,3 +247,27 @@ def test_a_data_directory_in_use_is_one_line(worker: Worker, tmp_path: Path) -> 
     assert result.returncode == 2
     assert "The embedded broker could not start" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_fork_server_that_still_imports_dies_with_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(1000)\n")
+    worker = (
+        "import os, socket, subprocess, sys, time\n"
+        "ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "arguments = ['-m', 'headrace.runtime.fork_server', str(theirs.fileno()), str(os.getpid())]\n"
+        "print(subprocess.Popen([sys.executable, *arguments], pass_fds=[theirs.fileno()]).pid, flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command, environment = [sys.executable, "-c", worker], {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        try:
+            assert wait_until((tmp_path / "importing").exists, 30)
+            process.kill()
+            assert wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 1.0)
+        finally:
+            process.kill()
+            if child.is_running():
+                child.kill()

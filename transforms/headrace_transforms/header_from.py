@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import pydantic
 
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError, DataError
@@ -41,15 +40,13 @@ class HeaderFromConfig(Config):
     )
     replace_null_with_default: bool = replace_null_key()
 
-    @pydantic.model_validator(mode="after")
-    def _as_many(self) -> HeaderFromConfig:
-        if len(self.fields_) != len(self.headers):
-            raise ConfigError(
-                "fields",
-                ",".join(self.fields_),
-                "'fields' config must have the same number of elements as 'headers' config.",
-            )
-        return self
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """As many fields as headers."""
+        fields, headers = values.get("fields"), values.get("headers")
+        if fields is not None and headers is not None and len(fields) != len(headers):
+            reason = "'fields' config must have the same number of elements as 'headers' config."
+            yield ConfigError("fields", ",".join(fields), reason)
 
 
 class HeaderFrom(KeyOrValue):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-import pydantic
 
 from headrace.api.config import Config, key
 from headrace.api.errors import ConfigError, DataError
@@ -50,14 +48,15 @@ class InsertFieldConfig(Config):
     static_value: str | None = key("static.value", default=None, doc="The fixed text.")
     replace_null_with_default: bool = replace_null_key()
 
-    @pydantic.model_validator(mode="after")
-    def _some_field(self) -> InsertFieldConfig:
-        fields = (self.topic_field, self.partition_field, self.offset_field, self.timestamp_field, self.static_field)
-        if not any(field is not None for field in fields):
-            raise ValueError("No field insertion configured")
-        if self.static_field is not None and self.static_value is None:
-            raise ConfigError("static.value", None, f"No value specified for static field: {self.static_field}")
-        return self
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """At least one field, and a value for the static one."""
+        sources = ("topic", "partition", "offset", "timestamp", "static")
+        if all(values.get(f"{source}.field") is None for source in sources):
+            yield ConfigError("", None, "No field insertion configured")
+        static = values.get("static.field")
+        if static is not None and values.get("static.value") is None:
+            yield ConfigError("static.value", None, f"No value specified for static field: {static}")
 
 
 class _Insertion(NamedTuple):

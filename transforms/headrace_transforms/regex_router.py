@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import pydantic
 
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError
@@ -26,13 +25,15 @@ class RegexRouterConfig(Config):
         "replacement", doc="The new topic; $1 and ${name} stand for groups.", importance=Importance.HIGH
     )
 
-    @pydantic.model_validator(mode="after")
-    def _groups_exist(self) -> RegexRouterConfig:
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """The replacement's groups are in the pattern."""
+        if "regex" not in values or "replacement" not in values:
+            return
         try:
-            JavaPattern(self.regex).check_replacement(self.replacement)
+            JavaPattern(values["regex"]).check_replacement(values["replacement"])
         except ValueError as error:
-            raise ConfigError("replacement", self.replacement, str(error)) from None
-        return self
+            yield ConfigError("replacement", values["replacement"], str(error))
 
 
 class RegexRouter(ListTransformation):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pydantic
-
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import DataError
+from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch
 from headrace.data.columns import Compact
 from headrace.data.schema import Schema, Type
@@ -30,11 +29,11 @@ class SetSchemaMetadataConfig(Config):
     )
     replace_null_with_default: bool = replace_null_key()
 
-    @pydantic.model_validator(mode="after")
-    def _something(self) -> SetSchemaMetadataConfig:
-        if self.schema_name is None and self.schema_version is None:
-            raise ValueError("Neither schema name nor version configured")
-        return self
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """A name or a version; one that is no number has been given, too."""
+        if all(name in values and values[name] is None for name in ("schema.name", "schema.version")):
+            yield ConfigError("", None, "Neither schema name nor version configured")
 
 
 class SetSchemaMetadata(KeyOrValue):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-import pydantic
 
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError, DataError
@@ -71,17 +69,18 @@ class TimestampConverterConfig(Config):
     )
     replace_null_with_default: bool = replace_null_key()
 
-    @pydantic.model_validator(mode="after")
-    def _format_fits(self) -> TimestampConverterConfig:
-        if self.target_type == "string" and not self.format.strip():
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """A format where texts are written, and one that can be read."""
+        pattern = values.get("format", "")
+        if values.get("target.type") == "string" and not pattern.strip():
             reason = "TimestampConverter requires format option to be specified when using string timestamps"
-            raise ConfigError("format", self.format, reason)
+            yield ConfigError("format", pattern, reason)
         try:
-            SimpleDateFormat(self.format)
+            SimpleDateFormat(pattern)
         except ValueError as error:
             reason = "TimestampConverter requires a SimpleDateFormat-compatible pattern for string timestamps"
-            raise ConfigError("format", self.format, f"{reason}: {error}") from None
-        return self
+            yield ConfigError("format", pattern, f"{reason}: {error}")
 
 
 class TimestampConverter(KeyOrValue):

@@ -11,3 +11,10 @@ Where things are:
 Importing this package, or ``messages``, compiles nothing and loads no message: both happen when a message is first
 used.
 """
+
+KAFKA_VERSION = "4.4.0"
+"""The Kafka release that is spoken here: its messages and their versions, its tools' manners, the worker's REST API.
+
+Scripts look at it: the first word of a tool's `--version`, `version` in the worker's `GET /`. The feature level that
+new clusters begin with is lower, and stands with its reason in `metadata.cluster`.
+"""

@@ -1,6 +1,7 @@
 """The table of APIs: key, name, versions, and from which version on they are flexible.
 
-The versions are those of Kafka 4.4 that are stable. Which of them a broker serves is what its handlers declare.
+The versions are those of `protocol.KAFKA_VERSION` that are stable. Which of them a broker serves is what its handlers
+declare.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parse Kafka's properties; raises ConfigError with every error, keeps warnings in `.warnings`."""
+        """Parse Kafka's properties; raises ConfigError with every error; either has the `.warnings`."""
         return _Parser(properties).parse()
 
     @property
@@ -197,7 +197,7 @@ class _Parser:
             self._check_own_address(node_id, voters, listeners[2])
         self._check_roles(roles)
         if self.errors:
-            raise ConfigError(self.errors)
+            raise ConfigError(self.errors, tuple(self.warnings))
         assert listeners is not None
         assert log_defaults is not None
         return BrokerConfig(

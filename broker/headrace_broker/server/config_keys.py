@@ -13,11 +13,12 @@ _INT64_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; `.errors` holds one line per fault."""
+    """The configuration cannot be used; `.errors` holds one line per fault, `.warnings` what may explain them."""
 
-    def __init__(self, errors: list[str]) -> None:
+    def __init__(self, errors: list[str], warnings: tuple[str, ...] = ()) -> None:
         super().__init__("\n".join(errors))
         self.errors = errors
+        self.warnings = warnings
 
 
 def key_metadata(name: str, minimum: int | None, maximum: int | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from headrace_broker.server.config import BrokerConfig, ConfigError
@@ -111,8 +111,7 @@ def run(
     )
     try:
         config = BrokerConfig.from_properties(properties)
-        for warning in config.warnings:
-            logger.warning("%s", warning)
+        _warn(config.warnings)
         if cluster_id is not None:
             _check_cluster_id(cluster_id)
         number = signal.SIGTERM if watch_fd is None else signal.SIGCONT
@@ -122,6 +121,7 @@ def run(
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))
     except ConfigError as error:
+        _warn(error.warnings)  # a misspelt key often explains an error
         for line in error.errors:
             print(f"headrace broker: {line}", file=sys.stderr)
         return 1
@@ -132,6 +132,11 @@ def run(
         print(f"headrace broker: {_os_fault(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        logger.warning("%s", warning)
 
 
 def format_storage(properties: Mapping[str, str], cluster_id: str | None = None) -> list[str]:

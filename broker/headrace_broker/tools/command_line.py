@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from headrace_broker.protocol import KAFKA_VERSION
+
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
     from headrace_broker.client.cluster import Cluster
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from headrace_broker.client.errors import ClientError
 
 T = TypeVar("T")
-
-KAFKA_VERSION = "4.4.0"
-"""The release whose tools these follow; the first word of what `--version` prints, for scripts that look at it."""
 
 _REACH_TIMEOUT_MS = 5_000
 _PATIENCE_MS = 2_000

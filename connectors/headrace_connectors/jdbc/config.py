@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import pydantic
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
@@ -214,27 +213,28 @@ class JdbcSourceConfig(Config):
     def uses_timestamp(self) -> bool:
         return "timestamp" in self.mode
 
-    @pydantic.model_validator(mode="after")
-    def _keys_fit_together(self) -> JdbcSourceConfig:
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        sql = values.get("query") or values.get("query.masked")
         selections = [
             (name, value)
             for name, value in (
-                ("table.whitelist", self.table_whitelist),
-                ("table.blacklist", self.table_blacklist),
-                ("table.include.list", self.table_include_list),
-                ("query", self.sql),
+                ("table.whitelist", values.get("table.whitelist")),
+                ("table.blacklist", values.get("table.blacklist")),
+                ("table.include.list", values.get("table.include.list")),
+                ("query", sql),
             )
             if value
         ]
         if len(selections) > 1:
-            raise ConfigError(*selections[1], f"cannot be set beside {selections[0][0]}: choose one")
-        if self.uses_timestamp and not self.timestamp_column_name:
-            raise ConfigError("timestamp.column.name", None, f"is needed by mode={self.mode}")
-        if self.sql and self.mode == "incrementing" and not self.incrementing_column_name:
-            raise ConfigError("incrementing.column.name", None, "is needed by a query in an incrementing mode")
-        if self.sql and not self.topic_prefix:
-            raise ConfigError("topic.prefix", None, "is the topic's name when a query is read, and is empty")
-        return self
+            yield ConfigError(*selections[1], f"cannot be set beside {selections[0][0]}: choose one")
+        mode = values.get("mode", "")
+        if "timestamp" in mode and values.get("timestamp.column.name") == []:
+            yield ConfigError("timestamp.column.name", None, f"is needed by mode={mode}")
+        if sql and mode == "incrementing" and values.get("incrementing.column.name") == "":
+            yield ConfigError("incrementing.column.name", None, "is needed by a query in an incrementing mode")
+        if sql and values.get("topic.prefix") == "":
+            yield ConfigError("topic.prefix", None, "is the topic's name when a query is read, and is empty")
 
 
 class JdbcSourceTaskConfig(JdbcSourceConfig):

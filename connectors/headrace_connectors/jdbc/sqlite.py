@@ -129,7 +129,7 @@ class SqliteDialect(Dialect):
 
     def _convert(self, type_: TypeEngine[Any]) -> Any:
         if isinstance(type_, Boolean):
-            return bool
+            return _to_boolean
         if isinstance(type_, Date):
             return lambda value: _to_instant(value, dt.UTC).date()
         if isinstance(type_, Time):
@@ -170,6 +170,15 @@ class SqliteDialect(Dialect):
         if self._no_timestamp is None:
             return super().reason(error)
         return f"{self._no_timestamp!r:.60} is no timestamp: these are ISO 8601 texts, or milliseconds since the epoch"
+
+
+def _to_boolean(value: Any) -> bool:
+    """0 is false and any other number true; a text is what it says."""
+    if not isinstance(value, str):
+        return bool(value)
+    if value.lower() not in ("true", "false"):
+        raise ValueError(f"{value!r:.60} is no boolean: these are numbers, true and false")
+    return value.lower() == "true"
 
 
 def _to_instant(value: Any, zone: dt.tzinfo) -> dt.datetime:

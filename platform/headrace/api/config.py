@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, Union
 
@@ -119,7 +119,10 @@ class Config(BaseModel):
     @classmethod
     def parse(cls: type[_C], props: Mapping[str, str | None]) -> _C:
         """The typed configuration. Raises ConfigErrors with every error there is."""
-        values = config_def(cls).parse(props)
+        values, errors = config_def(cls).typed(props)
+        errors += cls.errors_between(values)
+        if errors:
+            raise ConfigErrors(errors)
         try:
             config = cls.model_validate(values)
         except pydantic.ValidationError as error:
@@ -128,6 +131,15 @@ class Config(BaseModel):
             raise ConfigErrors([error]) from None
         config._originals = {name: text for name, text in props.items() if text is not None}
         return config
+
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterable[ConfigError]:
+        """What is wrong with keys together, to be overridden. `values` are typed, by key (not by field).
+
+        Keys that are wrong by themselves are missing there, so that what is wrong with the others is told as well; a
+        validator of pydantic's runs only when all is right. A rule about missing keys should hold its peace.
+        """
+        return ()
 
     @classmethod
     def errors(cls, props: Mapping[str, str | None]) -> list[ConfigError]:

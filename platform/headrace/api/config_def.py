@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.api.errors import ConfigError, ConfigErrors, MissingConfigError
+from headrace.data.java import trim
 
 
 class ConfigType(Enum):
@@ -195,16 +196,22 @@ class ConfigDef:
 
     def parse(self, props: Mapping[str, str | None]) -> dict[str, Any]:
         """The typed values by key. Raises ConfigErrors with every error."""
+        values, errors = self.typed(props)
+        if errors:
+            raise ConfigErrors(errors)
+        return values
+
+    def typed(self, props: Mapping[str, str | None]) -> tuple[dict[str, Any], list[ConfigError]]:
+        """The typed values of the keys that are right, and what is wrong with the others."""
         values: dict[str, Any] = {}
         errors: list[ConfigError] = []
         for name, key in self.keys.items():
             found, error = self._validate_key(key, props)
-            values[name] = found.value
-            if error is not None:
+            if error is None:
+                values[name] = found.value
+            else:
                 errors.append(error)
-        if errors:
-            raise ConfigErrors(errors)
-        return values
+        return values, errors
 
     @staticmethod
     def _validate_key(key: ConfigKey, props: Mapping[str, str | None]) -> tuple[ConfigValue, ConfigError | None]:
@@ -232,7 +239,7 @@ def parse_value(name: str, text: Any, type: ConfigType) -> Any:
     """The typed value of a property's text. Raises ConfigError; a value that is not text passes as it is."""
     if not isinstance(text, str):
         return text
-    trimmed = text.strip()
+    trimmed = trim(text)
     if type is ConfigType.BOOLEAN:
         if trimmed.lower() not in ("true", "false"):
             raise ConfigError(name, text, "Expected value to be either true or false")
@@ -247,7 +254,7 @@ def parse_value(name: str, text: Any, type: ConfigType) -> Any:
             raise ConfigError(name, text, "Not a number of type DOUBLE")
         return float(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
     if type is ConfigType.LIST:
-        return [item.strip() for item in trimmed.split(",")] if trimmed else []
+        return list(map(trim, trimmed.split(","))) if trimmed else []
     return Password(trimmed) if type is ConfigType.PASSWORD else trimmed
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.data.java import trim
 from headrace.herder.states import TargetState
 
 
@@ -28,7 +29,7 @@ def read_properties(path: Path) -> dict[str, str]:
     import javaproperties
 
     try:
-        return {key.strip(): value.strip() for key, value in javaproperties.loads(_read(path)).items()}
+        return {trim(key): trim(value) for key, value in javaproperties.loads(_read(path)).items()}
     except javaproperties.InvalidUEscapeError as error:
         raise FileError(f"{path}: bad \\u escape: {error}") from None
 

@@ -51,7 +51,7 @@ def broker_format(file: Path, cluster_id: str | None) -> None:
     try:
         lines = format_storage(load_properties(str(file)), cluster_id)
     except ConfigError as error:
-        _fail([f"headrace broker: {line}" for line in error.errors])
+        _fail([f"headrace broker: {line}" for line in (*error.warnings, *error.errors)])
     except (StartError, OSError) as error:
         _fail([f"headrace broker: {error}"])
     for line in lines:

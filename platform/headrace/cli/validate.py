@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -28,7 +30,8 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
 
     try:
         connector = read_connector_to_check(path)
-        result = validate_config(connector.config, worker, None)
+        with _logged_as_warnings_of(path):
+            result = validate_config(connector.config, worker, None)
     except FileError as error:
         click.echo(str(error), err=True)
         return False
@@ -44,3 +47,25 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     if not errors:
         click.echo(f"{path}: {connector.name} is valid")
     return not errors
+
+
+@contextmanager
+def _logged_as_warnings_of(path: Path) -> Iterator[None]:
+    """Print what plug-ins log meanwhile, a database that does not answer for example, as warnings of this file."""
+    handler = _Warnings(path)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        click.echo(f"{self._path}: warning: {logs.secrets.mask(record.getMessage())}", err=True)

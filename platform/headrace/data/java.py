@@ -1,4 +1,4 @@
-"""How Java writes and narrows numbers, and in which order its HashMap walks.
+"""How Java writes and narrows numbers, trims texts, and in which order its HashMap walks.
 
 People compare what Connect writes byte by byte, and files of offsets are found again by their bytes, so these rules are
 part of the format. Floating point text follows JDK 19 and later (the shortest digits that read back as the same number,
@@ -13,6 +13,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 _FLOAT = binary.Struct(">f")
+_BLANKS = "".join(map(chr, range(33)))
+
+
+def trim(text: str) -> str:
+    """``String.trim``: without the ASCII blanks and control characters around it; other spaces may be meant."""
+    return text.strip(_BLANKS)
 
 
 def double_text(value: float) -> str:

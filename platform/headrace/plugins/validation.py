@@ -16,6 +16,7 @@ from headrace.api.config import config_def
 from headrace.api.config_def import ConfigDef, ConfigKey, ConfigType, ConfigValue, parse_value, unknown_key_warnings
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
+from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
 from headrace.data.java_regex import JavaPattern
 from headrace.plugins import connector_config, registry
 from headrace.plugins.parts import Part, Props, aliases, configure_errors, converters, steps
@@ -90,6 +91,7 @@ def validate_connector(
     _add_part_errors(result, parts, props)
     for problem in problems:
         result.add_error(problem.key, str(problem))
+    _check_class(result, connector_class)
     _check_combinations(result, connector_class, props, worker)
     _ask_connector(result, connector_class, props)
     result.warnings = _warnings(result, parts, props)
@@ -127,6 +129,26 @@ def _add_part_errors(result: Validation, parts: list[Part], props: Props) -> Non
                 result.add_error(name, str(ConfigError(name, error.value, error.reason)))
             else:
                 result.add_error(part.type_key, str(ConfigError(part.type_key, props.get(part.type_key), error.reason)))
+
+
+def _check_class(result: Validation, connector_class: type[Connector]) -> None:
+    """A plug-in that lacks what the platform reads of its class could never have a task."""
+    name = connector_class.__qualname__
+    bases: dict[type, tuple[type, ...]] = {
+        SourceConnector: (SourceTask,),
+        SinkConnector: (SinkTask, SelfReadingSinkTask),
+    }
+    tasks = next((tasks for base, tasks in bases.items() if issubclass(connector_class, base)), None)
+    if tasks is None:
+        result.add_error("connector.class", f"Class {name} is neither a SourceConnector nor a SinkConnector")
+        return
+    wanted = " or a ".join(task.__name__ for task in tasks)
+    missing = object()
+    task_class = getattr(connector_class, "task_class", missing)
+    if task_class is missing:
+        result.add_error("connector.class", f"Class {name} has no attribute task_class: set it to a {wanted}")
+    elif not (isinstance(task_class, type) and issubclass(task_class, tasks)):
+        result.add_error("connector.class", f"The task_class of class {name} is {task_class!r}: it must be a {wanted}")
 
 
 # ---- rules over several keys -----------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from headrace.herder.errors import BadRequestError, NotFoundError
 from headrace.herder.standalone import StandaloneHerder
 from headrace.metrics import logs, prometheus
 from headrace.rest.answers import answer, config_of, map_of, path_text
-
-KAFKA_VERSION = "4.3.0"
+from headrace_broker.protocol import KAFKA_VERSION
 
 
 class AdminEndpoints:

@@ -141,6 +141,7 @@ class ForkServer:
 def main() -> None:
     """Import everything a child needs, freeze it, serve."""
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    process_tree.signal_at_death_of(worker_pid)  # importing may take longer than a dead worker's children may live
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
     from headrace.metrics import logs

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 _CLIENT_AUTH = ("none", "requested", "required")
+_DATE_MS_MAX = 1000 * 365 * 24 * 3600 * 1000  # the form of a date in HTTP has four digits for the year
+_FRAMING_HEADERS = frozenset(("content-length", "transfer-encoding"))
 _LISTENER_PREFIXES = {False: "listeners.https.", True: "admin.listeners.https."}
 
 
@@ -66,6 +68,10 @@ class HeaderRule:
             raise ValueError(f"Invalid header config {text!r}: control characters are not allowed")
         if action.endswith("Date") and not value.removeprefix("-").isdigit():
             raise ValueError(f"Invalid header config {text!r}: the value of a date is a time from now in milliseconds")
+        if action.endswith("Date") and abs(int(value)) > _DATE_MS_MAX:
+            raise ValueError(f"Invalid header config {text!r}: the date is more than a thousand years from now")
+        if name.lower() in _FRAMING_HEADERS:
+            raise ValueError(f"Invalid header config {text!r}: {name} tells where an answer ends, and cannot be chosen")
         return cls(HeaderAction(action), name, value)
 
 

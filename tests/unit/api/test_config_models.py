@@ -58,6 +58,12 @@ def test_values_are_typed() -> None:
         config.size = 1  # type: ignore[misc]
 
 
+def test_spaces_that_java_does_not_trim_are_kept() -> None:
+    found = parse_value("topic", "\t\u00a0t\u2028 ", ConfigType.STRING)
+    assert found == "\u00a0t\u2028"
+    assert parse_value("names", "\u00a0 , b ", ConfigType.LIST) == ["\u00a0", "b"]
+
+
 def test_every_error_at_once() -> None:
     with pytest.raises(ConfigErrors) as caught:
         Example.parse({"batch.size": "0", "big": "1.5", "is.on": "yes", "colour": "green", "mode": "c", "ratio": "x"})

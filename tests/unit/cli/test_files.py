@@ -17,6 +17,12 @@ def test_properties_as_java_reads_them(tmp_path: Path) -> None:
     assert read_connector(path).name == "c"
 
 
+def test_no_spaces_but_those_that_java_trims_are_taken_off(tmp_path: Path) -> None:
+    path = tmp_path / "c.properties"
+    path.write_text("name=c\nseparator=\u00a0\nend=a\u2028\nplain=x \t\n", encoding="utf-8")
+    assert read_properties(path) == {"name": "c", "separator": "\u00a0", "end": "a\u2028", "plain": "x"}
+
+
 def test_a_flat_json_map(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"name": "c", "tasks.max": 2, "flag": true}')

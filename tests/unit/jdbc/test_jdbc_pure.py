@@ -204,7 +204,7 @@ def test_every_error_at_once() -> None:
     ("props", "key"),
     [
         ({"mode": "timestamp"}, "timestamp.column.name"),
-        ({"mode": "bulk", "table.whitelist": "a", "query": "SELECT 1"}, "query"),
+        ({"mode": "bulk", "table.whitelist": "a", "query": "SELECT 1", "topic.prefix": "t"}, "query"),
         ({"mode": "bulk", "query": "SELECT 1"}, "topic.prefix"),
     ],
 )
@@ -212,6 +212,14 @@ def test_keys_that_do_not_fit_together(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:sqlite:/a", **props})
     assert [item.key for item in error.value.errors] == [key]
+
+
+def test_keys_that_do_not_fit_together_are_told_beside_keys_that_are_wrong() -> None:
+    with pytest.raises(ConfigErrors) as error:
+        JdbcSourceConfig.parse({"query": "SELECT 1", "table.whitelist": "a", "batch.max.rows": "many"})
+    assert [item.key for item in error.value.errors] == [
+        "connection.url", "mode", "batch.max.rows", "query", "topic.prefix",
+    ]  # fmt: skip
 
 
 def test_passwords_of_urls_are_not_shown() -> None:

@@ -349,6 +349,19 @@ def test_rows_that_do_not_travel_as_json(database: sqlite3.Connection, value: ob
     assert offsets.read({"protocol": "1", "table": "odd"}) == {"incrementing": 2}
 
 
+@pytest.mark.parametrize("extra", ["", ", money REAL"])  # read as JSON, and by the driver
+def test_booleans_that_are_stored_as_texts(database: sqlite3.Connection, extra: str) -> None:
+    database.execute(f"CREATE TABLE flags (id INTEGER PRIMARY KEY, flag BOOLEAN{extra})")
+    database.executemany("INSERT INTO flags (flag) VALUES (?)", [(0,), (1,), ("false",), ("TRUE",), (None,)])
+    database.commit()
+    props = _props(database, mode="bulk")
+    assert [row[1] for row in rows(read_all(props))] == [False, True, False, True, None]
+    database.execute("INSERT INTO flags (flag) VALUES ('no')")
+    database.commit()
+    with pytest.raises(ConnectError, match=r"flags, column flag, row \(6, 'no'.*\): .* but 'no' is no boolean"):
+        read_all(props)
+
+
 def test_a_table_with_more_columns_than_a_function_takes(database: sqlite3.Connection) -> None:
     names = ", ".join(f"c{number} INTEGER" for number in range(300))
     database.execute(f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {names})")

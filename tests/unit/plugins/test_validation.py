@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ import pytest
 
 from headrace.api.config import Config, Password, key
 from headrace.api.config_def import ConfigValue
-from headrace.api.connector import SinkConnector, SourceConnector
+from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConnectError
 from headrace.api.task import SinkTask, SourceTask
 from headrace.plugins.registry import PluginNotFoundError
@@ -40,6 +41,22 @@ class ExampleSink(SinkConnector):
 class ExamplePlainSink(SinkConnector):
     task_class = SinkTask
     supports_transforms = False
+
+
+class TasklessSource(SourceConnector):
+    pass
+
+
+class MixedUpSource(SourceConnector):
+    task_class = SinkTask  # type: ignore[assignment]
+
+
+class MixedUpSink(SinkConnector):
+    task_class = "SinkTask"  # type: ignore[assignment]
+
+
+class NeitherConnector(Connector):
+    task_class = SinkTask
 
 
 WORKER = {"key.converter": "JsonConverter", "value.converter": "StringConverter", "group.id": "connect-taken"}
@@ -220,3 +237,38 @@ def test_plugin_config() -> None:
     assert names[:4] == ["table", "password", "name", "connector.class"]
     with pytest.raises(PluginNotFoundError, match="Unknown plugin Nope"):
         plugin_config("Nope")
+
+
+@pytest.mark.parametrize(
+    ("connector", "error"),
+    [
+        (TasklessSource, "Class TasklessSource has no attribute task_class: set it to a SourceTask"),
+        (MixedUpSource, "The task_class of class MixedUpSource is .*SinkTask.*: it must be a SourceTask"),
+        (
+            MixedUpSink,
+            "The task_class of class MixedUpSink is 'SinkTask': it must be a SinkTask or a SelfReadingSinkTask",
+        ),
+        (NeitherConnector, "Class NeitherConnector is neither a SourceConnector nor a SinkConnector"),
+    ],
+)
+def test_a_connector_class_that_could_have_no_task_is_refused(connector: type, error: str) -> None:
+    topics = {} if issubclass(connector, SourceConnector) else {"topics": "t"}
+    result = validate(connector, **topics)
+    assert len(result.errors) == 1
+    assert re.fullmatch(error, result.errors[0])
+    assert result.values["connector.class"].errors == result.errors
+
+
+def test_rules_between_keys_speak_though_other_keys_are_wrong() -> None:
+    result = validate(
+        ExampleSource, table="t", transforms="A,B,C",
+        transforms__A__type="InsertField$Value", transforms__A__static__field="f",
+        transforms__A__replace__null__with__default="maybe",
+        transforms__B__type="SetSchemaMetadata$Value", transforms__B__replace__null__with__default="maybe",
+        transforms__C__type="TimestampConverter$Value", transforms__C__format="QQQ",
+    )  # fmt: skip
+    assert {name for name, value in result.values.items() if value.errors} == {
+        "transforms.A.static.value", "transforms.A.replace.null.with.default",
+        "transforms.B.type", "transforms.B.replace.null.with.default",
+        "transforms.C.target.type", "transforms.C.format",
+    }  # fmt: skip

@@ -50,6 +50,20 @@ def test_what_is_no_header_rule(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("setDate Expires: 99999999999999999", "a thousand years from now"),
+        ("addDate Date: -99999999999999", "a thousand years from now"),
+        ("set Content-Length: 5", "where an answer ends"),
+        ("add transfer-encoding: chunked", "where an answer ends"),
+    ],
+)
+def test_headers_with_which_no_answer_could_be_sent(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        header_rules(text)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
         ("listeners", "", "one listener at least"),

@@ -6,6 +6,7 @@ import pytest
 
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.endpoints import Listener
+from headrace_broker.server.main import run
 from headrace_broker.server.receive_memory import DEFAULT_BYTES_MAX, bytes_max
 
 
@@ -162,3 +163,16 @@ def test_the_cleaner_is_told_kafkas_keys() -> None:
         assert errors_of(log_cleaner_io_max_bytes_per_second=wrong) == [
             f"log.cleaner.io.max.bytes.per.second={wrong}: expected a number of at least 1"
         ]
+
+
+def test_errors_do_not_hide_the_warnings_that_may_explain_them(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(log_retention_hour="1", num_partitions="0")
+    assert caught.value.warnings == (
+        "log.retention.hour is not a key of the broker and is ignored; did you mean log.retention.hours?",
+    )
+    assert run({"log.retention.hour": "1"}) == 1
+    assert "node.id is required" in capsys.readouterr().err
+    assert "did you mean log.retention.hours?" in caplog.text

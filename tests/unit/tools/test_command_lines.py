@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_broker.protocol import KAFKA_VERSION
 from headrace_broker.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
 from headrace_broker.tools import (
     broker_api_versions,
@@ -29,7 +30,7 @@ from headrace_broker.tools import (
     storage,
     topics,
 )
-from headrace_broker.tools.command_line import KAFKA_VERSION, ToolError, key_values, load_properties
+from headrace_broker.tools.command_line import ToolError, key_values, load_properties
 from headrace_broker.tools.server_stop import BrokerCommand, parse_command
 
 ROOT = Path(__file__).resolve().parents[3]
