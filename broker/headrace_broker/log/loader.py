@@ -60,6 +60,7 @@ def load(
     recovery_point: int,
     log_start_offset: int,
     open_segments: OpenSegments,
+    may_have_gaps: bool = True,
 ) -> LoadedLog:
     """Return the log in `directory`, made if missing. Raises OSError."""
     storage.makedirs(directory)
@@ -96,7 +97,9 @@ def load(
             _log.warning("Checking %s, which was closed cleanly: %s", directory, error)
             recovery_point = segments[-1].base_offset
     if producers is None:
-        end_offset, producers = recover(storage, directory, segments, epochs, config, recovery_point)
+        end_offset, producers = recover(
+            storage, directory, segments, epochs, config, recovery_point, may_have_gaps=may_have_gaps
+        )
         recovery_point = min(recovery_point, end_offset)
     segments[-1].is_active = True
     start_offset = max(log_start_offset, segments[0].base_offset)

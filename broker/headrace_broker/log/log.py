@@ -71,8 +71,9 @@ class PartitionLog(SegmentedLog):
         high_watermark: int = 0,
         open_segments: OpenSegments | None = None,
         next_jitter_ms: Callable[[int], int] = lambda bound: 0,
+        may_have_gaps: bool = True,
     ) -> PartitionLog:
-        """Open or make the log in `directory`, recovering it unless it was closed cleanly.
+        """Open or make the log in `directory`, recovering it unless it was closed cleanly (`recovery.recover`).
 
         `next_jitter_ms(bound)` draws from [0, bound) for segment.jitter.ms. Raises OSError.
         """
@@ -86,6 +87,7 @@ class PartitionLog(SegmentedLog):
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             open_segments=open_segments,
+            may_have_gaps=may_have_gaps,
         )
         log = cls(
             storage,

@@ -95,7 +95,13 @@ class LogManager:
     def was_closed_cleanly(self) -> bool:
         return all(directory.was_closed_cleanly for directory in self.directories)
 
-    def load(self, config_of: Callable[[str], LogConfig], now_ms: int) -> int:
+    def load(
+        self,
+        config_of: Callable[[str], LogConfig],
+        now_ms: int,
+        *,
+        has_other_replicas: Callable[[str, int], bool] = lambda topic, partition: False,
+    ) -> int:
         """Open the log of every partition found, and return how many there are. Raises LogDirectoryError."""
         for directory in self.directories:
             for path in directory.left_over_deletions():
@@ -122,6 +128,7 @@ class LogManager:
                         recovery_point=recovery_points.get(key, 0),
                         high_watermark=high_watermarks.get(key, 0),
                         log_start_offset=log_starts.get(key, 0),
+                        may_have_gaps=key in cleaner_offsets or not has_other_replicas(*key),
                     )
                 except OSError as error:
                     reason = f"cannot open {directory.partition_path(*key)}: {error.strerror or error}"
@@ -141,6 +148,7 @@ class LogManager:
         recovery_point: int = 0,
         high_watermark: int = 0,
         log_start_offset: int = 0,
+        may_have_gaps: bool = True,
     ) -> PartitionLog:
         return PartitionLog.open(
             self._storage,
@@ -156,6 +164,7 @@ class LogManager:
             log_start_offset=log_start_offset,
             open_segments=self._open_segments,
             next_jitter_ms=self._next_random,
+            may_have_gaps=may_have_gaps,
         )
 
     # Partitions

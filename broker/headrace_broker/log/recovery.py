@@ -35,8 +35,14 @@ def recover(
     epochs: LeaderEpochCache,
     config: LogConfig,
     recovery_point: int,
+    *,
+    may_have_gaps: bool,
 ) -> tuple[int, ProducerState]:
-    """Check the segments from the recovery point on, keep what is sound. Returns (log end offset, producers)."""
+    """Check the segments from the recovery point on, keep what is sound. Returns (log end offset, producers).
+
+    Offsets that are missing between two segments are compaction's work, or a power failure's, which may lose the end of
+    one and keep the next. Unless the log `may_have_gaps`, it ends there: a replica that has lost something must know.
+    """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
     producers = load_producers(storage, directory, segments[:first], segments[first].base_offset) if first else None
@@ -55,6 +61,9 @@ def recover(
             break
         if index > first and segment.base_offset > end_offset and not config.cleanup_compact:
             _log.error("%s: offsets %d to %d are missing", directory, end_offset, segment.base_offset - 1)
+            if not may_have_gaps:
+                _drop_after(segments, index)
+                break
         limit = segments[index + 1].base_offset if index + 1 < len(segments) else segment.base_offset + OFFSETS_MAX
         end_offset, is_whole = _recover_segment(segment, producers, epochs, config, limit)
         if not is_whole:
@@ -72,7 +81,7 @@ def recover(
 
 def _drop_after(segments: list[LogSegment], index: int) -> None:
     for segment in segments[index:]:
-        _log.error("Removing %s: it follows a batch that is broken", segment.path(LOG_SUFFIX))
+        _log.error("Removing %s: it follows what is broken or missing", segment.path(LOG_SUFFIX))
         segment.mark_deleted()
     del segments[index:]
 

@@ -162,7 +162,7 @@ class Broker:
         )
         self.producer_ids = ProducerIdBlock(node.channel, self.node_id, lambda: self.lifecycle.epoch)
         try:
-            self.logs.load(self._log_config_of, self.now_ms())
+            self.logs.load(self._log_config_of, self.now_ms(), has_other_replicas=self._has_other_replicas)
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
         self._put_unknown_logs_away()
@@ -188,6 +188,10 @@ class Broker:
         directories = self.logs.directories
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
         return epochs.pop() if len(epochs) == 1 else -1
+
+    def _has_other_replicas(self, topic: str, index: int) -> bool:
+        known = self.image.topics.get(topic)
+        return known is not None and index < len(known.partitions) and len(known.partitions[index].replicas) > 1
 
     def _put_unknown_logs_away(self) -> None:
         """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""

@@ -65,6 +65,7 @@ class MetadataLog:
             now_ms(),
             was_closed_cleanly=directory.was_closed_cleanly,
             log_start_offset=self._start_offset(bases[0] if bases else 0),
+            may_have_gaps=False,
         )
         if self._snapshot is not None and self.log.log_end_offset < self._snapshot[0]:
             self._begin_after(self._snapshot)  # it holds more than what survived of the log

@@ -1,0 +1,41 @@
+"""What a log must forget to be a sound replica: an epoch in which nothing was written, and whatever follows a gap."""
+
+from __future__ import annotations
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+
+
+def test_an_epoch_that_begins_at_the_logs_end_goes_with_a_truncation_there() -> None:
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+    log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+    log.assign_epoch(2, 1)
+    assert log.latest_epoch == 2
+    log.truncate_to(1, 0)
+    assert (log.latest_epoch, log.log_end_offset) == (1, 1)
+
+
+def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap() -> None:
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+
+    def open_log(**more: bool) -> PartitionLog:
+        return PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, **more)
+
+    log = open_log()
+    for _ in range(3):
+        batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+    end_of_first = log.size_bytes
+    log.roll(0)
+    log.append_as_leader(memoryview(build_batch(RecordColumns(values=[b"b"], timestamps=0))), leader_epoch=1, now_ms=0)
+    storage.open("/d/t-0/00000000000000000000.log").truncate(end_of_first // 3)
+    assert open_log().log_end_offset == 4  # the only copy keeps what it has
+    cut = open_log(may_have_gaps=False)
+    assert (cut.log_end_offset, len(cut.segments)) == (1, 1)
