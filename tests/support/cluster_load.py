@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 _SEND_PAUSE_S = 0.002
@@ -188,6 +188,17 @@ def leader_of(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     leader: int = admin.list_topics(topic, 10).topics[topic].partitions[partition].leader
     return leader
+
+
+def elect_preferred(bootstrap_servers: str, topic: str, partition: int = 0) -> None:
+    """Give a partition back to its preferred leader, and wait until clients are told so."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, partition)]).result(30)
+    preferred = admin.list_topics(topic, 10).topics[topic].partitions[partition].replicas[0]
+    deadline = time.monotonic() + 30
+    while leader_of(bootstrap_servers, topic, partition) != preferred:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def await_in_sync(bootstrap_servers: str, topic: str, replicas: int, timeout_s: float = 60) -> None:
