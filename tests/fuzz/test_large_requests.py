@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,8 @@ from support.raw_client import RawClient, batch, create_topic, fetch_request, pr
 pytestmark = pytest.mark.integration
 
 HOLD_S_MAX = 0.25
-"""The loop gives way every 20 ms; on a shared machine of two processors the prober itself is late more than that."""
+"""What the broker works on before it answers somebody else; its loop gives way every 20 ms, the threads beside it do
+not have to. Processor time, because on a busy machine a probe waits for others than the broker."""
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,9 @@ def never_held(broker: BrokerProcess) -> Iterator[list[float]]:
         with RawClient(broker.address) as client:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="probe")])
             while not stop.is_set():
-                started_s = time.perf_counter()
+                started_s, worked_s = time.perf_counter(), processor_s(broker.pid)
                 client.call(request, 9)
-                took_s.append(time.perf_counter() - started_s)
+                took_s.append(min(time.perf_counter() - started_s, processor_s(broker.pid) - worked_s))
                 stop.wait(0.005)
 
     prober = threading.Thread(target=ask)
@@ -64,6 +66,11 @@ def never_held(broker: BrokerProcess) -> Iterator[list[float]]:
         prober.join()
     assert took_s
     assert max(took_s) < HOLD_S_MAX, f"held for {max(took_s) * 1000:.0f} ms"
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of all threads of a process, to the nanosecond."""
+    return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def fetch_of_many(count: int, topic: str) -> FetchRequest:

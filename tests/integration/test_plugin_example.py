@@ -25,3 +25,15 @@ def test_source_sink_and_transform_out_of_one_file(tmp_path: Path) -> None:
         worker.request("POST", "/connectors/down/tasks/0/restart")
         worker.wait_for_state("down", "RUNNING")
         assert lines.read_text().splitlines() == expected
+
+
+def test_a_broken_file_of_plugin_path_is_warned_of_once(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "broken.py").write_text("import headrace\nraise RuntimeError('broken file')\n")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a\n")
+    with Worker(tmp_path, {"plugin.path": str(plugins)}) as worker:
+        worker.create("in", {"connector.class": "FileStreamSource", "topic": "lines", "file": str(lines)})
+        worker.wait_for_state("in", "RUNNING")
+        assert worker.log().count("RuntimeError: broken file") == 1

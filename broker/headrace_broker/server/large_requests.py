@@ -3,7 +3,8 @@
 A handler module whose answers are per item says in `PARTS` how its request divides and where the answers of the parts
 belong. A request that comes in a large frame is then read in a thread (which the loop interrupts every few
 milliseconds), divided into requests of a few items, handled part by part with the loop free in between, joined to one
-answer, and written in the thread again. One such request is worked on at a time; small requests never come here.
+answer, and written in the thread again. The parts of such requests take turns, so that one that takes long holds up no
+other; only so many are in memory at a time, and small requests never come here.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import gc
 import inspect
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 LARGE_FRAME_BYTES = 8 * 1024
+_AT_ONCE = 8
 Result = TypeVar("Result")
 _NAMES = ("group_id", "name", "topic", "topic_id", "resource_type", "resource_name")
 
@@ -125,13 +127,16 @@ class Joined:
             self._add(known, inner or [], answers[1:], key)
 
 
-async def answered_in_parts(request: Any, parts: Parts, handle: Callable[[Any], Any]) -> Any:
-    """The answer to a request that is handled part by part, with the loop free in between."""
+async def answered_in_parts(
+    request: Any, parts: Parts, handle: Callable[[Any], Any], turn: asyncio.Lock | None = None
+) -> Any:
+    """The answer to a request that is handled part by part, with the loop, and the turn, free in between."""
     joined = Joined(parts.answers)
     for part in divided(request, parts):
-        response = handle(part)
-        if inspect.isawaitable(response):
-            response = await response
+        async with turn or nullcontext():
+            response = handle(part)
+            if inspect.isawaitable(response):
+                response = await response
         joined.add(response)
         if _has_failed(response):
             break
@@ -144,6 +149,7 @@ class LargeRequests:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-requests")
+        self._places = asyncio.Semaphore(_AT_ONCE)
         self._turn = asyncio.Lock()
         self._working = 0
 
@@ -155,11 +161,11 @@ class LargeRequests:
         parts: tuple[Parts, ...],
     ) -> Result:
         """Read a request, answer it in parts, write the answer; `read` and `write` run in the thread."""
-        async with self._turn:
+        async with self._places:
             with self._without_collector():
                 request = await self.aside(read)
                 fitting = next((each for each in parts if getattr(request, each.items[0])), parts[0])
-                response = await answered_in_parts(request, fitting, handle)
+                response = await answered_in_parts(request, fitting, handle, self._turn)
                 return await self.aside(lambda: write(response))
 
     async def answer_whole(

@@ -9,8 +9,9 @@
 
 The annotation gives the Kafka type: str STRING, int INT (``type=ConfigType.LONG`` for 64 bits), float DOUBLE, bool
 BOOLEAN, list[str] LIST, Password PASSWORD, each also ``| None``; an `enum.Enum` or `Literal` of strings is a STRING
-with these values only. pydantic's own field and model validators run last, on typed values. From the same model come
-validation, the REST API's key lists, documentation and hidden secrets.
+with these values only. Rules over several keys belong in `errors_between`; pydantic's own field and model validators
+run last, when all else is right. From the same model come validation, the REST API's key lists, documentation and
+hidden secrets.
 """
 
 from __future__ import annotations

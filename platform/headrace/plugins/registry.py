@@ -177,7 +177,7 @@ class Registry:
 
     def _scan(self, directory: Path) -> None:
         if not directory.is_dir():
-            self._problem(f"plugin.path: {directory} is not a directory")
+            self._problem(f"plugin.path: {directory} is not a directory", _plugin_path_level)
             return
         if str(directory) not in sys.path:
             sys.path.append(str(directory))
@@ -190,7 +190,8 @@ class Registry:
             try:
                 module = importlib.import_module(module_name)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - one broken file must not hide the others
-                self._problem(f"plugin.path: {directory / module_name}: {type(error).__name__}: {error}")
+                text = f"plugin.path: {directory / module_name}: {type(error).__name__}: {error}"
+                self._problem(text, _plugin_path_level)
                 continue
             self._add_classes(module)
 
@@ -206,10 +207,10 @@ class Registry:
                         _Entry(cls.__name__, f"{cls.__module__}:{cls.__qualname__}", lambda cls=cls: cls)  # type: ignore[misc]
                     )
 
-    def _problem(self, text: str) -> None:
+    def _problem(self, text: str, level: int = logging.WARNING) -> None:
         if text not in self.problems:
             self.problems.append(text)
-            logger.warning("%s", text)
+            logger.log(level, "%s", text)
 
 
 def _nearest_stem(name: str, known: list[str], suffix: str) -> str | None:
@@ -252,6 +253,13 @@ def _type(kind: Kind, cls: type[Any]) -> str:
 
 
 _default = Registry()
+_plugin_path_level = logging.WARNING
+
+
+def leave_plugin_path_to_others() -> None:
+    """Log what is wrong in ``plugin.path`` for debugging only: another process of the same worker warns of it."""
+    global _plugin_path_level
+    _plugin_path_level = logging.DEBUG
 
 
 def use_plugin_path(directories: str | Iterable[str] | None) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
 from headrace.metrics import logs
+from headrace.plugins import registry
 from headrace.runtime import connector_unit
 from headrace.runtime.channel import Channel
 from headrace.runtime.plugin_setup import Setup
@@ -122,6 +123,7 @@ class Host:
 
 def serve(end: socket.socket) -> None:
     """The life of a host, in this thread. Threads of plug-ins that hang are not waited for."""
+    registry.leave_plugin_path_to_others()  # the check of the worker's converters, its first process, warns of it
     loop = _new_loop()
     try:
         loop.run_until_complete(_serve(end))

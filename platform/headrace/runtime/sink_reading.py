@@ -20,6 +20,7 @@ from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ClientError
 from headrace_broker.client.reader import FetchedChunk, OffsetAndMetadata, Reader
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,7 @@ class SinkReading:
     async def _read_forever(self, reader: Reader) -> None:
         logs.connector_context.set(logs.context(self._connector["name"], f"task-{self._task}"))
         try:
+            await self._tell_of_missing_topics(reader.cluster)
             await reader.subscribe(
                 **self._subscription(),  # type: ignore[arg-type]
                 on_assigned=self._on_assigned,
@@ -145,6 +147,26 @@ class SinkReading:
             raise
         except Exception as error:  # noqa: BLE001 - the thread raises it: the task fails
             self._hand_over_error(error)
+
+    async def _tell_of_missing_topics(self, cluster: Cluster) -> None:
+        """A sink that waits for a misspelt topic looks as healthy as one that has nothing to do."""
+        pattern = self._connector.get("topics.regex")
+        names = None if pattern else split_list(self._connector.get("topics"))
+        try:
+            found = (await cluster.fetch_metadata(names)).topics
+        except ClientError as error:  # subscribing meets it again, and tries again
+            log.debug("Whether the topics exist is not known: %s", error)
+            return
+        if pattern:
+            matches = JavaPattern(pattern).matches
+            if not any(matches(topic.name or "") for topic in found):
+                log.info("No topic matches topics.regex=%s yet; those that come to do will be read", pattern)
+            return
+        missing = [topic.name or "" for topic in found if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        if missing:
+            creates = self._config.allow_auto_create_topics
+            how = "subscribing creates them, where the brokers allow it" if creates else "they are read once they exist"
+            log.info("Topics that do not exist yet: %s; %s", ", ".join(missing), how)
 
     def _hand_over_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
         self._thread.hand_over(lambda: self._thread.take_fetched(epoch, chunks))

@@ -96,3 +96,24 @@ async def test_an_error_of_the_whole_ends_the_work() -> None:
     large.close()
     assert response.error_code == 15
     assert len(asked) == 1
+
+
+def test_a_request_of_many_slow_parts_holds_up_no_other() -> None:
+    async def slowly(part: ListOffsetsRequest) -> ListOffsetsResponse:
+        await asyncio.sleep(0)
+        return answer(part)
+
+    async def race() -> list[str]:
+        large_requests, order = LargeRequests(), list[str]()
+
+        async def ask_for(name: str, count: int) -> None:
+            await large_requests.answer(lambda: ask({"t": count}), slowly, lambda response: response, (BY_TOPIC,))
+            order.append(name)
+
+        first = asyncio.ensure_future(ask_for("many", 3000))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(first, ask_for("few", 6))
+        large_requests.close()
+        return order
+
+    assert asyncio.run(race()) == ["few", "many"]
