@@ -142,18 +142,29 @@ def _read_news(broker: Broker, session: FetchSession, request: FetchRequest, ver
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     topics: dict[bytes, FetchableTopicResponse] = {}
     for key in list(session.news):
+        if left <= 0 and not is_full:
+            break  # the others keep their news, and come first the next time
         wanted = session.wanted[key].partition
-        broker.fetch_sessions.attach(session, key, broker.partitions)
+        partition = broker.fetch_sessions.attach(session, key, broker.partitions)
         topic = FetchTopic(topic_id=key[0])
         answer, size_bytes = _read_partition(broker, request, topic, wanted, left, reading, version)
         left -= size_bytes
-        is_exhausted = answer.error_code == ErrorCode.NONE and not size_bytes
-        session.looked_at(key, is_exhausted=is_exhausted)
+        # Nothing may be read although something is there: a batch that is larger than what is left of the answer.
+        end_offset = _end_for(partition, session.replica_id)
+        is_exhausted = not size_bytes and wanted.fetch_offset >= end_offset
+        session.looked_at(key, is_exhausted=is_exhausted and answer.error_code == ErrorCode.NONE)
         if session.is_news(key, answer) or is_full:
             of_topic = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0], partitions=[]))
             of_topic.partitions.append(answer)
     reading.responses = list(topics.values())
     return reading
+
+
+def _end_for(partition: Partition | None, replica: int) -> int:
+    """Where the log ends for a follower, or for a consumer."""
+    if partition is None:
+        return 0
+    return partition.log.log_end_offset if replica >= 0 else partition.log.high_watermark
 
 
 def _replica_of(request: FetchRequest, version: int) -> int:

@@ -1,0 +1,97 @@
+"""Incremental fetch sessions over the wire (KIP-227): what does not fit into one answer comes with a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headrace_broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from support.broker import BrokerProcess, running_broker
+from support.raw_client import RawClient, batch, create_topic, produce_request
+
+pytestmark = pytest.mark.wire
+
+PARTITIONS = 4
+VERSION = 13
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("sessions")) as process:
+        yield process
+
+
+def topic_id(client: RawClient, name: str) -> bytes:
+    found: bytes = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 12).topics[0].topic_id
+    return found
+
+
+def ask(
+    client: RawClient, topic: bytes, offsets: dict[int, int], session: tuple[int, int], max_bytes: int = 150_000
+) -> FetchResponse:
+    partitions = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1_000_000)
+        for index, offset in offsets.items()
+    ]
+    request = FetchRequest(
+        max_wait_ms=300,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(topic_id=topic, partitions=partitions)] if partitions else [],
+    )
+    answer: FetchResponse = client.call(request, VERSION)
+    return answer
+
+
+def test_everything_comes_although_little_fits_into_an_answer(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        create_topic(client, "many", partitions=PARTITIONS)
+        wanted = topic_id(client, "many")
+        for index in range(PARTITIONS):
+            for _ in range(3):
+                client.call(produce_request("many", batch(bytes(100_000)), partition=index), 9)
+        offsets = dict.fromkeys(range(PARTITIONS), 0)
+        answer = ask(client, wanted, offsets, (0, 0))
+        assert answer.session_id > 0
+        assert len(answer.responses[0].partitions) == PARTITIONS  # the first answer tells of all
+        changed: dict[int, int] = {}
+        for epoch in range(1, 40):
+            for topic in answer.responses:
+                for item in topic.partitions:
+                    assert item.error_code == ErrorCode.NONE
+                    if item.records:
+                        offsets[item.partition_index] += 1  # one batch of one record fits
+                        changed[item.partition_index] = offsets[item.partition_index]
+            if all(offset >= 3 for offset in offsets.values()):
+                break
+            answer = ask(client, wanted, changed, (answer.session_id, epoch))
+            assert answer.error_code == ErrorCode.NONE
+            assert answer.responses, f"nothing came, although only {offsets} was read"
+            changed = {}
+        assert all(offset >= 3 for offset in offsets.values()), offsets
+
+
+def test_only_news_is_told(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client, RawClient(broker.address) as producer:
+        create_topic(client, "quiet", partitions=PARTITIONS)
+        wanted = topic_id(client, "quiet")
+        answer = ask(client, wanted, dict.fromkeys(range(PARTITIONS), 0), (0, 0))
+        session_id = answer.session_id
+        assert ask(client, wanted, {}, (session_id, 1)).responses == []
+        producer.call(produce_request("quiet", batch(b"news"), partition=2), 9)
+        told = ask(client, wanted, {}, (session_id, 2)).responses
+        assert [item.partition_index for topic in told for item in topic.partitions] == [2]
+
+
+def test_a_session_that_is_not_known_or_out_of_turn_is_refused(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        create_topic(client, "turn")
+        wanted = topic_id(client, "turn")
+        assert ask(client, wanted, {}, (12345, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        session_id = ask(client, wanted, {0: 0}, (0, 0)).session_id
+        assert ask(client, wanted, {}, (session_id, 5)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
