@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import select
 import socket
 import struct
 from collections import deque
@@ -40,6 +41,7 @@ _RECEIVE_BUFFER_BYTES = 64 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
 _SOFTWARE_NAME = "headrace"
 _INT32 = struct.Struct(">i")
+_POLLRDHUP = getattr(select, "POLLRDHUP", 0)
 
 
 class _InFlight:
@@ -121,6 +123,15 @@ class Connection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         """True until the connection is lost or closed."""
         return self._error is None and self._transport is not None
+
+    def peer_has_gone(self) -> bool:
+        """Whether the broker has closed its side, which the kernel knows before the loop does."""
+        wire = None if self._transport is None else self._transport.get_extra_info("socket")
+        if wire is None or not hasattr(select, "poll"):
+            return False
+        poll = select.poll()
+        poll.register(wire.fileno(), _POLLRDHUP)  # errors and hang-ups are told in any case
+        return bool(poll.poll(0))
 
     @property
     def requests_in_flight(self) -> int:

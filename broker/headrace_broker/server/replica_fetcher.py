@@ -85,6 +85,10 @@ class ReplicaFetcher:
         self._unsaid.pop(partition, None)
         self._gone[partition] = None
 
+    def leader_has_gone(self) -> bool:
+        """Whether the leader has closed the connection, noticed here or not yet."""
+        return self._connection is not None and self._connection.is_open and self._connection.peer_has_gone()
+
     def close(self) -> None:
         """Stop."""
         if self._task is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from headrace_broker.metadata.image import PartitionImage
@@ -113,6 +113,12 @@ class Replication:
         leader = self._following.pop(partition, None)
         if leader is not None:
             self._fetchers[leader].remove(partition)
+
+    def look_at(self, leaders: Collection[int]) -> None:
+        """Suspect those of these leaders whose connection has just been closed from their side."""
+        for leader_id, fetcher in self._fetchers.items():
+            if leader_id in leaders and fetcher.leader_has_gone():
+                self._broker.departures.lost(leader_id, self._broker.image)
 
     def forget(self, partition: Partition) -> None:
         """The partition is not held any more."""

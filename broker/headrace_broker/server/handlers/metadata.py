@@ -45,6 +45,7 @@ def handle(
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
         return _create_and_respond(context, named, missing)
     leaders = _leaders(context.image, named)
+    context.broker.replication.look_at(leaders)
     if context.broker.departures.await_judgement(leaders):
         return _respond_when_judged(context, named, leaders)
     return _respond(context, named, {})
