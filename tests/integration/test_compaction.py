@@ -103,7 +103,7 @@ def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path:
             time.sleep(0.25)  # segment.ms must pass for the segment to be rolled
         await_that(lambda: "Compacted compacted-0" in broker.log, "a compacted log")
         (pid,) = cleaner_pids(broker.pid)
-        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, broker.pid) + 10
+        assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         broker.kill()
         await_that(lambda: not is_alive(pid), "the end of the cleaner after a kill", 5)
         broker.start()
@@ -125,6 +125,28 @@ def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path:
         assert not is_alive(pid)
         errors = [line for line in broker.log.splitlines() if " ERROR " in line]
         assert all("the cleaner's process ended with status -9" in line for line in errors), errors
+
+
+def test_what_is_overdue_is_cleaned_before_the_processors_are_idle(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **EAGER | {"log_cleaner_max_compaction_lag_ms": "300"}) as broker:
+        create(broker.address, "compacted")
+        for _ in range(3):
+            write_topic(broker.address, "compacted", [(b"key", b"1")] * 10)
+            time.sleep(0.35)
+        await_that(lambda: "Compacted compacted-0" in broker.log, "a compacted log")
+
+        def is_plain() -> bool:
+            pids = cleaner_pids(broker.pid)
+            return [os.sched_getscheduler(pid) for pid in pids if is_alive(pid)] == [os.SCHED_OTHER]
+
+        def write_once_more() -> bool:
+            write_topic(broker.address, "compacted", [(b"key", b"2")])
+            time.sleep(0.35)
+            return is_plain()
+
+        await_that(write_once_more, "a cleaner in a hurry")
+        (pid,) = cleaner_pids(broker.pid)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, broker.pid) + 10
 
 
 def started_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:

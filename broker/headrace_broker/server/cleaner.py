@@ -207,6 +207,7 @@ class LogCleaner:
             index_interval_bytes=config.index_interval_bytes,
             key_map_bytes_max=self._config.log_cleaner_dedupe_buffer_size,
             io_bytes_per_second=self._config.log_cleaner_io_max_bytes_per_second,
+            is_overdue=dirty.is_overdue,
             last_records=_last_records(log, dirty.end_offset),
         )
 

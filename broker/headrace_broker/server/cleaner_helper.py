@@ -25,6 +25,7 @@ from headrace_broker.log.compaction.job import (
     encode_job,
 )
 from headrace_broker.log.storage import DiskStorage, Storage
+from headrace_broker.server.cleaner_priority import OVERDUE
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +56,12 @@ class CleanerProcess:
 
     def __init__(self) -> None:
         self._process: Process | None = None
+        self._is_overdue = False
 
     async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
         """See `CleanerHelper`."""
         try:
-            process = await self._running()
+            process = await self._running(job.is_overdue)
         except OSError as error:  # no descriptors, no memory
             yield CleaningFailed(f"cannot start the cleaner's process: {error.strerror or error}", is_lasting=False)
             return
@@ -77,14 +79,19 @@ class CleanerProcess:
             if not is_finished:
                 await self.close()
 
-    async def _running(self) -> Process:
+    async def _running(self, is_overdue: bool) -> Process:
+        """The process: with processors that have nothing else to do it is content, unless the work is overdue."""
         if self._process is not None and self._process.returncode is None:
-            return self._process
+            if self._is_overdue == is_overdue:
+                return self._process
+            await self.close()
+        self._is_overdue = is_overdue
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "headrace_broker.server.cleaner_process",
             str(os.getpid()),
+            OVERDUE if is_overdue else "",
             stdin=PIPE,
             stdout=PIPE,
             limit=_LINE_BYTES_MAX,

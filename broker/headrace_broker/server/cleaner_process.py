@@ -1,4 +1,4 @@
-"""The cleaner's process: `python -m headrace_broker.server.cleaner_process PARENT_PID`.
+"""The cleaner's process: `python -m headrace_broker.server.cleaner_process PARENT_PID [overdue]`.
 
 Reads jobs from standard input and writes reports to standard output, a line of JSON each. It never touches a file of a
 log but those with `.cleaned` names, so it may be killed at any time. It ends when its input does, and with its parent.
@@ -18,11 +18,11 @@ from headrace_broker.log.compaction.job import CleaningFailed, Report, decode_jo
 from headrace_broker.log.compaction.throttle import Throttle
 from headrace_broker.log.segment import CLEANED_SUFFIX
 from headrace_broker.log.storage import Buffer, DiskFile, DiskStorage
+from headrace_broker.server.cleaner_priority import take_back_seat
 from headrace_broker.server.parent_death import die_with_parent
 
 logger = logging.getLogger(__name__)
 
-_NICENESS = 10
 _PACE_BYTES = 1024 * 1024
 
 
@@ -64,7 +64,7 @@ class Pace:
 def main() -> int:
     """Clean what is asked for until nothing more is; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker's affair
-    os.nice(_NICENESS)
+    take_back_seat(sys.argv[2] if len(sys.argv) > 2 else "")
     if not die_with_parent(int(sys.argv[1]), signal.SIGKILL):
         return 0
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s")

@@ -193,7 +193,7 @@ def test_a_transaction_index_round_trips_and_may_be_cut() -> None:
 
 
 def test_jobs_and_reports_travel_as_lines() -> None:
-    job = CleaningJob("/d/t-0", ((0, 10), (5, 20)), 0, 9, NOW, 9, 1, 2, 3, 4, 5, 1e308, (LastRecord(1, 2, 3),))
+    job = CleaningJob("/d/t-0", ((0, 10), (5, 20)), 0, 9, NOW, 9, 1, 2, 3, 4, 5, 1e308, True, (LastRecord(1, 2, 3),))
     assert encode_job(job).count(b"\n") == 1
     assert decode_job(encode_job(job)) == job
     for report in (CleanedSegment(0, 1, (0, 5)), CleaningDone(9, 1, 2, 3, 4, 5), CleaningFailed("so", True)):

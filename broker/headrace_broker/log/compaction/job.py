@@ -24,7 +24,7 @@ class CleaningJob:
     """One log to clean, as it is at `now_ms`.
 
     `segments` are (base offset, size in bytes) of the closed segments before `end_offset`, oldest first. Records from
-    `first_dirty_offset` on have not been compacted yet.
+    `first_dirty_offset` on have not been compacted yet. `is_overdue`: max.compaction.lag.ms is over.
     """
 
     directory: str
@@ -39,6 +39,7 @@ class CleaningJob:
     index_interval_bytes: int
     key_map_bytes_max: int
     io_bytes_per_second: float
+    is_overdue: bool = False
     last_records: tuple[LastRecord, ...] = ()
 
 
