@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace_broker.metadata.brokers import fence_broker, heartbeat, register_broker, unregister_broker
@@ -212,7 +212,7 @@ def check_sound(before: MetadataImage, image: MetadataImage) -> None:
                 assert partition.leader == was.leader or partition.leader_epoch > was.leader_epoch, where
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
 def test_replay_snapshots_and_soundness(steps_taken: list[tuple[Any, ...]]) -> None:
     plan = Plan()
