@@ -34,6 +34,7 @@ FOUND_ONCE = (
     2013,  # a follower that had led an empty epoch was told to cut its log for ever
     2065,
     2097,
+    5082,  # a replica that kept what lay behind a gap, and led with it
 )
 
 

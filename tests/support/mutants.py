@@ -198,6 +198,9 @@ class Mutant:
     faults: str = ""
 
 
+_SLOW_AND_KILLED = "kill,partition,pause,slow_network,isolate_from_brokers"
+"""Replicas fall behind, and then who is ahead is gone."""
+
 MUTANTS = {
     mutant.breaks.__name__: mutant
     for mutant in (
@@ -206,16 +209,16 @@ MUTANTS = {
         Mutant(leader_commits_older_epochs, 0, "uncounted record"),
         Mutant(follower_answers_before_it_flushed, 19, "quorum"),
         Mutant(voter_elects_a_shorter_log, 11, "quorum"),
-        Mutant(produce_is_acknowledged_on_append, 0, faults="kill,power_loss"),
-        Mutant(high_watermark_is_the_leaders_end, 0, faults="kill,power_loss"),
-        Mutant(follower_truncates_to_its_high_watermark, 0, faults="kill,stop,move_leaders"),
+        Mutant(produce_is_acknowledged_on_append, 0, faults=_SLOW_AND_KILLED),
+        Mutant(high_watermark_is_the_leaders_end, 0, faults=_SLOW_AND_KILLED),
+        Mutant(follower_truncates_to_its_high_watermark, 7, faults=_SLOW_AND_KILLED),
         Mutant(isr_shrinks_before_the_controller_confirms, 0, faults="isolate_from_controller,partition,pause"),
         Mutant(follower_ignores_epochs, 1, faults="kill,partition,pause"),
         Mutant(followers_keep_no_producer_state, 0, faults="kill,reset"),
         Mutant(unclean_restart_stays_in_sync, 0, faults="power_loss,power_loss_after_append"),
         Mutant(anybody_may_lead, 3, faults="kill,partition,stop"),
-        Mutant(leader_under_min_isr_commits, 0, faults="pause,partition,isolate_from_brokers,kill"),
-        Mutant(offsets_are_acknowledged_on_append, 0, faults="partition,isolate_from_brokers,kill"),
+        Mutant(leader_under_min_isr_commits, 4),
+        Mutant(offsets_are_acknowledged_on_append, 3, faults=_SLOW_AND_KILLED),
     )
 }
 
