@@ -60,7 +60,7 @@ def read_batch(
 ) -> RecordColumns:
     """Return all records of one batch, control records too, and none of an emptied one. Raises CorruptBatchError."""
     count = header.records_count
-    if count == 0:  # compaction has taken them all
+    if count == 0 and header.size_bytes == HEADER_SIZE:  # compaction has taken them all
         return RecordColumns(values=[], offsets=range(header.base_offset, header.base_offset))
     batch = uncompressed(view, position, header, decompressed_size_bytes_max)
     if count < 0 or count > len(batch):  # a record takes at least seven bytes: a lying count costs nothing
