@@ -1,8 +1,8 @@
 """How much of the processors the cleaner's process takes.
 
-Measured beside paced produce requests on two busy processors: niceness 10 or 19 doubles their p99, the idle class
-leaves it as it is (1.06x) and cleans as much. Where processors are never idle the idle class would starve, so a log
-that must not wait any longer (max.compaction.lag.ms) is cleaned at niceness 10.
+Beside paced produce requests on two busy processors, niceness 10 or 19 cost their p99 about twice what the idle class
+does, and cleaned no more. Where processors are never idle the idle class would starve, so a log that must not wait any
+longer (max.compaction.lag.ms) is cleaned at niceness 10.
 """
 
 from __future__ import annotations
