@@ -138,6 +138,7 @@ class Node:
         self.metrics: MetricsEndpoint | None = None
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.failed: asyncio.Future[str] = self._loop.create_future()
+        self._serves = False
         """Done, with the reason, when this node cannot go on and others can take its place: end the process then."""
         self.watch: QuorumWatch
         self._snapshotter: Snapshotter
@@ -192,11 +193,12 @@ class Node:
             await asyncio.gather(serving, return_exceptions=True)
             raise StartError(self.failed.result())
         await serving
+        self._serves = True
 
     def storage_failed(self, reason: str) -> None:
-        """A log cannot be written or synced.  Alone, this node goes on with what is sound; in a cluster it leaves."""
+        """A log cannot be written or synced.  Alone, a node that serves goes on with what is sound; others leave."""
         is_alone = set(self.config.voters) == {self.node_id} and len(self.image.brokers) <= 1
-        if not is_alone and not self.failed.done():
+        if not (is_alone and self._serves) and not self.failed.done():
             self.failed.set_result(reason)
 
     def _misconfigured(self, fault: str) -> None:

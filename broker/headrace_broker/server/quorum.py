@@ -32,6 +32,7 @@ from headrace_broker.raft.effects import (
 from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
 from headrace_broker.raft.messages import only_partition, topics_of
+from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.metadata_log import MetadataLog
 from headrace_broker.server.peers import Peers
 
@@ -194,6 +195,8 @@ class Quorum:
     def _do_or_fail(self, effect: Effect) -> None:
         try:
             self._do(effect)
+        except StartError as error:  # the log is damaged
+            self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - whoever follows what is committed has missed a part of it
             self._fail_unexpectedly(error)
 
