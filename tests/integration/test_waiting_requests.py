@@ -11,39 +11,45 @@ import pytest
 from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.log import AppendInfo
 from headrace_broker.log.storage import MemoryStorage
-from headrace_broker.metadata.topics import TopicDefaults, create_topics
 from headrace_broker.protocol.codec import decode
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.framing import encode_request, parse_response_header
-from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from headrace_broker.protocol.messages.fetch import FetchResponse
 from headrace_broker.protocol.messages.produce import ProduceResponse
 from headrace_broker.protocol.notation import Message
 from headrace_broker.server.broker import Broker
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.node import Node, Surroundings
 from headrace_broker.server.partitions import Partition
 from support.raw_client import batch, fetch_request, produce_request
 
 pytestmark = pytest.mark.integration
 
 
-class UnreplicatedBroker(Broker):
-    """A leader whose followers have not fetched yet: appends do not move the high watermark."""
+class Unreplicated:
+    """A broker that leads topic t and whose followers have not fetched: appends do not move the high watermark."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.waiting = broker.waiting
+        self._append = broker.append
+        setattr(broker, "append", self.append)  # noqa: B010 - the type checker knows no assignment to a method
 
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
         if partition.topic != "t":
-            return super().append(partition, records, origin)
+            return self._append(partition, records, origin)
         return partition.log.append_as_leader(
-            records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin
+            records, leader_epoch=partition.leader_epoch, now_ms=self.broker.now_ms(), origin=origin
         )
 
     def replicate(self, offset: int) -> None:
-        partition = self.partitions.require("t", 0)
+        partition = self.broker.partitions.require("t", 0)
         partition.log.high_watermark = offset
-        self.waiting.advanced(partition, offset, 1)
+        self.broker.committed(partition, 1)
 
 
 class Client:
@@ -51,6 +57,7 @@ class Client:
 
     def __init__(self, broker: Broker) -> None:
         self.frames: list[bytes] = []
+        self.answered = asyncio.Event()
         self.connection = Connection(broker.router, "PLAINTEXT", ConnectionLimits())
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
@@ -59,6 +66,7 @@ class Client:
 
     def writelines(self, buffers: Any) -> None:
         self.frames.append(b"".join(buffers))
+        self.answered.set()
 
     def close(self) -> None:
         self.connection.connection_lost(None)
@@ -74,27 +82,31 @@ class Client:
         return decode(response, version, frame, start)
 
 
-def with_broker(test: Callable[[UnreplicatedBroker, Client], Awaitable[None]]) -> None:
+async def create_topic(client: Client) -> None:
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    client.send(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+    await asyncio.wait_for(client.answered.wait(), 10)
+    assert client.answer(CreateTopicsResponse, 7).topics[0].error_code == 0
+
+
+def with_broker(test: Callable[[Unreplicated, Client], Awaitable[None]]) -> None:
     async def run() -> None:
         properties = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data"}
-        broker = await UnreplicatedBroker.start(BrokerConfig.from_properties(properties), storage=MemoryStorage())
-        assert isinstance(broker, UnreplicatedBroker)
+        surroundings = Surroundings(storage=MemoryStorage())
+        node = await Node.start(BrokerConfig.from_properties(properties), surroundings=surroundings)
+        assert node.broker is not None
         try:
-            request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
-            await broker.metadata.submit(
-                lambda image: create_topics(
-                    image, request, defaults=TopicDefaults(), broker_properties={}, new_id=broker.new_id
-                )
-            )
-            await test(broker, Client(broker))
+            client = Client(node.broker)
+            await create_topic(client)
+            await test(Unreplicated(node.broker), client)
         finally:
-            await broker.stop()
+            await node.stop()
 
     asyncio.run(run())
 
 
 def test_acks_all_waits_for_the_high_watermark_and_acks_1_does_not() -> None:
-    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+    async def test(broker: Unreplicated, client: Client) -> None:
         client.send(produce_request("t", batch(b"a", b"b"), acks=-1), 9)
         broker.replicate(1)
         await asyncio.sleep(0)
@@ -111,14 +123,12 @@ def test_acks_all_waits_for_the_high_watermark_and_acks_1_does_not() -> None:
 
 
 def test_acks_all_that_is_not_replicated_in_time_says_so() -> None:
-    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+    async def test(broker: Unreplicated, client: Client) -> None:
         request = produce_request("t", batch(b"a"), acks=-1)
         request.timeout_ms = 20
+        client.answered.clear()
         client.send(request, 9)
-        for _ in range(200):
-            await asyncio.sleep(0.005)
-            if client.frames:
-                break
+        await asyncio.wait_for(client.answered.wait(), 10)
         answer = client.answer(ProduceResponse, 9).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
 
@@ -126,7 +136,7 @@ def test_acks_all_that_is_not_replicated_in_time_says_so() -> None:
 
 
 def test_consumers_see_only_what_is_committed() -> None:
-    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+    async def test(broker: Unreplicated, client: Client) -> None:
         client.send(produce_request("t", batch(b"a"), acks=1), 9)
         client.answer(ProduceResponse, 9)
         client.send(fetch_request("t"), 12)
@@ -143,7 +153,7 @@ def test_consumers_see_only_what_is_committed() -> None:
 
 
 def test_what_waits_for_a_lost_connection_is_forgotten() -> None:
-    async def test(broker: UnreplicatedBroker, client: Client) -> None:
+    async def test(broker: Unreplicated, client: Client) -> None:
         client.send(produce_request("t", batch(b"a"), acks=-1), 9)
         client.send(fetch_request("t", max_wait_ms=1_000_000_000), 12)
         assert len(broker.waiting) == 2
