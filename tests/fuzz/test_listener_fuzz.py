@@ -18,12 +18,16 @@ from support.raw_client import RawClient, batch, create_topic, fetch_request, pr
 
 pytestmark = pytest.mark.integration
 
+NODE_ID = 5771
+"""Not among the small numbers that random requests like: an UnregisterBroker of it is no attack, it is obeyed."""
 MEMORY_GROWTH_MAX = 48 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with running_broker(tmp_path_factory.mktemp("fuzz"), socket_request_max_bytes="10000000") as process:
+    with running_broker(
+        tmp_path_factory.mktemp("fuzz"), node_id=str(NODE_ID), socket_request_max_bytes="10000000"
+    ) as process:
         yield process
 
 
