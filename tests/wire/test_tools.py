@@ -558,7 +558,7 @@ def test_a_server_is_started_in_the_background_and_stopped(tmp_path: Path) -> No
         stopped = call(stop)
     assert stopped.returncode == 0
     log = tmp_path / "logs" / "kafkaServer.out"
-    wait_until(lambda: f"broker {node_id} stopped" in log.read_text())
+    wait_until(lambda: f"node {node_id} stopped" in log.read_text())
     wait_until(lambda: call(stop).returncode == 1)
 
 
