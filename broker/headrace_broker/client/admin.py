@@ -17,7 +17,7 @@ from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import ClusterView, Node, TopicView
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import Connection
-from headrace_broker.client.errors import BrokerError
+from headrace_broker.client.errors import BrokerError, error_of
 from headrace_broker.client.offsets import ListedOffset
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
@@ -124,7 +124,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         )
         response = await self._retry(lambda: self.cluster.request_controller(message), "creating topics")
         return {
-            topic.name: _error(topic.error_code, f"topic {topic.name}", topic.error_message)
+            topic.name: error_of(topic.error_code, f"topic {topic.name}", topic.error_message)
             for topic in response.topics
         }
 
@@ -143,7 +143,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
             version = connection.version_for(DeleteTopicsRequest)
             response = await connection.request(message if version >= 6 else by_name, version=version)
             return {
-                topic.name or "": _error(topic.error_code, f"topic {topic.name}", topic.error_message)
+                topic.name or "": error_of(topic.error_code, f"topic {topic.name}", topic.error_message)
                 for topic in response.responses
             }
 
@@ -184,7 +184,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         )
         response = await self._retry(lambda: self.cluster.request_controller(message), "adding partitions")
         return {
-            result.name: _error(result.error_code, f"topic {result.name}", result.error_message)
+            result.name: error_of(result.error_code, f"topic {result.name}", result.error_message)
             for result in response.results
         }
 
@@ -210,7 +210,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
             response = await self._ask_node(node_id, message, "describing configurations")
             for result in response.results:
                 subject = f"configuration of {result.resource_name}"
-                error = _error(result.error_code, subject, result.error_message)
+                error = error_of(result.error_code, subject, result.error_message)
                 found[result.resource_type, result.resource_name] = error or result.configs
         return found
 
@@ -241,7 +241,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
             response = await self._ask_node(node_id, message, "altering configurations")
             for result in response.responses:
                 subject = f"configuration of {result.resource_name}"
-                error = _error(result.error_code, subject, result.error_message)
+                error = error_of(result.error_code, subject, result.error_message)
                 done[result.resource_type, result.resource_name] = error
         return done
 
@@ -280,7 +280,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
             response = await self._ask_node(leader_id, message, "deleting records")
             for answered in response.topics:
                 for part in answered.partitions:
-                    error = _error(part.error_code, f"{answered.name}-{part.partition_index}", None)
+                    error = error_of(part.error_code, f"{answered.name}-{part.partition_index}", None)
                     done[answered.name, part.partition_index] = error or part.low_watermark
         return done
 
@@ -337,7 +337,3 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
-
-
-def _error(code: int, subject: str, message: str | None) -> BrokerError | None:
-    return None if code == ErrorCode.NONE else BrokerError(code, subject, message)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace_broker.client.cluster import Cluster
-from headrace_broker.client.errors import BrokerError
+from headrace_broker.client.errors import BrokerError, error_of
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
@@ -20,20 +19,17 @@ from headrace_broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
-    DescribeQuorumResponse,
     DescribeQuorumResponsePartitionData,
 )
 from headrace_broker.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
-    ElectLeadersResponse,
     TopicPartitions,
 )
 from headrace_broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
 )
-from headrace_broker.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from headrace_broker.protocol.messages.unregister_broker import UnregisterBrokerRequest
 
 TopicPartition = tuple[str, int]
 T = TypeVar("T")
@@ -68,6 +64,16 @@ class ReplicaAdmin:
     _retry: Callable[[Callable[[], Awaitable[Any]], str], Awaitable[Any]]
     _ask_node: Callable[[int | None, Any, str], Awaitable[Any]]
 
+    async def _ask_controller(self, message: Any, subject: str, doing: str) -> Any:
+        """Return the controller's answer; one that refuses the whole request is tried again or raised."""
+
+        async def attempt() -> Any:
+            response = await self.cluster.request_controller(message)
+            _check(response.error_code, subject, getattr(response, "error_message", None))
+            return response
+
+        return await self._retry(attempt, doing)
+
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
@@ -79,13 +85,7 @@ class ReplicaAdmin:
                 for name, indexes in by_topic(partitions).items()
             ]
         message = ListPartitionReassignmentsRequest(topics=topics)
-
-        async def attempt() -> ListPartitionReassignmentsResponse:
-            response = await self.cluster.request_controller(message)
-            _check(response.error_code, "partition reassignments", response.error_message)
-            return response
-
-        response = await self._retry(attempt, "listing reassignments")
+        response = await self._ask_controller(message, "partition reassignments", "listing reassignments")
         return {
             (topic.name, part.partition_index): Reassignment(
                 tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
@@ -114,15 +114,9 @@ class ReplicaAdmin:
                 for name, indexes in by_topic(targets).items()
             ],
         )
-
-        async def attempt() -> AlterPartitionReassignmentsResponse:
-            response = await self.cluster.request_controller(message)
-            _check(response.error_code, "partition reassignments", response.error_message)
-            return response
-
-        response = await self._retry(attempt, "reassigning partitions")
+        response = await self._ask_controller(message, "partition reassignments", "reassigning partitions")
         return {
-            (topic.name, part.partition_index): _error(
+            (topic.name, part.partition_index): error_of(
                 part.error_code, f"{topic.name}-{part.partition_index}", part.error_message
             )
             for topic in response.responses
@@ -137,15 +131,9 @@ class ReplicaAdmin:
         if partitions is not None:
             topics = [TopicPartitions(topic=name, partitions=items) for name, items in by_topic(partitions).items()]
         message = ElectLeadersRequest(election_type=election_type, topic_partitions=topics)
-
-        async def attempt() -> ElectLeadersResponse:
-            response = await self.cluster.request_controller(message)
-            _check(response.error_code, "leader election", None)
-            return response
-
-        response = await self._retry(attempt, "electing leaders")
+        response = await self._ask_controller(message, "leader election", "electing leaders")
         return {
-            (topic.topic, part.partition_id): _error(
+            (topic.topic, part.partition_id): error_of(
                 part.error_code, f"{topic.topic}-{part.partition_id}", part.error_message
             )
             for topic in response.replica_election_results
@@ -158,13 +146,7 @@ class ReplicaAdmin:
         message = DescribeQuorumRequest(
             topics=[DescribeQuorumRequestTopicData(topic_name=_QUORUM_TOPIC, partitions=partitions)]
         )
-
-        async def attempt() -> DescribeQuorumResponse:
-            response = await self.cluster.request_controller(message)
-            _check(response.error_code, "the metadata quorum", response.error_message)
-            return response
-
-        response = await self._retry(attempt, "describing the quorum")
+        response = await self._ask_controller(message, "the metadata quorum", "describing the quorum")
         state = response.topics[0].partitions[0]
         _check(state.error_code, "the metadata quorum", state.error_message)
         endpoints = {
@@ -185,13 +167,9 @@ class ReplicaAdmin:
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Have the cluster forget a broker that will not come back. Raises BrokerError."""
-
-        async def attempt() -> UnregisterBrokerResponse:
-            response = await self.cluster.request_controller(UnregisterBrokerRequest(broker_id=broker_id))
-            _check(response.error_code, f"broker {broker_id}", response.error_message)
-            return response
-
-        await self._retry(attempt, f"unregistering broker {broker_id}")
+        await self._ask_controller(
+            UnregisterBrokerRequest(broker_id=broker_id), f"broker {broker_id}", f"unregistering broker {broker_id}"
+        )
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -204,10 +182,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def _listed(replicas: Sequence[int] | None) -> list[int] | None:
     return None if replicas is None else list(replicas)
-
-
-def _error(code: int, subject: str, message: str | None) -> BrokerError | None:
-    return None if code == ErrorCode.NONE else BrokerError(code, subject, message)
 
 
 def _check(code: int, subject: str, message: str | None) -> None:

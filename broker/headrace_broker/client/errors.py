@@ -32,6 +32,11 @@ class BrokerError(ClientError):
         super().__init__(f"{subject}: {self.code.name}: {message or self.code.message}")
 
 
+def error_of(code: int, subject: str, message: str | None) -> BrokerError | None:
+    """Return what a broker's code says of `subject`, None when it is no error."""
+    return None if code == ErrorCode.NONE else BrokerError(code, subject, message)
+
+
 class ConnectionLostError(ClientError):
     """The connection broke, or could not be made; a request in flight may or may not have been carried out."""
 
