@@ -188,23 +188,24 @@ class Raft:
         return ErrorCode.NONE
 
     def _on_begin(self, request: BeginQuorumEpochRequest, token: Token, now_ms: int) -> None:
-        partition = messages.only_partition(request.topics)
-        error = self._refusal(request.cluster_id, partition)
-        if partition is not None and error is ErrorCode.NONE:
-            error = self._claim_refusal(partition)
-            if error is ErrorCode.NONE:
-                self.follow_epoch(partition.leader_epoch, partition.leader_id, now_ms)
+        error = self._follow_claim(request.cluster_id, messages.only_partition(request.topics), now_ms)
         self.reply(token, messages.begin_answer(error, self.leader_id, self.epoch))
 
     def _on_end(self, request: EndQuorumEpochRequest, token: Token, now_ms: int) -> None:
         partition = messages.only_partition(request.topics)
-        error = self._refusal(request.cluster_id, partition)
+        error = self._follow_claim(request.cluster_id, partition, now_ms)
+        if partition is not None and error is ErrorCode.NONE:
+            self.role.on_leader_resigned(messages.successors_of(partition), now_ms)
+        self.reply(token, messages.end_answer(error, self.leader_id, self.epoch))
+
+    def _follow_claim(self, cluster_id: str | None, partition: Any, now_ms: int) -> ErrorCode:
+        """Follow the node that claims to lead, or to have led, an epoch, or say what is wrong with its claim."""
+        error = self._refusal(cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
             error = self._claim_refusal(partition)
             if error is ErrorCode.NONE:
                 self.follow_epoch(partition.leader_epoch, partition.leader_id, now_ms)
-                self.role.on_leader_resigned(messages.successors_of(partition), now_ms)
-        self.reply(token, messages.end_answer(error, self.leader_id, self.epoch))
+        return error
 
     def _claim_refusal(self, partition: Any) -> ErrorCode:
         """What is wrong with a node's claim to lead, or to have led, an epoch."""
