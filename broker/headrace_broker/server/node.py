@@ -138,8 +138,8 @@ class Node:
         self.metrics: MetricsEndpoint | None = None
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.failed: asyncio.Future[str] = self._loop.create_future()
-        self._serves = False
         """Done, with the reason, when this node cannot go on and others can take its place: end the process then."""
+        self._serves = False
         self.watch: QuorumWatch
         self._snapshotter: Snapshotter
 
