@@ -323,17 +323,18 @@ def _dump_producers(path: str) -> None:
         return
     for producer_id, entry in producers.items():
         first_offset = entry.transaction_first_offset
-        line = (
+        producer = (
             f"producerId: {producer_id} producerEpoch: {entry.epoch} coordinatorEpoch: {entry.coordinator_epoch} "
             f"currentTxnFirstOffset: {f'OptionalLong[{first_offset}]' if first_offset >= 0 else 'OptionalLong.empty'} "
-            f"lastTimestamp: {entry.timestamp}"
         )
-        for batch in entry.batches:
-            line += (
-                f" firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "
+        if not entry.batches:
+            print(f"{producer}lastTimestamp: {entry.timestamp}")
+        for batch in entry.batches:  # each stands in the file as an entry of its own, as Kafka's tool shows them
+            print(
+                f"{producer}lastTimestamp: {batch.timestamp} "
+                f"firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "
                 f"lastOffset: {batch.last_offset} offsetDelta: {batch.offset_delta} timestamp: {batch.timestamp}"
             )
-        print(line)
 
 
 def _dump_transaction_index(path: str) -> None:
