@@ -14,8 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     parser = Parser("kafka-cluster", "Show and change what a cluster consists of.")
     parser.add_argument("command", metavar="|".join(_COMMANDS), help="What to do.")
-    parser.add_argument("-b", "--bootstrap-server", dest="bootstrap_server", metavar="HOST:PORT,…", help="REQUIRED.")
-    parser.add_argument("-c", "--command-config", "--config", dest="command_config", metavar="FILE")
+    parser.add_bootstrap_server("-b")
+    parser.add_command_config("-c", "--config")
     parser.add_argument(
         "-i", "--id", type=int, dest="broker_id", metavar="ID", help="unregister: the broker to forget."
     )

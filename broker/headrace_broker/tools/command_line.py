@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -91,19 +91,15 @@ class Parser(argparse.ArgumentParser):
         found = {id(actions[name]): actions[name] for name in names}
         return len(word) > 2 and word[:2] == "--" and len(found) == 1 and next(iter(found.values())).nargs is None
 
-    def add_bootstrap_server(self) -> None:
-        """Add `--bootstrap-server` (and the `--broker-list` of old scripts); `required_server` checks it."""
-        self.add_argument(
-            "--bootstrap-server",
-            "--broker-list",
-            dest="bootstrap_server",
-            metavar="HOST:PORT,…",
-            help="REQUIRED: the brokers to connect to first.",
-        )
+    def add_bootstrap_server(self, other_name: str | None = "--broker-list") -> None:
+        """Add `--bootstrap-server`, with the second name that Kafka's tool had or has; see `required_server`."""
+        names = [name for name in ("--bootstrap-server", other_name) if name]
+        help_text = "REQUIRED: the brokers to connect to first."
+        self.add_argument(*names, dest="bootstrap_server", metavar="HOST:PORT,…", help=help_text)
 
-    def add_command_config(self, *deprecated: str) -> None:
-        """Add `--command-config FILE`, under its deprecated names too."""
-        names = ("--command-config", *deprecated)
+    def add_command_config(self, *names: str) -> None:
+        """Add `--command-config FILE`, under these names too."""
+        names = ("--command-config", *names)
         self.add_argument(*names, dest="command_config", metavar="FILE", help="A file of client properties.")
 
     def required_server(self, options: argparse.Namespace) -> str:
@@ -116,6 +112,20 @@ class Parser(argparse.ArgumentParser):
             if ":" not in server or not port.isdigit():
                 self.error("Please provide valid host:port like host1:9091,host2:9092")
         return servers
+
+    def only_action(self, options: argparse.Namespace, actions: Sequence[str]) -> str:
+        """Return the one of these options (destinations) that was given; a usage error for none, or several."""
+        given = [action for action in actions if is_given(options, action)]
+        if len(given) != 1:
+            names = ", ".join(f"--{action.replace('_', '-')}" for action in actions)
+            self.error(f"Command must include exactly one action: {names}")
+        return given[0]
+
+    def only_with(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
+        """A usage error for an option that does not go with the action; `allowed` = {option: its actions}."""
+        for name, actions in allowed.items():
+            if action not in actions:
+                self.exclude(options, name, [action])
 
     def exclude(self, options: argparse.Namespace, used: str, others: Iterable[str]) -> None:
         """A usage error when the option `used` is given together with one of the others (destinations)."""
@@ -173,10 +183,14 @@ def key_values(pairs: Iterable[str] | None) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs or ())}
 
 
+def properties_of(path: str | None, pairs: Iterable[str] | None = None) -> dict[str, str]:
+    """Return the properties of a file, if one was given, and over them those given as `key=value`. Raises ToolError."""
+    return {**(load_properties(path) if path else {}), **key_values(pairs)}
+
+
 def client_properties(options: argparse.Namespace) -> dict[str, str]:
-    """Return the client properties of `--command-config` with `--bootstrap-server` in them."""
-    properties = load_properties(options.command_config) if options.command_config else {}
-    return {**properties, "bootstrap.servers": options.bootstrap_server}
+    """Return the client properties of `--command-config` with `--bootstrap-server` in them. Raises ToolError."""
+    return {**properties_of(options.command_config), "bootstrap.servers": options.bootstrap_server}
 
 
 def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:

@@ -18,7 +18,7 @@ from headrace_broker.tools.command_line import (
     client_properties,
     is_given,
     leave,
-    load_properties,
+    properties_of,
     reason,
     run,
 )
@@ -52,8 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse(argv)
     kind, name = _target(parser, options)
     parser.required_server(options)
-    if options.alter == options.describe:
-        parser.error("Command must include exactly one action: --describe, --alter")
+    parser.only_action(options, ("describe", "alter"))
     if options.alter and name is None:
         parser.error("An entity name must be specified for every entity type")
     if options.alter and not (options.add_config or options.add_config_file or options.delete_config):
@@ -142,7 +141,7 @@ def parse_additions(text: str) -> dict[str, str]:
 def _changes(options: argparse.Namespace) -> list[tuple[str, int, str | None]]:
     from headrace_broker.client.admin import DELETE, SET
 
-    additions = load_properties(options.add_config_file) if options.add_config_file else {}
+    additions = properties_of(options.add_config_file)
     additions |= parse_additions(options.add_config) if options.add_config else {}
     removals = [key.strip() for text in options.delete_config or () for key in text.split(",")]
     for key in (*additions, *removals):

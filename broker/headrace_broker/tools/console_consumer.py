@@ -25,8 +25,8 @@ from headrace_broker.tools.command_line import (
     is_given,
     key_values,
     leave,
-    load_properties,
     open_cluster,
+    properties_of,
     run,
     warn_deprecated,
 )
@@ -122,7 +122,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 def consumer_properties(parser: Parser, options: argparse.Namespace) -> dict[str, str]:
     """Return the consumer's properties; the group id may come from any place, but must be the same in all."""
-    from_file = load_properties(options.command_config) if options.command_config else {}
+    from_file = properties_of(options.command_config)
     given = key_values(options.command_property)
     groups = {options.group, from_file.get("group.id"), given.get("group.id")} - {None}
     if len(groups) > 1:
@@ -155,7 +155,7 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
         parser.error(f"formatter {options.formatter} is not available here; there are {known}")
     if name.startswith("NoOp"):
         return lambda partition, columns: b""
-    properties = load_properties(options.formatter_config) if options.formatter_config else {}
+    properties = properties_of(options.formatter_config)
     if options.key_deserializer:
         properties["key.deserializer"] = options.key_deserializer
     if options.value_deserializer:

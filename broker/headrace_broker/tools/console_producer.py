@@ -22,10 +22,9 @@ from headrace_broker.tools.command_line import (
     await_topic,
     client_config,
     in_thread,
-    key_values,
     leave,
-    load_properties,
     open_cluster,
+    properties_of,
     reason,
     run,
     warn_deprecated,
@@ -124,8 +123,7 @@ def _parser() -> Parser:
 
 def producer_properties(options: argparse.Namespace, *, interactive: bool) -> dict[str, str]:
     """Return the producer's properties: options before --command-property before --command-config."""
-    properties = load_properties(options.command_config) if options.command_config else {}
-    properties |= key_values(options.command_property)
+    properties = properties_of(options.command_config, options.command_property)
     properties["bootstrap.servers"] = options.bootstrap_server
     if options.compression_codec is not None:
         properties["compression.type"] = options.compression_codec
@@ -145,8 +143,7 @@ def _line_reader(options: argparse.Namespace) -> LineReader:
 
     if options.line_reader is not None and not options.line_reader.endswith("LineMessageReader"):
         raise ToolError(f"line reader {options.line_reader} is not available here, only LineMessageReader is")
-    properties = load_properties(options.reader_config) if options.reader_config else {}
-    return LineReader({**properties, **key_values(options.reader_property)})
+    return LineReader(properties_of(options.reader_config, options.reader_property))
 
 
 async def _produce(options: argparse.Namespace) -> int:

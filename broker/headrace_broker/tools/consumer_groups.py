@@ -12,20 +12,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_broker.tools import group_tables as tables
-from headrace_broker.tools.command_line import (
-    Parser,
-    admin_client,
-    client_properties,
-    is_given,
-    leave,
-    run,
-)
+from headrace_broker.tools.command_line import Parser, admin_client, client_properties, is_given, leave, run
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
     from headrace_broker.client.admin_groups import GroupDescription, GroupListing
 
 _ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
+_ONLY_WITH = {
+    **dict.fromkeys(("members", "offsets", "verbose"), ("describe",)),
+    "state": ("describe", "list"),
+    "type": ("list",),
+}
+"""The actions that an option goes with."""
 _SCENARIOS = (
     "to_offset",
     "shift_by",
@@ -101,24 +100,14 @@ def _parser() -> Parser:
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
-    actions = [name for name in _ACTIONS if is_given(options, name)]
-    if len(actions) != 1:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
-        parser.error(f"Command must include exactly one action: {names}")
-    action = actions[0]
+    action = parser.only_action(options, _ACTIONS)
     if action == "validate_regex":
         return
     parser.required_server(options)
     if action in ("describe", "delete", "reset_offsets") and not (options.group or options.all_groups):
         parser.error(f"Option [{action.replace('_', '-')}] takes one of these options: [group], [all-groups]")
     parser.exclude(options, "group", ["all_groups", "list"])
-    if action != "describe":
-        for name in ("members", "offsets", "verbose"):
-            parser.exclude(options, name, [action])
-    if action not in ("describe", "list"):
-        parser.exclude(options, "state", [action])
-    if action != "list":
-        parser.exclude(options, "type", [action])
+    parser.only_with(options, action, _ONLY_WITH)
     if action == "describe":
         if sum(is_given(options, name) for name in ("members", "offsets", "state")) > 1:
             parser.error("Option [describe] takes at most one of these options: [members], [offsets], [state]")

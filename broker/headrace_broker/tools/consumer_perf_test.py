@@ -14,10 +14,9 @@ from headrace_broker.tools.command_line import (
     ToolError,
     client_config,
     is_given,
-    key_values,
     leave,
-    load_properties,
     open_cluster,
+    properties_of,
     run,
     warn_deprecated,
 )
@@ -112,15 +111,13 @@ class _Count:
 async def _consume(options: argparse.Namespace) -> int:
     from headrace_broker.client.reader import Reader
 
-    properties = load_properties(options.command_config) if options.command_config else {}
     properties = {
         "client.id": "perf-consumer-client",
         "max.partition.fetch.bytes": str(options.fetch_size),
         "receive.buffer.bytes": str(options.socket_buffer_size),
         "auto.offset.reset": "latest" if options.from_latest else "earliest",
         "group.id": options.group or f"perf-consumer-{random.randrange(100_000)}",
-        **properties,
-        **key_values(options.command_property),
+        **properties_of(options.command_config, options.command_property),
         "bootstrap.servers": options.bootstrap_server,
     }
     if options.group:

@@ -18,12 +18,7 @@ _JAVA_ERRORS = "org.apache.kafka.common.errors."
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     parser = Parser("kafka-log-dirs", "Show what lies in the log directories of brokers.")
-    parser.add_argument(
-        "--bootstrap-server",
-        dest="bootstrap_server",
-        metavar="HOST:PORT,…",
-        help="REQUIRED: the brokers to connect to.",
-    )
+    parser.add_bootstrap_server(None)
     parser.add_command_config()
     parser.add_argument("--describe", action="store_true", help="REQUIRED: show the directories.")
     parser.add_argument("--topic-list", default="", metavar="T,T,…", help="Only partitions of these topics.")

@@ -19,10 +19,9 @@ from headrace_broker.tools.command_line import (
     ToolError,
     client_config,
     is_given,
-    key_values,
     leave,
-    load_properties,
     open_cluster,
+    properties_of,
     run,
     warn_deprecated,
 )
@@ -219,9 +218,10 @@ class _Run:
 async def _produce(options: argparse.Namespace) -> int:
     from headrace_broker.client.writer import Writer
 
-    properties = load_properties(options.command_config) if options.command_config else {}
-    properties |= key_values(options.command_property)
-    properties = {"client.id": "perf-producer-client", **properties}
+    properties = {
+        "client.id": "perf-producer-client",
+        **properties_of(options.command_config, options.command_property),
+    }
     if options.bootstrap_server:
         properties["bootstrap.servers"] = options.bootstrap_server
     if not properties.get("bootstrap.servers"):

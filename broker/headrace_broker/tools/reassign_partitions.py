@@ -17,7 +17,6 @@ from headrace_broker.tools.command_line import (
     ToolError,
     admin_client,
     client_properties,
-    is_given,
     leave,
     reason,
     run,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin, Resource
     from headrace_broker.client.errors import BrokerError
 
-_ACTIONS = ("generate", "execute", "verify", "cancel", "list")
 _NEEDS = {
     "generate": ("broker_list", "topics_to_move_json_file"),
     "execute": ("reassignment_json_file",),
@@ -49,6 +47,7 @@ _NEEDS = {
     "cancel": ("reassignment_json_file",),
     "list": (),
 }
+"""The actions, and the options that each cannot do without."""
 _ONLY_WITH = {
     "broker_list": ("generate",),
     "topics_to_move_json_file": ("generate",),
@@ -61,6 +60,7 @@ _ONLY_WITH = {
     "timeout": ("execute", "cancel"),
     "preserve_throttles": ("verify", "cancel"),
 }
+"""The actions that an option goes with."""
 _EXISTING = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create "
     "a new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
@@ -86,9 +86,9 @@ def entry() -> None:
 
 def _parser() -> Parser:
     parser = Parser("kafka-reassign-partitions", "Move partitions to other brokers.")
-    add = parser.add_argument
-    add("--bootstrap-server", metavar="HOST:PORT,…", help="REQUIRED: the brokers to connect to first.")
+    parser.add_bootstrap_server(None)
     parser.add_command_config()
+    add = parser.add_argument
     add("--generate", action="store_true", help="Propose an assignment; nothing is moved.")
     add("--execute", action="store_true", help="Begin the moves of --reassignment-json-file.")
     add("--verify", action="store_true", help="Show whether these moves are done; clear throttles if all are.")
@@ -112,15 +112,11 @@ def _parser() -> Parser:
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> str:
-    actions = [action for action in _ACTIONS if is_given(options, action)]
-    if len(actions) != 1:
-        parser.error(f"Command must include exactly one action: {', '.join(f'--{action}' for action in _ACTIONS)}")
+    action = parser.only_action(options, tuple(_NEEDS))
     parser.required_server(options)
-    parser.require(options, *_NEEDS[actions[0]])
-    for name, allowed in _ONLY_WITH.items():
-        if actions[0] not in allowed:
-            parser.exclude(options, name, actions)
-    return actions[0]
+    parser.require(options, *_NEEDS[action])
+    parser.only_with(options, action, _ONLY_WITH)
+    return action
 
 
 async def _act(options: argparse.Namespace, action: str) -> int:

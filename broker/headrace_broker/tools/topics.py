@@ -14,7 +14,6 @@ from headrace_broker.tools.command_line import (
     ToolError,
     admin_client,
     client_properties,
-    is_given,
     leave,
     reason,
     run,
@@ -50,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     parser = _parser()
     options = parser.parse(argv)
-    _check(parser, options)
-    return run(_act(options), on_error=lambda text: print(f"Error while executing topic command : {text}"))
+    action = _check(parser, options)
+    return run(_act(options, action), on_error=lambda text: print(f"Error while executing topic command : {text}"))
 
 
 def entry() -> None:
@@ -92,19 +91,14 @@ def _parser() -> Parser:
     return parser
 
 
-def _check(parser: Parser, options: argparse.Namespace) -> None:
-    actions = [action for action in _ACTIONS if is_given(options, action)]
-    if len(actions) != 1:
-        parser.error("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
+def _check(parser: Parser, options: argparse.Namespace) -> str:
+    action = parser.only_action(options, _ACTIONS)
     parser.required_server(options)
-    action = actions[0]
     if options.delete_config:
         print("delete-config option is no longer supported; use kafka-configs instead.", file=sys.stderr)
     if action in ("create", "alter", "delete"):
         parser.require(options, "topic")
-    for name, allowed in _ONLY_WITH.items():
-        if action not in allowed:
-            parser.exclude(options, name, [action])
+    parser.only_with(options, action, _ONLY_WITH)
     if action == "alter":
         if options.config:
             parser.error("Configurations are altered with kafka-configs, not with kafka-topics --alter")
@@ -115,17 +109,18 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--topic or --topic-id is required to describe a topic")
     for name in _REPORTS:
         parser.exclude(options, name, ["topics_with_overrides"])
+    return action
 
 
-async def _act(options: argparse.Namespace) -> int:
+async def _act(options: argparse.Namespace, action: str) -> int:
     async with admin_client(client_properties(options)) as admin:
-        if options.create:
+        if action == "create":
             await _create(admin, options)
-        elif options.alter:
+        elif action == "alter":
             await _alter(admin, options)
-        elif options.list:
+        elif action == "list":
             print("\n".join(await _selected(admin, options)))
-        elif options.describe:
+        elif action == "describe":
             await _describe(admin, options)
         else:
             _raise_first(await admin.delete_topics(await _existing(admin, options)))
