@@ -86,12 +86,8 @@ def _error_class(code: int) -> str | None:
     if code == ErrorCode.NONE:
         return None
     words = ErrorCode.of(code).name.lower().split("_")
-    name = "".join(word.capitalize() for word in words)
-    return (
-        f"{_JAVA_ERRORS}{name.removesuffix('Error')}Exception"
-        if code != ErrorCode.KAFKA_STORAGE_ERROR
-        else (f"{_JAVA_ERRORS}KafkaStorageException")
-    )
+    name = "".join(word.capitalize() for word in words).removesuffix("Error")
+    return f"{_JAVA_ERRORS}{name}Exception"
 
 
 def _joined(numbers: Sequence[int]) -> str:
