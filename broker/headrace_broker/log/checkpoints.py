@@ -6,10 +6,10 @@ Offset checkpoints (recovery point, high watermark, log start, per log directory
 
 from __future__ import annotations
 
-import base64
 import json
-import uuid
 from collections.abc import Iterable, Mapping
+
+from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
 
 TopicPartition = tuple[str, int]
 
@@ -90,22 +90,6 @@ def _number(text: str, number: int) -> int:
         raise MalformedFileError(f"line {number}: {text!r} is no number") from None
 
 
-def encode_uuid(topic_id: bytes) -> str:
-    """Return 16 bytes as Kafka prints them: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
-
-
-def decode_uuid(text: str) -> bytes:
-    """Return the 16 bytes. Raises MalformedFileError."""
-    try:
-        topic_id = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except ValueError:
-        topic_id = b""
-    if len(topic_id) != 16:
-        raise MalformedFileError(f"{text!r} is no base64 of 16 bytes")
-    return topic_id
-
-
 def encode_partition_metadata(topic_id: bytes) -> bytes:
     """Return the file that ties a directory to the topic's id."""
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
@@ -116,7 +100,10 @@ def decode_partition_metadata(data: bytes) -> bytes:
     fields = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
     if fields.get("version", "").strip() != "0" or "topic_id" not in fields:
         raise MalformedFileError("partition.metadata needs `version: 0` and `topic_id: <id>`")
-    return decode_uuid(fields["topic_id"].strip())
+    try:
+        return decode_uuid(fields["topic_id"].strip())
+    except ValueError as error:
+        raise MalformedFileError(f"topic_id: {error}") from None
 
 
 def encode_meta_properties(cluster_id: str, node_id: int, directory_id: str) -> bytes:
@@ -137,11 +124,6 @@ def decode_meta_properties(data: bytes) -> dict[str, str]:
         if key not in fields:
             raise MalformedFileError(f"meta.properties lacks {key}")
     return fields
-
-
-def new_directory_id(seed: int) -> str:
-    """Return a directory id made of 128 random bits."""
-    return encode_uuid(uuid.UUID(int=seed & ((1 << 128) - 1), version=4).bytes)
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:

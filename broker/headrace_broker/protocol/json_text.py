@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from headrace_broker.protocol.notation import Field, Message
+from headrace_broker.protocol.uuid_text import encode_uuid
 
 _NAMES = {"kraft_version": "kRaftVersion", "kraft_version_feature": "kRaftVersionFeature"}
 
@@ -52,7 +53,7 @@ def _to_json(field: Field, value: Any, version: int) -> Any:
         assert field.element is not None
         return [_to_json(field.element, item, version) for item in value]
     if field.kind == "uuid":
-        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+        return encode_uuid(value)
     if field.kind in ("bytes", "records"):
         return base64.b64encode(value).decode()
     return value

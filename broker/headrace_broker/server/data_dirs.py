@@ -6,30 +6,17 @@ another process uses, is refused with a line that says how to mend it.
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Mapping, Sequence
 
 from headrace_broker.log.checkpoints import META_PROPERTIES_FILE
 from headrace_broker.log.directory import LogDirectory, LogDirectoryError
 from headrace_broker.log.storage import Storage
+from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
 
 
 class StartError(Exception):
     """The broker cannot start; one line that says what is wrong and how to mend it."""
-
-
-def encode_uuid(value: bytes) -> str:
-    """16 bytes as Kafka writes ids: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-
-
-def decode_uuid(text: str) -> bytes:
-    """The 16 bytes of such an id; raises ValueError."""
-    value = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(value) != 16:
-        raise ValueError(f"'{text}' is not an id of 16 bytes")
-    return value
 
 
 def random_uuid() -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from headrace_broker.protocol.uuid_text import encode_uuid
 from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _nodes(quorum: QuorumDescription, replicas: Iterable[ReplicaState]) -> str:
 def _node(quorum: QuorumDescription, replica: ReplicaState) -> str:
     text = f'{{"id": {replica.replica_id}'
     if any(replica.replica_directory_id):
-        text += f', "directoryId": "{_id_text(replica.replica_directory_id)}"'
+        text += f', "directoryId": "{encode_uuid(replica.replica_directory_id)}"'
     endpoints = [f"{name}://{host}:{port}" for name, host, port in quorum.endpoints.get(replica.replica_id, ())]
     if endpoints:
         text += f', "endpoints": [{", ".join(json.dumps(endpoint) for endpoint in endpoints)}]'
@@ -127,7 +127,7 @@ def replication(quorum: QuorumDescription, now_ms: int | None) -> list[str]:
 def _row(replica: ReplicaState, leader: ReplicaState, role: str, now_ms: int | None) -> tuple[str, ...]:
     return (
         str(replica.replica_id),
-        _id_text(replica.replica_directory_id),
+        encode_uuid(replica.replica_directory_id),
         str(replica.log_end_offset),
         str(leader.log_end_offset - replica.log_end_offset),
         _time(replica.last_fetch_timestamp, now_ms),
@@ -138,10 +138,6 @@ def _row(replica: ReplicaState, leader: ReplicaState, role: str, now_ms: int | N
 
 def _time(timestamp_ms: int, now_ms: int | None) -> str:
     return str(timestamp_ms) if timestamp_ms < 0 or now_ms is None else f"{max(0, now_ms - timestamp_ms)} ms ago"
-
-
-def _id_text(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def _parser() -> Parser:
 
 def _act(parser: Parser, options: argparse.Namespace) -> int:
     if options.command == "random-uuid":
-        from headrace_broker.server.data_dirs import encode_uuid, random_uuid
+        from headrace_broker.protocol.uuid_text import encode_uuid
+        from headrace_broker.server.data_dirs import random_uuid
 
         print(encode_uuid(random_uuid()))
         return 0

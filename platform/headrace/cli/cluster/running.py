@@ -31,7 +31,8 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
 
 
 def _take(control: ControlServer, directory: Path, nodes: int | None, base_port: int | None) -> Layout:
-    from headrace_broker.server.data_dirs import encode_uuid, random_uuid
+    from headrace_broker.protocol.uuid_text import encode_uuid
+    from headrace_broker.server.data_dirs import random_uuid
 
     open_layout(directory, nodes, base_port, "")  # nothing is left behind in a directory that cannot be used
     control.take()
