@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace_broker.client.admin_replicas import Reassignment
 
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-
-
-@dataclass(frozen=True, slots=True)
-class Reassignment:
-    """A partition on its way to other replicas."""
-
-    replicas: Sequence[int]
-    adding: Sequence[int]
-    removing: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

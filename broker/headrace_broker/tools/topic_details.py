@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 
 from headrace_broker.client.admin import TOPIC, Admin, checked
+from headrace_broker.client.admin_replicas import Reassignment
 from headrace_broker.client.errors import BrokerError
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
@@ -16,11 +16,8 @@ from headrace_broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     TopicRequest,
 )
-from headrace_broker.protocol.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopics,
-)
-from headrace_broker.tools.topic_descriptions import PartitionDescription, Reassignment, TopicDescription
+from headrace_broker.protocol.uuid_text import encode_uuid
+from headrace_broker.tools.topic_descriptions import PartitionDescription, TopicDescription
 
 _DEFAULT_CONFIG = 5
 _Partitions = dict[str, tuple[bytes, list[PartitionDescription]]]
@@ -44,11 +41,6 @@ async def topic_descriptions(admin: Admin, names: Sequence[str], *, partition_li
     return described
 
 
-def id_text(topic_id: bytes) -> str:
-    """Return a topic's id as Java prints it."""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
-
-
 def _description(
     name: str,
     topic_id: bytes,
@@ -59,7 +51,7 @@ def _description(
     overrides = {entry.name: entry.value for entry in entries if entry.config_source != _DEFAULT_CONFIG}
     least = int(values.get("min.insync.replicas") or 1)
     return TopicDescription(
-        name, id_text(topic_id), sorted(partitions, key=lambda item: item.partition), overrides, least
+        name, encode_uuid(topic_id), sorted(partitions, key=lambda item: item.partition), overrides, least
     )
 
 
@@ -124,17 +116,11 @@ async def _reassignments(admin: Admin, names: Sequence[str]) -> dict[tuple[str, 
     if ApiKey.LIST_PARTITION_REASSIGNMENTS not in connection.versions:
         return {}
     views = checked(await admin.describe_topics(names))
-    asked = [
-        ListPartitionReassignmentsTopics(name=name, partition_indexes=[part.partition for part in view.partitions])
-        for name, view in views.items()
-    ]
-    response = await admin.cluster.request_controller(ListPartitionReassignmentsRequest(topics=asked))
-    if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return {}
-    if response.error_code != ErrorCode.NONE:
-        raise BrokerError(response.error_code, "partition reassignments", response.error_message)
-    return {
-        (topic.name, part.partition_index): Reassignment(part.replicas, part.adding_replicas, part.removing_replicas)
-        for topic in response.topics
-        for part in topic.partitions
-    }
+    try:
+        return await admin.list_reassignments(
+            (name, part.partition) for name in views for part in views[name].partitions
+        )
+    except BrokerError as error:
+        if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return {}
+        raise

@@ -18,7 +18,7 @@ from headrace_broker.tools.command_line import (
     reason,
     run,
 )
-from headrace_broker.tools.topic_descriptions import Report, describe
+from headrace_broker.tools.topic_descriptions import ZERO_ID, Report, describe
 from headrace_broker.tools.topic_filter import select_topics
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ async def _describe(admin: Admin, options: argparse.Namespace) -> None:
     from headrace_broker.tools.topic_details import topic_descriptions
 
     if options.topic_id:
-        names = [await _name_of_id(admin, options)] if options.topic_id != "AAAAAAAAAAAAAAAAAAAAAA" else []
+        names = [await _name_of_id(admin, options)] if options.topic_id != ZERO_ID else []
         names = [name for name in names if name and not (options.exclude_internal and name in INTERNAL_TOPICS)]
         if not names and not options.if_exists:
             raise ToolError(f"TopicId '{options.topic_id}' does not exist as expected")
@@ -251,10 +251,10 @@ async def _describe(admin: Admin, options: argparse.Namespace) -> None:
 
 async def _name_of_id(admin: Admin, options: argparse.Namespace) -> str:
     from headrace_broker.client.cluster_view import TopicView
-    from headrace_broker.tools.topic_details import id_text
+    from headrace_broker.protocol.uuid_text import encode_uuid
 
     for view in (await admin.describe_topics()).values():
-        if isinstance(view, TopicView) and id_text(view.topic_id) == options.topic_id:
+        if isinstance(view, TopicView) and encode_uuid(view.topic_id) == options.topic_id:
             return view.name
     return ""
 

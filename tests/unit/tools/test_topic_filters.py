@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_broker.client.admin_replicas import Reassignment
 from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.get_offsets import parse_time
 from headrace_broker.tools.topic_descriptions import (
     PartitionDescription,
-    Reassignment,
     Report,
     TopicDescription,
     describe,
