@@ -49,8 +49,8 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from headrace_broker.protocol.topic_names import TopicPartition
 
-TopicPartition = tuple[str, int]
 Resource = tuple[int, str]
 """(resource type, name), as in DescribeConfigs."""
 

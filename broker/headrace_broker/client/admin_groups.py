@@ -25,8 +25,8 @@ from headrace_broker.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.protocol.topic_names import TopicPartition
 
-TopicPartition = tuple[str, int]
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Response)
 

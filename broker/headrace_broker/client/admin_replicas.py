@@ -30,14 +30,12 @@ from headrace_broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 from headrace_broker.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition, by_topic
 
-TopicPartition = tuple[str, int]
 T = TypeVar("T")
 
 PREFERRED, UNCLEAN = 0, 1
 """Types of election."""
-
-_QUORUM_TOPIC = "__cluster_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ class ReplicaAdmin:
         """Return who leads the metadata quorum and how far the others are. Raises BrokerError."""
         partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
         message = DescribeQuorumRequest(
-            topics=[DescribeQuorumRequestTopicData(topic_name=_QUORUM_TOPIC, partitions=partitions)]
+            topics=[DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
         )
         response = await self._ask_controller(message, "the metadata quorum", "describing the quorum")
         state = response.topics[0].partitions[0]
@@ -170,14 +168,6 @@ class ReplicaAdmin:
         await self._ask_controller(
             UnregisterBrokerRequest(broker_id=broker_id), f"broker {broker_id}", f"unregistering broker {broker_id}"
         )
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return {topic: partitions}, in the order they come."""
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        grouped.setdefault(topic, []).append(partition)
-    return grouped
 
 
 def _listed(replicas: Sequence[int] | None) -> list[int] | None:

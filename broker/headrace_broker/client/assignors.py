@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from headrace_broker.client.consumer_protocol import (
     Subscription,
-    TopicPartition,
     decode_sticky_user_data,
     encode_sticky_user_data,
 )
 from headrace_broker.client.errors import ProtocolViolationError
+from headrace_broker.protocol.topic_names import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]
 

@@ -21,7 +21,6 @@ from headrace_broker.client.cluster_view import ClusterView
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer_protocol import (
     Subscription,
-    TopicPartition,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -31,6 +30,7 @@ from headrace_broker.client.errors import ClientError, ProtocolViolationError
 from headrace_broker.client.membership import GroupMembership
 from headrace_broker.client.membership_core import Generation, MembershipCore
 from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
+from headrace_broker.protocol.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,11 @@ is what Kafka promises to allow.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace_broker.client.errors import ProtocolViolationError
-
-TopicPartition = tuple[str, int]
+from headrace_broker.protocol.topic_names import TopicPartition, by_topic
 
 SUBSCRIPTION_VERSION = 3
 
@@ -88,14 +87,6 @@ def decode_sticky_user_data(data: bytes) -> tuple[list[TopicPartition], int]:
     return owned, reader.int32() if reader.left >= 4 else -1
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Return {topic: sorted partitions}, topics sorted."""
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        grouped.setdefault(topic, []).append(partition)
-    return grouped
-
-
 class _Writer:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -127,7 +118,7 @@ class _Writer:
             self.string(value)
 
     def partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        grouped = by_topic(partitions)
+        grouped = by_topic(sorted(partitions))
         self.int32(len(grouped))
         for topic, numbers in grouped.items():
             self.string(topic)

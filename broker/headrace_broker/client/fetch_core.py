@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError, iter_batches, read_header
 from headrace_broker.records.control import ControlType, parse_control_key
 from headrace_broker.records.reader import read_batch
-
-TopicPartition = tuple[str, int]
 
 _LEADER_ERRORS = frozenset(
     (

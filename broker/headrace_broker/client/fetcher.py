@@ -33,11 +33,11 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchPartition as FetchRequestPartition
 from headrace_broker.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic, PartitionData
 from headrace_broker.protocol.notation import ZERO_UUID
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.batch import CorruptBatchError
 
 logger = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
 Committed = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
 
 _fetchers = itertools.count(1)

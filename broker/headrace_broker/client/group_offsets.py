@@ -16,10 +16,10 @@ from headrace_broker.client.errors import BrokerError, ClientError, CommitFailed
 from headrace_broker.client.membership import GroupMembership
 from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.topic_names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
 
 _MEMBER_ERRORS = frozenset(
     (

@@ -23,8 +23,7 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-
-TopicPartition = tuple[str, int]
+from headrace_broker.protocol.topic_names import TopicPartition, by_topic
 
 LATEST = -1
 EARLIEST = -2
@@ -165,11 +164,7 @@ async def fetch_offsets(
 
     Raises BrokerError, TimedOutError.
     """
-    asked: dict[str, list[int]] | None = None
-    if partitions is not None:
-        asked = {}
-        for topic, partition in partitions:
-            asked.setdefault(topic, []).append(partition)
+    asked = by_topic(partitions) if partitions is not None else None
 
     async def ask() -> dict[TopicPartition, OffsetAndMetadata | None]:
         try:

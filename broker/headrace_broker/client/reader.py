@@ -25,12 +25,12 @@ from headrace_broker.client.fetched import FetchedBatch, FetchedChunk
 from headrace_broker.client.fetcher import Fetcher
 from headrace_broker.client.group_offsets import GroupOffsets, at_positions
 from headrace_broker.client.offsets import OffsetAndMetadata
+from headrace_broker.protocol.topic_names import TopicPartition
 
 __all__ = ["FetchedBatch", "FetchedChunk", "OffsetAndMetadata", "Reader"]
 
 logger = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 

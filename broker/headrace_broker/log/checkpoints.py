@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
-
-TopicPartition = tuple[str, int]
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"

@@ -15,7 +15,6 @@ from headrace_broker.log.checkpoints import (
     LOCK_FILE,
     META_PROPERTIES_FILE,
     MalformedFileError,
-    TopicPartition,
     decode_clean_shutdown,
     decode_meta_properties,
     decode_offset_checkpoint,
@@ -24,12 +23,12 @@ from headrace_broker.log.checkpoints import (
     encode_offset_checkpoint,
 )
 from headrace_broker.log.storage import Storage, StorageLock
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 _log = logging.getLogger(__name__)
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _NOT_SERVED_SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, "-future")
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 
 

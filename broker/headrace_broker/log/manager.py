@@ -15,7 +15,6 @@ from headrace_broker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
-    TopicPartition,
 )
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
@@ -23,6 +22,7 @@ from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.segment import OpenSegments
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.topic_names import TopicPartition
 
 _log = logging.getLogger(__name__)
 

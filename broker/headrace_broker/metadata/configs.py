@@ -26,9 +26,9 @@ from headrace_broker.metadata.delta import replayed
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from headrace_broker.metadata.leadership import TopicRules, config_changed
 from headrace_broker.metadata.outcome import Outcome
-from headrace_broker.metadata.topic_names import topic_name_fault
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import ConfigRecord, MetadataRecord
+from headrace_broker.protocol.topic_names import topic_name_fault
 
 ELECTION_KEYS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
 CLUSTER_WIDE = ""

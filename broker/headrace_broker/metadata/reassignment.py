@@ -12,7 +12,6 @@ from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicI
 from headrace_broker.metadata.leadership import TopicRules, change_of
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.partition_changes import Election, PartitionChange
-from headrace_broker.metadata.topic_names import INTERNAL_TOPICS
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -22,6 +21,7 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 from headrace_broker.protocol.metadata_records import MetadataRecord
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
 
 
 def alter_reassignments(

@@ -16,7 +16,6 @@ from headrace_broker.metadata.image import MetadataImage, TopicImage
 from headrace_broker.metadata.leadership import directory_of
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.placement import next_start, place_partitions
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, topic_name_fault, unified_names
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -33,6 +32,7 @@ from headrace_broker.protocol.messages.create_topics import (
 )
 from headrace_broker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, topic_name_fault, unified_names
 
 RECORDS_PER_OPERATION_MAX = 10_000
 ZERO_UUID = bytes(16)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import begin_quorum_epoch as begin
 from headrace_broker.protocol.messages import end_quorum_epoch as end
 from headrace_broker.protocol.messages import fetch, fetch_snapshot, vote
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.log_port import OffsetAndEpoch
 

@@ -24,8 +24,8 @@ from headrace_broker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.server.cleaner import LogCleaner
 from headrace_broker.server.cleaner_helper import helper_for
 from headrace_broker.server.config import BrokerConfig

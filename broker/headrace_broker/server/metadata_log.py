@@ -18,10 +18,10 @@ from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.segment import LOG_SUFFIX, file_name, offset_of
 from headrace_broker.log.storage import Storage
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.control_records import LeaderChangeMessage, Voter, encode_control_value
 from headrace_broker.protocol.errors import ApiError, ProtocolError
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.log_port import OffsetAndEpoch
 from headrace_broker.raft.quorum_state import FILE_NAME, QuorumState, QuorumStateError
 from headrace_broker.records.batch import CorruptBatchError, iter_batches, read_header

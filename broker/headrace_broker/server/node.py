@@ -20,7 +20,6 @@ from headrace_broker.log.storage import DiskStorage, Storage
 from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.outcome import Outcome
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -28,6 +27,7 @@ from headrace_broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.core import Raft
 from headrace_broker.server.broker import Broker

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.log import AppendInfo
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.records.batch import Buffer
 from headrace_broker.server.partitions import Partition, PartitionTable
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from headrace_broker.metadata.topics import TopicDefaults
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_topics import (
@@ -13,6 +12,7 @@ from headrace_broker.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from headrace_broker.server.context import RequestContext
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.raft.leader import Leader
 from headrace_broker.raft.quorum_state import NO_ONE, QuorumState
 from headrace_broker.records.batch import iter_batches

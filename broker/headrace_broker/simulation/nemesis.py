@@ -13,8 +13,8 @@ import os
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.raft.quorum_state import FILE_NAME
 from headrace_broker.server.controller import ControllerService
 from headrace_broker.simulation.world import Machine, World

@@ -21,13 +21,13 @@ from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.client.reader import Reader
 from headrace_broker.client.writer import Writer
 from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.simulation.loop import SimulatedNode
 from headrace_broker.simulation.world import Violation, World
 
 TOPIC = "t"
 GROUP = "g"
-TopicPartition = tuple[str, int]
 
 _CLIENT_PROPERTIES = {
     "request.timeout.ms": "1500",

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
 from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, reason, run
-from headrace_broker.tools.json_files import TopicPartition
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin

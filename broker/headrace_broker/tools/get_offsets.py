@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from headrace_broker.metadata.topic_names import INTERNAL_TOPICS
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
 from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
 from headrace_broker.tools.topic_filter import topic_and_partitions_filter, topic_partition_filter
 

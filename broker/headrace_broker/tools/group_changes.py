@@ -13,11 +13,10 @@ from headrace_broker.client.cluster_view import TopicView
 from headrace_broker.client.errors import BrokerError
 from headrace_broker.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import group_tables as tables
 from headrace_broker.tools import offset_resets as resets
 from headrace_broker.tools.command_line import ToolError, reason
-
-TopicPartition = tuple[str, int]
 
 _INACTIVE = ("Empty", "Dead")
 _WHOLE_REQUEST_ERRORS = (

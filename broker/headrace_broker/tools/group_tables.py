@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-TopicPartition = tuple[str, int]
+from headrace_broker.protocol.topic_names import TopicPartition, by_topic
 
 MISSING = "-"
 
@@ -83,10 +83,7 @@ def offsets_table(group: str, rows: Sequence[OffsetRow], *, verbose: bool) -> li
 
 def assignment_text(partitions: Sequence[TopicPartition]) -> str:
     """Return partitions as `topic:0,1;other:0`."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    texts = [f"{topic}:{','.join(map(str, sorted(numbers)))}" for topic, numbers in by_topic.items()]
+    texts = [f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic(sorted(partitions)).items()]
     return ";".join(sorted(texts)) or MISSING
 
 

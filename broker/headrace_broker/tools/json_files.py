@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools.command_line import ToolError
 
-TopicPartition = tuple[str, int]
 _VERSION = 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
 from headrace_broker.tools.command_line import (
     Parser,
@@ -16,7 +17,6 @@ from headrace_broker.tools.command_line import (
     reason,
     run,
 )
-from headrace_broker.tools.json_files import TopicPartition
 
 _TYPES = ("preferred", "unclean")
 _CHOICES = ("topic", "all_topic_partitions", "path_to_json_file")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools.command_line import ToolError
 
-TopicPartition = tuple[str, int]
 Plan = dict[TopicPartition, int]
 
 _DURATION = re.compile(

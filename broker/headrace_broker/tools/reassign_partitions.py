@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
 from headrace_broker.tools.command_line import (
     Parser,
@@ -21,7 +22,6 @@ from headrace_broker.tools.command_line import (
     reason,
     run,
 )
-from headrace_broker.tools.json_files import TopicPartition
 from headrace_broker.tools.reassignment_plans import (
     Plan,
     Replica,

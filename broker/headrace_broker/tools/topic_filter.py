@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from headrace_broker.metadata.topic_names import INTERNAL_TOPICS
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
 from headrace_broker.tools.command_line import ToolError
 
 TopicFilter = Callable[[str], bool]

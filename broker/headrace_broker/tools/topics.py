@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace_broker.metadata.topic_names import INTERNAL_TOPICS
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
 from headrace_broker.tools.command_line import (
     Parser,
     ToolError,

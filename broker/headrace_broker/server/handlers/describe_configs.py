@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from headrace_broker.log.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, config_in_force
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
-from headrace_broker.metadata.topic_names import topic_name_fault
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.describe_configs import (
@@ -20,6 +19,7 @@ from headrace_broker.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from headrace_broker.protocol.topic_names import topic_name_fault
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.topic_rules import altered_configs

@@ -5,7 +5,6 @@ Only the leader knows; every other node asks it.  Version notes: 1 times of fetc
 
 from __future__ import annotations
 
-from headrace_broker.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.describe_quorum import (
@@ -17,6 +16,7 @@ from headrace_broker.protocol.messages.describe_quorum import (
     Node,
     ReplicaState,
 )
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.leader import Leader, Progress
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.listeners import EVERYWHERE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace_broker.metadata.image import MetadataImage, TopicImage
-from headrace_broker.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_topic_partitions import (
@@ -13,6 +12,7 @@ from headrace_broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_fault
 from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS

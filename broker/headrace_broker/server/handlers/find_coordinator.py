@@ -11,7 +11,6 @@ from collections.abc import Awaitable
 
 from headrace_broker.coordinator.placement import coordinator_partition
 from headrace_broker.metadata.image import BrokerImage
-from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.find_coordinator import (
@@ -19,6 +18,7 @@ from headrace_broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts
 from headrace_broker.server.topic_creation import ensure_internal_topic

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from headrace_broker.metadata.image import MetadataImage, TopicImage
-from headrace_broker.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.metadata import (
@@ -20,6 +19,7 @@ from headrace_broker.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_fault
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.large_requests import Parts, answered_in_parts
 from headrace_broker.server.topic_creation import create_missing_topics

@@ -1,4 +1,4 @@
-"""The rules for topic names, and which topics are the cluster's own."""
+"""Topics and partitions by name: the rules for names, the cluster's own topics, partitions by their topics. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state"))
+
+TopicPartition = tuple[str, int]
+"""A partition by name: (topic, index)."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _LENGTH_MAX = 249
@@ -34,3 +37,11 @@ def unified_names(names: Iterable[str]) -> dict[str, str]:
     """{name with '_' for '.': name} of those that have either: names that differ only so could not be told apart in
     metrics, hence are refused."""
     return {name.replace(".", "_"): name for name in names if "." in name or "_" in name}
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return {topic: partitions}, in the order they come."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
