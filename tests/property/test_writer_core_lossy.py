@@ -26,6 +26,22 @@ class LogModel:
         self.epoch = -1
         self.next_sequence = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=5)
+        self.history: list[tuple[int, int, int, int]] = []  # epoch, first and last sequence, values before
+
+    def restart(self) -> None:
+        """Apache Kafka's snapshots hold a producer's last batch alone."""
+        while len(self.recent) > 1:
+            self.recent.popleft()
+
+    def lose(self, count: int) -> None:
+        """An unclean election: the log ends earlier, and what was acknowledged may go with the rest."""
+        count = min(count, len(self.history) - 1)  # a producer that is not known at all may begin anywhere
+        for _ in range(count):
+            del self.values[self.history.pop()[3] :]
+        if count > 0:
+            self.epoch, first, last, _ = self.history[-1]
+            self.next_sequence = (last + 1) & SEQUENCE_MAX
+            self.recent = deque([(first, last)], maxlen=5)
 
     def append(self, data: bytearray) -> ErrorCode:
         header = read_header(data)
@@ -43,6 +59,7 @@ class LogModel:
             self.epoch = header.producer_epoch
             self.next_sequence = (header.last_sequence + 1) & SEQUENCE_MAX
             self.recent.append((header.base_sequence, header.last_sequence))
+            self.history.append((header.producer_epoch, header.base_sequence, header.last_sequence, len(self.values)))
         self.values += read_columns(data).values
         return ErrorCode.NONE
 
@@ -66,6 +83,7 @@ class World:
         self.outcome: dict[bytes, Verdict] = {}
         self.stalled: deque[tuple[int, bytearray]] = deque()
         self.now_ms = 0.0
+        self.losses = 0
 
     def send(self, partition: int, count: int, deadline_ms: int = DEADLINE_MS) -> list[bytes]:
         values = [b"%d-%d" % (partition, len(self.sent[partition]) + index) for index in range(count)]
@@ -131,8 +149,9 @@ class World:
         return code
 
     def settle(self, batch: ReadyBatch, verdict: Verdict) -> None:
+        self.losses += verdict is Verdict.LOSS
         for value in batch.completion:
-            if verdict not in (Verdict.RETRY, Verdict.FORGOTTEN):
+            if verdict not in (Verdict.RETRY, Verdict.LOSS, Verdict.FORGOTTEN):
                 assert value not in self.outcome
                 self.outcome[value] = verdict
 
@@ -157,9 +176,13 @@ EVENTS = st.lists(
         st.tuples(st.just("answer"), st.sampled_from(FATES), st.integers(0, 4)),
         st.tuples(st.just("stalled"), st.integers(1, 3), st.just(0)),
         st.tuples(st.just("wait"), st.integers(1, 30), st.just(0)),
+        st.tuples(st.just("restart"), st.integers(0, 1), st.just(0)),
     ),
     max_size=60,
 )
+WITH_LOSSES = st.lists(
+    st.one_of(EVENTS, st.tuples(st.just("lose"), st.integers(0, 1), st.integers(1, 3)).map(lambda event: [event]))
+).map(lambda lists: [event for events in lists for event in events])
 
 
 def run(events: list[tuple[str, int | str, int]], *, idempotent: bool) -> World:
@@ -172,6 +195,10 @@ def run(events: list[tuple[str, int | str, int]], *, idempotent: bool) -> World:
             world.answer(fate, second)
         elif kind == "stalled":
             world.carry_out_stalled(int(first))
+        elif kind == "restart":
+            world.logs[int(first)].restart()
+        elif kind == "lose":
+            world.logs[int(first)].lose(second)
         else:
             world.wait(int(first))
         world.pump()
@@ -191,6 +218,15 @@ def test_an_idempotent_writer_neither_duplicates_nor_reorders_nor_loses(
         kept = [value for value in log.values if value is not None]
         assert [value for value in world.sent[partition] if value in set(kept)] == kept
         assert set(acknowledged) <= set(kept)
+    assert world.losses == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(WITH_LOSSES)
+def test_what_a_log_loses_is_not_made_up_for_by_duplicates(events: list[tuple[str, int | str, int]]) -> None:
+    for log, sent in zip((world := run(events, idempotent=True)).logs, world.sent, strict=True):
+        assert len(log.values) == len(set(log.values))
+        assert [value for value in sent if value in set(log.values)] == log.values
 
 
 @settings(max_examples=200, deadline=None)

@@ -25,11 +25,14 @@ class ClientConfigError(ClientError):
 class BrokerError(ClientError):
     """A broker answered with an error code; `subject` says what it was about (topic-partition, group, broker)."""
 
+    code: ErrorCode
+
     def __init__(self, code: int, subject: str, message: str | None = None) -> None:
         self.code = ErrorCode.of(code)
         self.retriable = self.code.is_retriable
         self.subject = subject
-        super().__init__(f"{subject}: {self.code.name}: {message or self.code.message}")
+        self.message = message or self.code.message
+        super().__init__(f"{subject}: {self.code.name}: {self.message}")
 
 
 def error_of(code: int, subject: str, message: str | None) -> BrokerError | None:

@@ -336,7 +336,10 @@ class Writer:
         if error.retriable:
             logger.info("%s: will be sent again", error)
             self.cluster.request_refresh()
-        self._conclude(batch, self._core.refuse(batch, ErrorCode.of(answer.error_code), now_ms), -1, error)
+        verdict = self._core.refuse(batch, ErrorCode.of(answer.error_code), now_ms)
+        if verdict is Verdict.LOSS:
+            logger.error("%s: records that it had acknowledged are lost (an unclean election?); going on", error)
+        self._conclude(batch, verdict, -1, error)
 
     def _conclude(self, batch: ReadyBatch, verdict: Verdict, base_offset: int, error: ClientError | None) -> None:
         if verdict is Verdict.DONE:
@@ -347,6 +350,9 @@ class Writer:
         elif verdict is Verdict.FAILED:
             if error is None or (isinstance(error, ConnectionLostError) and self._is_late(batch)):
                 error = self._delivery_timeout(batch)
+            elif batch.in_doubt and isinstance(error, BrokerError):
+                doubt = f"{error.message} What became of an earlier attempt is not known: the records may be in the log"
+                error = BrokerError(error.code, error.subject, doubt)
             elif error.code == ErrorCode.MESSAGE_TOO_LARGE:
                 error = RecordTooLargeError(f"{error} (one record of {len(batch.data)} bytes, built)")
             self._fail(batch, error)

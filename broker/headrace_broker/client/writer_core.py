@@ -7,8 +7,10 @@ Guarantees:
   after a failure one at a time until it is mended. The parts of a batch that was too large go one at a time, too: each
   may have to be cut again.
 - With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer
-  id, epoch and sequence. A new epoch starts at sequence 0 and only when the broker has said that the first unresolved
-  batch is not in the log. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
+  id, epoch and sequence. A new epoch starts at sequence 0, when the broker finds a gap before a batch that no attempt
+  can have left in the log. One that an attempt may have left there fails instead: a broker remembers few batches (after
+  a restart Apache Kafka's one), so a gap may also mean "older than I can tell", and another epoch would write it twice.
+  Java bumps there, too. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
 - A failed batch fails alone; other partitions never wait for it.
 
 State belongs to one owner. A batch is in exactly one place: waiting, in flight, or resolved.
@@ -47,6 +49,7 @@ class Verdict(Enum):
 
     DONE = "acknowledged"
     RETRY = "waits for its next attempt"
+    LOSS = "waits for its next attempt, in a new epoch: the log lacks what it had acknowledged before"
     SPLIT = "too large: the shell hands in smaller parts with replace()"
     FAILED = "given up"
     FORGOTTEN = "its deadline had passed before; it was reported then"
@@ -66,6 +69,7 @@ class ReadyBatch:
     last_error: str = ""
     number: tuple[int, ...] = ()
     attempts: int = 0
+    in_doubt: bool = False  # an attempt was not answered, or in a way that tells not whether it is in the log
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
@@ -90,6 +94,7 @@ class _Partition:
     producer_epoch: int = -1
     next_sequence: int = 0
     new_epoch_due: bool = False
+    gave_up: bool = False  # a batch of this epoch, which may have left a gap
     is_known: bool = False  # the broker has taken a batch of this producer id and epoch
     retry_at_ms: float = 0.0
 
@@ -217,7 +222,7 @@ class WriterCore:
         return True
 
     def _begin_epoch(self, state: _Partition) -> bool:
-        state.new_epoch_due = state.is_known = False
+        state.new_epoch_due = state.is_known = state.gave_up = False
         for batch in state.waiting:
             batch.base_sequence = -1
         state.next_sequence = 0
@@ -251,17 +256,27 @@ class WriterCore:
             return self.acknowledge(batch)
         state = self._land(batch)
         if self._idempotent and code in _SEQUENCE_ERRORS:
-            if not _has_earlier(state, batch):
-                state.new_epoch_due = True
-            return self._retry_or_fail(state, batch, now_ms)
-        if code in _TOO_LARGE and batch.count > 1:
+            return self._out_of_sequence(state, batch, code, now_ms)
+        if code in _TOO_LARGE and batch.count > 1 and not batch.in_doubt:
             return self._gone(state, batch, Verdict.SPLIT)
         if code.is_retriable:
+            batch.in_doubt = self._idempotent
             return self._retry_or_fail(state, batch, now_ms)
         return self._gone(state, batch, Verdict.FAILED)
 
+    def _out_of_sequence(self, state: _Partition, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
+        if _has_earlier(state, batch):
+            return self._retry_or_fail(state, batch, now_ms)
+        if batch.in_doubt:
+            return self._gone(state, batch, Verdict.FAILED)
+        state.new_epoch_due = True
+        is_loss = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not state.gave_up
+        verdict = self._retry_or_fail(state, batch, now_ms)
+        return Verdict.LOSS if is_loss and verdict is Verdict.RETRY else verdict
+
     def lose(self, batch: ReadyBatch, now_ms: float) -> Verdict:
         """The connection broke or the answer did not come: nobody knows whether the batch is in the log."""
+        batch.in_doubt = self._idempotent
         return self._retry_or_fail(self._land(batch), batch, now_ms)
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
@@ -282,6 +297,7 @@ class WriterCore:
                     batch.expired = True
                     expired.append(batch)
             while state.waiting and state.waiting[0].deadline_ms <= now_ms:
+                state.gave_up |= state.waiting[0].base_sequence >= 0
                 expired.append(state.waiting.popleft())
             self._settle(key, state)
         return expired
@@ -321,10 +337,9 @@ class WriterCore:
             self._busy.pop(key, None)
 
     def _retry_or_fail(self, state: _Partition, batch: ReadyBatch, now_ms: float) -> Verdict:
-        if batch.expired:
-            return Verdict.FORGOTTEN
-        if batch.attempts > self._retries_max or now_ms >= batch.deadline_ms:
-            return Verdict.FAILED
+        if batch.expired or batch.attempts > self._retries_max or now_ms >= batch.deadline_ms:
+            state.gave_up = True
+            return Verdict.FORGOTTEN if batch.expired else Verdict.FAILED
         state.retry_at_ms = now_ms + self._backoff_ms(batch.attempts - 1)
         _insert_in_order(state.waiting, batch)
         self._busy[batch.topic, batch.partition] = state
@@ -335,6 +350,8 @@ class WriterCore:
         is_last = not state.in_flight and not (state.waiting and state.waiting[0].base_sequence >= 0)
         if batch.base_sequence >= 0 and batch.attempts == 1 and is_last and not state.new_epoch_due:
             state.next_sequence = batch.base_sequence
+        else:
+            state.gave_up = True
         return Verdict.FORGOTTEN if batch.expired else verdict
 
 

@@ -142,6 +142,42 @@ def test_a_gap_at_the_first_unresolved_batch_begins_a_new_epoch() -> None:
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
 
 
+def test_a_gap_where_everything_was_acknowledged_is_told_as_a_loss() -> None:
+    core = known_core()
+    core.add(make_batch())
+    (batch,) = sent(drain(core))
+    core.request_done(1)
+    assert core.refuse(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.LOSS
+    (again,) = sent(drain(core, 200))
+    assert (again.producer_epoch, again.base_sequence) == (1, 0)
+
+
+def test_a_batch_that_may_be_in_the_log_is_never_sent_in_another_epoch() -> None:
+    core = known_core()
+    core.add(make_batch(2))
+    core.add(make_batch(2))
+    first, second = sent(drain(core))
+    for batch in (first, second):
+        core.request_done(1)
+        core.lose(batch, 0)
+    (again,) = sent(drain(core, 200))
+    core.request_done(1)
+    assert core.refuse(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 200) is Verdict.FAILED
+    (behind,) = sent(drain(core, 400))
+    assert (behind.producer_epoch, behind.base_sequence) == (0, 3)
+
+
+def test_a_batch_that_may_be_in_the_log_is_never_split() -> None:
+    core = known_core()
+    core.add(make_batch(2))
+    (batch,) = sent(drain(core))
+    core.request_done(1)
+    core.refuse(batch, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 0)
+    (again,) = sent(drain(core, 200))
+    core.request_done(1)
+    assert core.refuse(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
+
+
 def test_out_of_order_behind_an_unresolved_batch_only_waits() -> None:
     core = known_core()
     core.add(make_batch())
