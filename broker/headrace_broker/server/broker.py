@@ -101,7 +101,7 @@ class Broker:
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
         """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
-        log, replicas = partition.log, partition.replicas
+        log = partition.log
         try:
             info = log.append_as_leader(
                 records, leader_epoch=partition.leader_epoch, now_ms=self.now_ms(), origin=origin
@@ -109,16 +109,13 @@ class Broker:
         except ApiError:
             self.check_storage(log)
             raise
-        if replicas is not None:
-            if not info.is_duplicate:
-                self.replication.appended(partition, len(records))
+        if info.is_duplicate:
             return info
-        # The only replica is in sync by definition: what is written is committed.
-        log.high_watermark = info.last_offset + 1
-        if self.waiting.waiting_for(partition):
-            self.waiting.advanced(partition, log.high_watermark, len(records))
-        if partition.sessions:
-            self.fetch_sessions.appended(partition, len(records), is_committed=True)
+        if partition.replicas is not None:
+            self.replication.appended(partition, len(records))
+        else:  # the only replica is in sync by definition: what is written is committed
+            log.high_watermark = info.last_offset + 1
+            self.committed(partition, len(records))
         return info
 
     def check_storage(self, log: PartitionLog) -> None:

@@ -54,11 +54,11 @@ class FetchSessionTable:
 
     # -- news --------------------------------------------------------------------------------------------------------
 
-    def appended(self, partition: Partition, size_bytes: int, *, is_committed: bool) -> None:
-        """Records were appended: news for replicas, and for everybody once they are committed."""
+    def appended(self, partition: Partition, size_bytes: int) -> None:
+        """Records were appended: news for replicas, and for consumers only when they are committed."""
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
-            if is_committed or session.replica_id >= 0:
+            if session.replica_id >= 0:
                 self._tell(session, key, size_bytes)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:

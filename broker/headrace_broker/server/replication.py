@@ -145,7 +145,7 @@ class Replication:
         if self._broker.waiting.waiting_for(partition.end):
             self._broker.waiting.advanced(partition.end, log.log_end_offset, size_bytes)
         if partition.sessions:
-            self._broker.fetch_sessions.appended(partition, size_bytes, is_committed=False)
+            self._broker.fetch_sessions.appended(partition, size_bytes)
         assert partition.replicas is not None
         if len(partition.replicas.maximal_isr) == 1:  # nobody else is waited for, unless it keeps up
             self._advance(partition)
