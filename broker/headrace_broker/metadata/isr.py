@@ -1,4 +1,9 @@
-"""AlterPartition: the leader of a partition wants other replicas to count as in sync (KIP-497, KIP-841, KIP-903)."""
+"""AlterPartition: the leader of a partition wants other replicas to count as in sync (KIP-497, KIP-841, KIP-903).
+
+Taken only from the leader of this epoch and on the newest state of the partition, so of two changes that were worked
+out on the same state one is refused.  Whoever is fenced, on its way out, or registered anew since the leader saw it
+(another broker epoch) does not become in sync.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The metadata quorum.  Today a quorum of one: what a single voter must persist and append (`quorum_of_one`).
+"""The metadata quorum: who leads it, what its log holds, and up to where a majority has it (KRaft: KIP-595, 630, 996).
 
-Pure.  The shell that owns the disk asks this package what to write; it hears of committed records through the same
-callback whatever the size of the quorum.
+`core.Raft` takes requests, answers, and the time; it returns `effects`, which `server.quorum` carries out in order:
+what is persisted comes before what is sent, so a vote is on disk before anybody hears of it. One module per role:
+`follower` (voters, observers and those without a leader), `nominees` (prospective and candidate), `leader`.
+Pure: no clock, no sockets, no disk; random numbers come from the source that is handed in.
 """

@@ -1,4 +1,9 @@
-"""The broker's side of a node: logs, partitions, coordinators, and how they follow the committed image."""
+"""The broker's side of a node: logs, partitions, coordinators, and how they follow the committed image.
+
+Serves only when it has read the metadata up to its own registration, and leads or follows only what the committed image
+says.  A log that cannot be written takes the broker out of the cluster, whose other replicas go on; a node without
+others serves what is sound.  Owned by the event loop.
+"""
 
 from __future__ import annotations
 

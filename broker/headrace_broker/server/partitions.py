@@ -1,7 +1,8 @@
-"""The partitions this broker leads, found by name and by topic id; the hot path's only table.
+"""The partitions that this broker leads or follows, found by name and by topic id; the hot path's only table.
 
-A `Partition` joins what the image says (leader, epoch) with the log.  `PartitionTable.apply` follows the image: it
-makes and deletes logs.  Owned by the event loop.
+A `Partition` joins what the image says (leader, epoch) with the log.  `PartitionTable.follow` makes the logs that a
+topic's image asks for; `forget` and `moved_away` name those that are no longer held, for the broker to delete.  A
+topic that was deleted and made again has another id, so nothing finds the old one's partitions.  Owned by the loop.
 """
 
 from __future__ import annotations
@@ -48,11 +49,7 @@ class Partition:
         self.leader = -1
         self.leader_epoch = -1
         self.replicas: LeaderReplicas | None = None  # while this broker leads, and is not the only replica
-        self.end = (
-            "end of the log",
-            topic.topic_id,
-            index,
-        )  # what followers wait for; consumers wait for the partition
+        self.end = ("end of the log", topic.topic_id, index)  # followers wait for it, consumers for the partition
         self.sessions: list[FetchSession] = []  # that want this partition, and hear of its news
         self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of what is appended, not committed
 
