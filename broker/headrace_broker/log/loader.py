@@ -68,14 +68,7 @@ def load(
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         names = _finish_swaps(storage, directory, names, open_segments)
     segments = [
-        LogSegment(
-            storage,
-            directory,
-            base_offset,
-            open_segments=open_segments,
-            size_bytes=storage.size(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}"),
-            started_ms=now_ms,
-        )
+        _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
     epochs = _load_epochs(storage, directory, names)
@@ -123,6 +116,27 @@ def load(
         epochs_changed=epochs.entries != saved_epochs,
         producers=producers,
         topic_id=_load_topic_id(storage, directory, names),
+    )
+
+
+def _segment_of(
+    storage: Storage,
+    directory: str,
+    base_offset: int,
+    *,
+    open_segments: OpenSegments,
+    started_ms: int,
+    name_suffix: str = "",
+) -> LogSegment:
+    """Return the segment whose files are there."""
+    return LogSegment(
+        storage,
+        directory,
+        base_offset,
+        open_segments=open_segments,
+        size_bytes=storage.size(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}{name_suffix}"),
+        started_ms=started_ms,
+        name_suffix=name_suffix,
     )
 
 
@@ -182,14 +196,8 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
     are the indexes that belong to it or none. Returns the names then.
     """
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        swap = LogSegment(
-            storage,
-            directory,
-            base_offset,
-            open_segments=open_segments,
-            size_bytes=storage.size(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"),
-            started_ms=0,
-            name_suffix=SWAP_SUFFIX,
+        swap = _segment_of(
+            storage, directory, base_offset, open_segments=open_segments, started_ms=0, name_suffix=SWAP_SUFFIX
         )
         end_offset = base_offset + 1
         for _, header in swap.iter_headers(0):
