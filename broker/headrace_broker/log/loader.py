@@ -15,6 +15,7 @@ from headrace_broker.log.checkpoints import (
 )
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
+from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import load_producers
 from headrace_broker.log.producer_state import ProducerState
 from headrace_broker.log.recovery import recover
@@ -25,7 +26,6 @@ from headrace_broker.log.segment import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     LogSegment,
-    OpenSegments,
     file_name,
     offset_of,
 )

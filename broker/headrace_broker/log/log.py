@@ -14,9 +14,10 @@ from headrace_broker.log import loader, search
 from headrace_broker.log.admission import AppendOrigin, admit, recompress
 from headrace_broker.log.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import replay_producer
 from headrace_broker.log.producer_state import ProducerBatch
-from headrace_broker.log.segment import LogSegment, OpenSegments
+from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode

@@ -19,7 +19,7 @@ from headrace_broker.log.checkpoints import (
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.log.segment import OpenSegments
+from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition

@@ -14,6 +14,7 @@ from headrace_broker.log.checkpoints import LEADER_EPOCH_FILE, encode_epoch_chec
 from headrace_broker.log.compaction.job import CleanedSegment
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
+from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import load_producers, remove_snapshots_after
 from headrace_broker.log.producer_state import ProducerState
 from headrace_broker.log.retention import SegmentFacts, count_expired
@@ -26,7 +27,6 @@ from headrace_broker.log.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     LogSegment,
-    OpenSegments,
     file_name,
 )
 from headrace_broker.log.storage import Storage, is_passing

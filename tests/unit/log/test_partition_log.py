@@ -11,7 +11,7 @@ import pytest
 from headrace_broker.log.admission import AppendOrigin, RecordsRejectedError
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.log.segment import OpenSegments
+from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import iter_batches

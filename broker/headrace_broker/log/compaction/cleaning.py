@@ -17,6 +17,7 @@ from headrace_broker.log.compaction.job import CleanedSegment, CleaningDone, Cle
 from headrace_broker.log.compaction.key_map import KeyMap
 from headrace_broker.log.compaction.output import SegmentOutput
 from headrace_broker.log.compaction.transactions import TransactionTracker
+from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -24,7 +25,6 @@ from headrace_broker.log.segment import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     LogSegment,
-    OpenSegments,
 )
 from headrace_broker.log.storage import Storage
 from headrace_broker.log.transaction_index import AbortedTransaction, decode_transaction_index

@@ -1,0 +1,42 @@
+"""How many segments of a broker's logs have their file open, or their indexes in memory: the oldest make room.
+
+Shared by all logs of a broker and owned by its event loop.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace_broker.log.segment import LogSegment
+
+
+class OpenSegments:
+    """The segments with an open file, or with indexes in memory, the oldest first; shared by all logs of a broker."""
+
+    def __init__(self, count_max: int = 256, index_bytes_max: int = 64 * 1024 * 1024) -> None:
+        self._count_max = count_max
+        self._index_bytes_max = index_bytes_max
+        self._index_bytes = 0
+        self._indexed: OrderedDict[int, tuple[LogSegment, int]] = OrderedDict()
+        self._segments: OrderedDict[int, LogSegment] = OrderedDict()
+
+    def add(self, segment: LogSegment) -> None:
+        self._segments[id(segment)] = segment
+        if len(self._segments) > self._count_max:
+            _, oldest = self._segments.popitem(last=False)
+            oldest.release()
+
+    def discard(self, segment: LogSegment) -> None:
+        self._segments.pop(id(segment), None)
+        self._index_bytes -= self._indexed.pop(id(segment), (segment, 0))[1]
+
+    def indexed(self, segment: LogSegment, size_bytes: int) -> None:
+        """A segment that is not active holds indexes of so many bytes; those loaded longest ago make room for it."""
+        self._index_bytes += size_bytes - self._indexed.pop(id(segment), (segment, 0))[1]
+        self._indexed[id(segment)] = (segment, size_bytes)
+        while self._index_bytes > self._index_bytes_max and len(self._indexed) > 1:
+            _, (oldest, freed_bytes) = self._indexed.popitem(last=False)
+            self._index_bytes -= freed_bytes
+            oldest.forget_indexes()
