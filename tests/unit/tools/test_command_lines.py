@@ -21,12 +21,15 @@ from headrace_broker.tools import (
     consumer_groups,
     consumer_perf_test,
     delete_records,
+    dump_log,
     get_offsets,
     leader_election,
     log_dirs,
     metadata_quorum,
     producer_perf_test,
     reassign_partitions,
+    server_start,
+    server_stop,
     storage,
     topics,
 )
@@ -35,7 +38,7 @@ from headrace_broker.tools.server_stop import BrokerCommand, parse_command
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVER = ["--bootstrap-server", "h:1"]
-TOOLS = [
+CLIENTS = [
     broker_api_versions,
     cluster,
     configs,
@@ -52,6 +55,7 @@ TOOLS = [
     reassign_partitions,
     topics,
 ]
+TOOLS = [*CLIENTS, dump_log, server_start, server_stop, storage]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -60,13 +64,17 @@ def test_help_and_version(tool: object, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    assert "--bootstrap-server" in capsys.readouterr().out
+    assert ("--bootstrap-server" in capsys.readouterr().out) == (tool in CLIENTS)
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.split()[0] == KAFKA_VERSION
+
+
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool is not server_stop])
+def test_without_arguments_the_help_is_shown(tool: object, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([])
+        tool.main([])  # type: ignore[attr-defined]
     assert ended.value.code == 1
     output = capsys.readouterr()
     assert (output.out, "usage:" in output.err) == ("", True)
@@ -319,11 +327,11 @@ def test_a_broker_file_is_relative_to_its_process(tmp_path: Path) -> None:
 def test_every_tool_is_a_console_script_under_both_names() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     tools = {name: target for name, target in scripts.items() if name.startswith("kafka-")}
-    assert len(tools) == 38
+    assert {target.partition(":")[0] for target in tools.values()} == {tool.__name__ for tool in TOOLS}
     for name, target in tools.items():
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
-        assert tools.get(f"{name}.sh", target) == target
+        assert tools[f"{name.removesuffix('.sh')}.sh"] == tools[name.removesuffix(".sh")] == target
 
 
 def test_tools_import_no_client_before_they_know_what_to_do() -> None:
