@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from prometheus_client.parser import text_string_to_metric_families
 
 from support.broker import BrokerProcess, running_broker
 from support.cluster_load import create_topic
+from support.metrics import Samples, scrape, value
 from support.ports import free_port
 
 pytestmark = pytest.mark.integration
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def page(broker: BrokerProcess) -> Samples:
-    address = re.findall(r"metrics at (http://\S+)", broker.log)[-1]
-    with urllib.request.urlopen(address, timeout=10) as response:
-        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        text = response.read().decode()
-    samples: Samples = {}
-    for family in text_string_to_metric_families(text):
-        assert family.documentation
-        for sample in family.samples:
-            key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in samples, key
-            samples[key] = sample.value
-    return samples
-
-
-def value(samples: Samples, name: str, **labels: str) -> float:
-    return samples[name, tuple(sorted(labels.items()))]
+    return scrape(broker.log)
 
 
 def test_the_page_follows_produce_and_fetch(broker: BrokerProcess) -> None:
@@ -64,7 +47,8 @@ def test_the_page_follows_produce_and_fetch(broker: BrokerProcess) -> None:
     assert value(found, f"{prefix}_messagesinpersec", topic="measured") == 500
     assert value(found, f"{prefix}_messagesin_total") >= 500
     assert value(found, f"{prefix}_bytesin_total", topic="measured") > 50_000
-    assert value(found, f"{prefix}_bytesout_total") > 25_000
+    assert 25_000 < value(found, f"{prefix}_bytesout_total", topic="measured") < 35_000
+    assert value(found, f"{prefix}_totalfetchrequests_total", topic="measured") > 0
     assert value(found, "kafka_log_log_logendoffset", topic="measured", partition="1") == 250
     assert value(found, "kafka_log_log_numlogsegments", topic="measured", partition="0") == 1
     assert value(found, "kafka_network_requestmetrics_totaltimems_count", request="Produce") > 0
@@ -83,7 +67,9 @@ def test_states_of_a_node_that_is_well(broker: BrokerProcess) -> None:
     assert value(found, "kafka_server_raft_metrics_current_state_info", state="leader") == 1
     assert value(found, "kafka_server_raft_metrics_current_leader") == 1
     assert value(found, "kafka_server_raft_metrics_high_watermark") > 0
-    assert value(found, "kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT") >= 0
+    on_listener = {"listener": "PLAINTEXT", "networkProcessor": "0"}
+    assert value(found, "kafka_server_socket_server_metrics_connection_count", **on_listener) >= 0
+    assert value(found, "kafka_server_socket_server_metrics_connection_creation_rate", **on_listener) > 0
     assert value(found, "process_cpu_seconds_total") > 0
 
 

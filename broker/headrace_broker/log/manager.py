@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import perf_counter
 
 from headrace_broker.log.checkpoints import (
     CLEANER_FILE,
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 Work = Callable[[], None]
 Done = Callable[[OSError | None], None]
 Background = Callable[[Work, Done], None]
+Flushed = Callable[[float], None]
+"""(how many seconds an fsync of a log took)."""
 
 HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = 5_000
 OFFSET_CHECKPOINT_INTERVAL_MS = 60_000
@@ -76,6 +79,8 @@ class LogManager:
         self._due_ms: dict[str, int] = {}
         self._round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
+        self.on_flushed: Flushed | None = None
+        """Told of each fsync of a log, by whichever thread did it; set it before the logs are opened."""
 
     # Start
 
@@ -150,7 +155,7 @@ class LogManager:
         log_start_offset: int = 0,
         may_have_gaps: bool = True,
     ) -> PartitionLog:
-        return PartitionLog.open(
+        log = PartitionLog.open(
             self._storage,
             directory.partition_path(*key),
             key[0],
@@ -166,6 +171,8 @@ class LogManager:
             next_jitter_ms=self._next_random,
             may_have_gaps=may_have_gaps,
         )
+        log.on_flushed = self.on_flushed
+        return log
 
     # Partitions
 
@@ -343,8 +350,11 @@ class LogManager:
         self._background(partial(self._sync_files, paths), flushed)
 
     def _sync_files(self, paths: list[str]) -> None:
+        started_s = perf_counter()
         for path in paths:
             self._storage.sync(path)
+        if self.on_flushed is not None:
+            self.on_flushed(perf_counter() - started_s)
 
     def _remove_files(self, paths: list[str]) -> None:
         for path in paths:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from headrace_broker.log import loader, search
 from headrace_broker.log.checkpoints import LEADER_EPOCH_FILE, encode_epoch_checkpoint
@@ -64,6 +65,7 @@ class SegmentedLog:
         self.cleaner_offset: int | None = None  # compaction has seen everything before it
         self.is_being_cleaned = False
         self.truncations = 0
+        self.on_flushed: Callable[[float], None] | None = None
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
         self._log_start_offset = loaded.log_start_offset
@@ -181,12 +183,15 @@ class SegmentedLog:
 
     def flush(self, now_ms: int) -> None:
         """Return once every record would survive a power failure. Raises ApiError; a failed fsync is not repeated."""
+        started_s = perf_counter()
         try:
             for segment in self._segments[search.segment_index(self._segments, self.recovery_point) : -1]:
                 segment.flush()
             self._active.flush()
         except OSError as error:
             raise self._go_offline("flush", error) from error
+        if self.on_flushed is not None:
+            self.on_flushed(perf_counter() - started_s)
         self.recovery_point = self._log_end_offset
         self.last_flush_ms = now_ms
 

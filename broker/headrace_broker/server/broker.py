@@ -18,7 +18,7 @@ from headrace_broker.coordinator.service import GroupCoordinator
 from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
-from headrace_broker.log.log import AppendInfo, PartitionLog
+from headrace_broker.log.log import AppendInfo, LogRead, PartitionLog
 from headrace_broker.log.manager import LogManager
 from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import (
@@ -29,7 +29,8 @@ from headrace_broker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.server.cleaner import LogCleaner
 from headrace_broker.server.cleaner_helper import helper_for
@@ -122,6 +123,15 @@ class Broker:
             log.high_watermark = info.last_offset + 1
             self.committed(partition, len(records))
         return info
+
+    def read(self, partition: Partition, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> LogRead:
+        """Records for a follower (`replica` >= 0), or what is committed for a consumer; raises ApiError."""
+        log = partition.log
+        upper_bound_offset = log.log_end_offset if replica >= 0 else log.high_watermark
+        return log.read(offset, max_bytes, upper_bound_offset=upper_bound_offset, min_one_batch=min_one_batch)
+
+    def refused(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
+        """A part of a Produce or a Fetch is answered with an error; whoever counts errors takes this over."""
 
     def check_storage(self, log: PartitionLog) -> None:
         """Leave the cluster when the log is offline."""

@@ -438,6 +438,16 @@ class Connection(asyncio.BufferedProtocol):
         return memory.is_short and not memory.is_waiting(self) and 0 <= progress_bytes < _PROGRESS_BYTES_MIN
 
     @property
+    def has_requests_waiting(self) -> bool:
+        """Whether there is something to take as soon as the connection is no longer muted."""
+        return self._start != self._end and self.muted
+
+    @property
+    def answers_waiting(self) -> int:
+        """How many answers wait for those of earlier requests."""
+        return sum(slot.filled for slot in self._queue)
+
+    @property
     def buffered_bytes(self) -> int:
         """Memory this connection holds: its receive buffer, responses in the queue and in the transport."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0

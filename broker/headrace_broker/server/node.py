@@ -139,7 +139,8 @@ class Node:
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.failed: asyncio.Future[str] = self._loop.create_future()
         """Done, with the reason, when this node cannot go on and others can take its place: end the process then."""
-        self._serves = False
+        self.is_serving = False
+        """Whether the start is done."""
         self.watch: QuorumWatch
         self._snapshotter: Snapshotter
 
@@ -193,12 +194,12 @@ class Node:
             await asyncio.gather(serving, return_exceptions=True)
             raise StartError(self.failed.result())
         await serving
-        self._serves = True
+        self.is_serving = True
 
     def storage_failed(self, reason: str) -> None:
         """A log cannot be written or synced.  Alone, a node that serves goes on with what is sound; others leave."""
         is_alone = set(self.config.voters) == {self.node_id} and len(self.image.brokers) <= 1
-        if not (is_alone and self._serves) and not self.failed.done():
+        if not (is_alone and self.is_serving) and not self.failed.done():
             self.failed.set_result(reason)
 
     def _misconfigured(self, fault: str) -> None:
@@ -372,14 +373,17 @@ class Node:
         """Answer scrapers, and have counted what they ask for.  Raises StartError."""
         if not self.config.metrics_listeners:
             return
-        from headrace_broker.server.metrics.collecting import collect
+        from headrace_broker.server.metrics.collecting import Collector
         from headrace_broker.server.metrics.endpoint import MetricsEndpoint
         from headrace_broker.server.metrics.meter import Meter
+        from headrace_broker.server.metrics.quorum_meter import QuorumMeter
 
         meter = self._meter = Meter(self.router)
+        quorum_meter = QuorumMeter(self)
         if self.broker is not None:
             meter.watch(self.broker)
-        self.metrics = MetricsEndpoint(lambda: collect(self, meter))
+            self.broker.logs.on_flushed = quorum_meter.flushed
+        self.metrics = MetricsEndpoint(Collector(self, meter, quorum_meter).page)
         await self.metrics.serve(self.config.metrics_listeners)
 
     async def stop(self) -> None:

@@ -66,6 +66,10 @@ class ParkedOperations:
     def __len__(self) -> int:
         return self._live
 
+    def produces(self) -> int:
+        """How many of them wait for replicas rather than for bytes."""
+        return sum(not entry[2].done and entry[2].required_offsets is not None for entry in self._deadlines)
+
     def park(self, operation: Parked) -> None:
         """Wait for `operation`'s partitions or its deadline."""
         for key in operation.keys:

@@ -48,6 +48,11 @@ class Peers:
         self.refusing: set[int] = set()
         """The nodes whose processes were gone when they were last tried."""
 
+    @property
+    def open_connections(self) -> int:
+        """How many nodes there is a connection to."""
+        return sum(connection.is_open for connection in self._connections.values())
+
     def send(self, node_id: int, request: Request[Any], on_answer: OnAnswer) -> None:
         """Send a request; `on_answer` is called once, with None when there is no answer."""
         connection = self._connections.get(node_id)

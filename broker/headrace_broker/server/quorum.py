@@ -74,6 +74,8 @@ class Quorum:
         self._reaching: list[tuple[int, asyncio.Future[None]]] = []
         self._is_closed = False
         self._led = False
+        self.failures = 0
+        """How often this node's part has stopped: what is committed can no longer be followed."""
 
     # -- who leads ---------------------------------------------------------------------------------------------------
 
@@ -297,6 +299,7 @@ class Quorum:
         return self.log.log.offline_reason is not None
 
     def _fail(self, reason: str) -> None:
+        self.failures += 1
         logger.error("the metadata log stops: %s", reason)
         while self._waiting:
             committed = self._waiting.popleft()[2]

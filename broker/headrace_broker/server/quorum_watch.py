@@ -74,7 +74,7 @@ class QuorumWatch:
         self._told.add((node_id, code))
         fault = self._refusal(node_id, code)
         logger.error("%s", fault)
-        if not self._caught_up.is_set():
+        if not self.has_caught_up:
             self._on_fault(fault)
 
     def _refusal(self, node_id: int, code: ErrorCode) -> str:
@@ -88,6 +88,11 @@ class QuorumWatch:
             f"voter {name} does not count node {self._node_id} among its voters: controller.quorum.voters must be the "
             f"same in every node's file, here it is {','.join(map(self._name, sorted(self._voters)))}"
         )
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether this node has had, once, all that was committed before it."""
+        return self._caught_up.is_set()
 
     async def caught_up(self, timeout_ms: int) -> None:
         """Wait until what is committed is known here.  Raises StartError after `timeout_ms`."""

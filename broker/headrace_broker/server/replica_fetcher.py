@@ -64,6 +64,9 @@ class ReplicaFetcher:
         self._asked_at: float | None = None
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
+        self.lags: dict[Partition, int] = {}
+        """How many committed records each partition lacked after the last answer."""
+        self.fetches = 0
 
     def add(self, partition: Partition, leader_epoch: int) -> None:
         """Fetch this partition from now on, in that epoch."""
@@ -83,7 +86,13 @@ class ReplicaFetcher:
         self._resting.pop(partition, None)
         self._pauses_ms.pop(partition, None)
         self._unsaid.pop(partition, None)
+        self.lags.pop(partition, None)
         self._gone[partition] = None
+
+    @property
+    def is_following(self) -> bool:
+        """Whether there is anything to fetch."""
+        return bool(self._partitions)
 
     def leader_has_gone(self) -> bool:
         """Whether the leader has closed the connection, noticed here or not yet."""
@@ -185,6 +194,7 @@ class ReplicaFetcher:
         self._session.fill(
             request, ((partition, partition.topic_id, self._wanted(partition)) for partition in unsaid), gone
         )
+        self.fetches += 1
         self._asked_at = self._loop.time()
         try:
             version = connection.version_for(FetchRequest, at_least=15, at_most=_FETCH_VERSION_MAX)
@@ -255,6 +265,7 @@ class ReplicaFetcher:
                 data = b"".join(data)
             log.append_as_follower(data, now_ms=self._broker.now_ms(), leader_epoch_max=epoch)
         log.high_watermark = min(verdict.high_watermark, log.log_end_offset)
+        self.lags[partition] = max(0, verdict.high_watermark - log.log_end_offset)
         if verdict.log_start_offset > log.log_start_offset:
             log.advance_log_start(min(verdict.log_start_offset, log.log_end_offset))
 

@@ -45,7 +45,7 @@ class Replication:
         self._broker = broker
         self._config = broker.config
         self._loop = asyncio.get_running_loop()
-        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self.fetchers: dict[int, ReplicaFetcher] = {}
         self._following: dict[Partition, int] = {}
         self._proposals: dict[Partition, IsrProposal] = {}
         self._proposing: asyncio.Task[None] | None = None
@@ -104,19 +104,19 @@ class Replication:
         self._advance(partition)
 
     def _fetcher(self, leader_id: int) -> ReplicaFetcher:
-        fetcher = self._fetchers.get(leader_id)
+        fetcher = self.fetchers.get(leader_id)
         if fetcher is None:
-            fetcher = self._fetchers[leader_id] = ReplicaFetcher(self._broker, leader_id)
+            fetcher = self.fetchers[leader_id] = ReplicaFetcher(self._broker, leader_id)
         return fetcher
 
     def _stop_fetching(self, partition: Partition) -> None:
         leader = self._following.pop(partition, None)
         if leader is not None:
-            self._fetchers[leader].remove(partition)
+            self.fetchers[leader].remove(partition)
 
     def look_at(self, leaders: Collection[int]) -> None:
         """Suspect those of these leaders whose connection has just been closed from their side."""
-        for leader_id, fetcher in self._fetchers.items():
+        for leader_id, fetcher in self.fetchers.items():
             if leader_id in leaders and fetcher.leader_has_gone():
                 self._broker.departures.lost(leader_id, self._broker.image)
 
@@ -338,7 +338,7 @@ class Replication:
 
     def close(self) -> None:
         """Fetch nothing more, propose nothing more."""
-        for fetcher in self._fetchers.values():
+        for fetcher in self.fetchers.values():
             fetcher.close()
         if self._proposing is not None:
             self._proposing.cancel()

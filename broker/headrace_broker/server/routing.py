@@ -210,7 +210,7 @@ class RequestRouter:
         request, _ = decoder(route.api.request, version)(frame, header.body_offset)
         context = RequestContext(self._node, connection.listener, header.client_id, connection.client_host, connection)
         try:
-            answer = self._handler(route)(context, request, version)
+            answer = self.handler_of(route)(context, request, version)
         except ProtocolError:
             raise
         except Exception as error:  # noqa: BLE001  one request's failure is its connection's
@@ -226,7 +226,7 @@ class RequestRouter:
         else:
             connection.reply(encode_response(correlation_id, answer, version))
 
-    def _handler(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
+    def handler_of(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
         """The route's handler; for what the active controller has to do, the way to it."""
         if route.is_forwarded:
             return lambda context, request, version: self._by_controller(route, context, request, version)
@@ -255,7 +255,7 @@ class RequestRouter:
     def _handle_large(
         self, connection: Connection, route: Route, frame: bytes, header: RequestHeader, correlation_id: int
     ) -> None:
-        version, slot, handle = header.api_version, connection.hold(), self._handler(route)
+        version, slot, handle = header.api_version, connection.hold(), self.handler_of(route)
         context = RequestContext(self._node, connection.listener, header.client_id, connection.client_host)
         self.receive_memory.keep(len(frame))
 

@@ -64,6 +64,10 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._operations)
 
+    def produces(self) -> int:
+        """How many wait for replicas rather than for bytes."""
+        return self._operations.produces()
+
     def close(self) -> None:
         """No further completions."""
         if self._timer is not None:

@@ -79,6 +79,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         try:
             session = _session_of(broker, request, version)
         except ApiError as error:
+            broker.refused(API_KEY, error.code, None)
             connection.reply(encode_response(correlation_id, FetchResponse(error_code=error.code), version))
             return
         if session is not None:
@@ -184,6 +185,7 @@ async def _answer_large(
         if version < _FIRST_VERSION_WITH_SESSIONS:
             raise ProtocolError(fault)
         logger.warning("refusing request from %s: %s", connection.peer, fault)
+        broker.refused(API_KEY, ErrorCode.INVALID_REQUEST, None)
         refused = FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
         slot.fill(encode_response(correlation_id, refused, version))
         return
@@ -250,11 +252,8 @@ def _read_partition(
         log = partition.log
         replica = _replica_of(request, version)
         diverging = _diverging(partition, wanted)
-        upper_bound_offset = log.high_watermark
-        if replica >= 0:
-            upper_bound_offset = log.log_end_offset
-            if diverging is None and log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
-                broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
+        if replica >= 0 and diverging is None and log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+            broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
         high_watermark = log.high_watermark
         answer = PartitionData(
             partition_index=wanted.partition,
@@ -268,14 +267,11 @@ def _read_partition(
             answer.diverging_epoch = diverging
             reading.must_answer = True
             return answer, 0
-        found = log.read(
-            wanted.fetch_offset,
-            min(wanted.partition_max_bytes, left),
-            upper_bound_offset=upper_bound_offset if replica >= 0 else high_watermark,
-            min_one_batch=reading.size_bytes == 0,
-        )
+        max_bytes = min(wanted.partition_max_bytes, left)
+        found = broker.read(partition, replica, wanted.fetch_offset, max_bytes, min_one_batch=reading.size_bytes == 0)
     except ApiError as error:
         reading.must_answer = True
+        broker.refused(API_KEY, error.code, partition)
         return _failed(wanted, partition, error, version), 0
     reading.keys.append(partition.end if replica >= 0 else partition)
     reading.size_bytes += found.size_bytes

@@ -226,6 +226,9 @@ def _response(broker: Broker, connection: Connection, results: list[_TopicResult
     response = ProduceResponse()
     leaders: set[int] = set()
     for topic, of_topic in results:
+        for _, partition, info in of_topic:
+            if isinstance(info, ApiError):
+                broker.refused(API_KEY, info.code, partition)
         answers = [_partition_response(item, version, leaders) for item in of_topic]
         if isinstance(topic, str):
             response.responses.append(TopicProduceResponse(name=topic, partition_responses=answers))

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+class Latencies(Protocol):
+    """How often something happened, and how long it took of late."""
+
+    count: int
+
+    @property
+    def last_ms(self) -> Iterable[float]: ...
 
 
 class Page:
@@ -21,10 +34,33 @@ class Page:
         """Add one sample of the family."""
         self.lines.append(f"{name}{_labels(labels)} {value}")
 
-    def gauge(self, name: str, text: str, value: float) -> None:
+    def gauge(self, name: str, text: str, value: float, **labels: object) -> None:
         """Add a family with one sample."""
         self.family(name, "gauge", text)
+        self.sample(name, value, **labels)
+
+    def counter(self, name: str, text: str, value: float) -> None:
+        """Add a family with one sample that only grows."""
+        self.family(name, "counter", text)
         self.sample(name, value)
+
+    def untyped(self, name: str, text: str, value: float) -> None:
+        """Add a family with one sample of a name that no counter may have."""
+        self.family(name, "untyped", text)
+        self.sample(name, value)
+
+    def summary(self, name: str, text: str, latencies: Latencies) -> None:
+        """Add a family of quantiles, in ms."""
+        self.family(name, "summary", f"{text}, in ms, of the last thousand")
+        self.quantiles(name, latencies)
+
+    def quantiles(self, name: str, latencies: Latencies, **labels: object) -> None:
+        """Add the samples of one summary."""
+        ordered = sorted(latencies.last_ms)
+        for quantile in _QUANTILES if ordered else ():
+            value = ordered[min(int(quantile * len(ordered)), len(ordered) - 1)]
+            self.sample(name, round(value, 4), **labels, quantile=quantile)
+        self.sample(f"{name}_count", latencies.count, **labels)
 
     def text(self) -> bytes:
         """The page."""

@@ -1,0 +1,145 @@
+"""The broker's part of a page: what it holds, leads, follows and coordinates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
+from headrace_broker.server.metrics.page import Page
+from headrace_broker.server.metrics.windows import Rate
+from headrace_broker.server.partitions import Partition
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+
+_PARTITIONS_AT_ONCE = 100
+_GROUP_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance")
+
+
+def add_broker(page: Page, broker: Broker, fetch_rates: dict[int, Rate]) -> None:
+    """The broker as a whole; `fetch_rates` is kept from page to page."""
+    offline = sum(directory.offline_reason is not None for directory in broker.logs.directories)
+    page.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that cannot be used", offline)
+    sessions = len(broker.fetch_sessions)
+    page.gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions", sessions)
+    _groups(page, broker)
+    name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    page.family(name, "gauge", "Requests that wait for replicas (Produce) or for records (Fetch)")
+    produces = broker.waiting.produces()
+    page.sample(name, produces, delayedOperation="Produce")
+    page.sample(name, len(broker.waiting) - produces, delayedOperation="Fetch")
+    prefix = "kafka_server_replicamanager"
+    text = "Changes of in-sync replicas that came about"
+    for short, number in (
+        ("isrshrinks", broker.replication.isr_shrinks),
+        ("isrexpands", broker.replication.isr_expands),
+    ):
+        page.counter(f"{prefix}_{short}_total", text, number)
+        page.untyped(f"{prefix}_{short}persec", text, number)
+    _fetchers(page, broker, fetch_rates)
+
+
+def _groups(page: Page, broker: Broker) -> None:
+    states = Counter(group.group_state for group in broker.groups.list_groups(ListGroupsRequest()).groups)
+    prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+    page.gauge(prefix, "Groups that are coordinated here", sum(states.values()))
+    for state in _GROUP_STATES:
+        page.gauge(f"{prefix}{state.lower()}", f"Groups in state {state}", states[state])
+
+
+def _fetchers(page: Page, broker: Broker, rates: dict[int, Rate]) -> None:
+    now_s = perf_counter()
+    fetchers = {leader: fetcher for leader, fetcher in broker.replication.fetchers.items() if fetcher.is_following}
+    for leader, fetcher in broker.replication.fetchers.items():
+        rate = rates.setdefault(leader, Rate(now_s))
+        rate.add(fetcher.fetches - rate.total, now_s)
+    prefix = "kafka_server_replicafetchermanager"
+    lag = max((lag for fetcher in fetchers.values() for lag in fetcher.lags.values()), default=0)
+    page.gauge(f"{prefix}_maxlag", "Committed records that a follower here lacks at most", lag, clientId="Replica")
+    slowest = min((rates[leader].per_second(now_s) for leader in fetchers), default=0.0)
+    text = "Fetches per second from the leader that is asked least"
+    page.gauge(f"{prefix}_minfetchrate", text, round(slowest, 4), clientId="Replica")
+
+
+class _PartitionCounts:
+    """What the partitions of a broker add up to."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.led = 0
+        self.under_replicated = 0
+        self.under_min_isr = 0
+        self.at_min_isr = 0
+        self.offline = 0
+
+
+_PARTITION_FAMILIES: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
+    ("kafka_log_log_size", "Bytes on disk", lambda item: item.log.size_bytes),
+    ("kafka_log_log_logendoffset", "Where the log ends", lambda item: item.log.log_end_offset),
+    ("kafka_log_log_logstartoffset", "Where the log begins", lambda item: item.log.log_start_offset),
+    ("kafka_log_log_numlogsegments", "Segments", lambda item: len(item.log.segments)),
+)
+_LED_FAMILIES: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
+    ("kafka_cluster_partition_replicascount", "Replicas", lambda item: _replicas(item)[0]),
+    ("kafka_cluster_partition_insyncreplicascount", "Replicas in sync", lambda item: _replicas(item)[1]),
+    ("kafka_cluster_partition_underreplicated", "1 while replicas lag", lambda item: int(_is_behind(item))),
+    ("kafka_cluster_partition_underminisr", "1 while acks=all is refused", lambda item: int(_min_isr_margin(item) < 0)),
+    ("kafka_cluster_partition_atminisr", "1 while none may go", lambda item: int(_min_isr_margin(item) == 0)),
+)
+
+
+def _replicas(partition: Partition) -> tuple[int, int]:
+    replicas = partition.replicas
+    return (1, 1) if replicas is None else (len(replicas.replicas), len(replicas.isr))
+
+
+def _is_behind(partition: Partition) -> bool:
+    replicas, in_sync = _replicas(partition)
+    return in_sync < replicas
+
+
+def _min_isr_margin(partition: Partition) -> int:
+    replicas, in_sync = _replicas(partition)
+    return in_sync - min(partition.log.config.min_insync_replicas, replicas)
+
+
+async def add_partitions(page: Page, broker: Broker) -> None:
+    """What it holds, in slices between which the loop serves others: there are many partitions."""
+    held = list(broker.partitions)
+    led = [partition for partition in held if partition.leader == broker.node_id]
+    counts = _PartitionCounts()
+    counts.held, counts.led = len(held), len(led)
+    for partition in held:
+        counts.offline += partition.log.offline_reason is not None
+    for partition in led:
+        counts.under_replicated += _is_behind(partition)
+        counts.under_min_isr += _min_isr_margin(partition) < 0
+        counts.at_min_isr += _min_isr_margin(partition) == 0
+    await asyncio.sleep(0)
+    prefix = "kafka_server_replicamanager"
+    for name, text, value in (
+        ("partitioncount", "Replicas that are held here", counts.held),
+        ("leadercount", "Partitions that are led here", counts.led),
+        ("underreplicatedpartitions", "Led here, and replicas lag", counts.under_replicated),
+        ("underminisrpartitioncount", "Led here, and acks=all is refused", counts.under_min_isr),
+        ("atminisrpartitioncount", "Led here, and no replica may go", counts.at_min_isr),
+        ("offlinereplicacount", "Replicas whose log cannot be used", counts.offline),
+    ):
+        page.gauge(f"{prefix}_{name}", text, value)
+    for families, partitions in ((_PARTITION_FAMILIES, held), (_LED_FAMILIES, led)):
+        for name, text, value_of in families:
+            page.family(name, "gauge", text)
+            await _samples(page, name, partitions, value_of)
+
+
+async def _samples(
+    page: Page, name: str, partitions: Sequence[Partition], value_of: Callable[[Partition], float]
+) -> None:
+    for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+        for partition in partitions[start : start + _PARTITIONS_AT_ONCE]:
+            page.sample(name, value_of(partition), topic=partition.topic, partition=partition.index)
+        await asyncio.sleep(0)

@@ -1,0 +1,31 @@
+"""A node's `/metrics` page as a scraper reads it."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scrape(log: str) -> Samples:
+    """The samples of the page whose address a node's log names last."""
+    address = re.findall(r"metrics at (http://\S+)", log)[-1]
+    with urllib.request.urlopen(address, timeout=10) as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = response.read().decode()
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation, family.name
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in samples, key
+            samples[key] = sample.value
+    return samples
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """One sample, by its name and all its labels."""
+    return samples[name, tuple(sorted(labels.items()))]
