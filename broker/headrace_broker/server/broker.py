@@ -182,7 +182,8 @@ class Broker:
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
         before_ms = self.now_ms()
         await self.lifecycle.register(endpoints, config.rack, log_dirs, previous_epoch)
-        await node.check_clock(self.lifecycle.epoch, before_ms)
+        await node.quorum.reached(self.lifecycle.epoch + 1)  # so nothing is served that others lead by now (R11)
+        node.check_clock(self.lifecycle.epoch, before_ms)
         for topic in self.image.topics.values():
             self.partitions.follow(topic)
         node.committed.subscribe(self._follow)

@@ -1,0 +1,183 @@
+"""Invariants of replication that one fault at the right moment shows better than chance does.
+
+Real nodes in a simulated world: 1 to 3 are controllers and brokers, 4 and 5 brokers only, which hold the partition.
+The numbers R4, R7 and R11 are those of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headrace_broker.client.admin import Admin, NewTopic
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.connection import Connection
+from headrace_broker.client.errors import ClientError
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from headrace_broker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.simulation.invariants import Invariants
+from headrace_broker.simulation.loop import SimulatedNode
+from headrace_broker.simulation.world import Machine, World
+
+CONTROLLERS = {"n1", "n2", "n3"}
+TOPIC = "t"
+_FIRST_VERSION_WITH_NAMES_ONLY = 12
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    """Tell the story in a cluster that has started; raises whatever it raises."""
+    world = World(1, nodes=3, observers=2)
+    Invariants(world)
+
+    async def live() -> None:
+        for machine in world.machines.values():
+            world.boot(machine)
+        everybody = world.machines.values()
+        await world.until(lambda: all(machine.is_serving for machine in everybody), 10.0, lambda: "the cluster starts")
+        client = world.loop.within(SimulatedNode("client"), lambda: world.loop.create_task(_as_task(story(world))))
+        await world.until(client.done, 60.0, lambda: "the story ends")
+        client.result()
+
+    world.run(live())
+
+
+async def _as_task(story: Awaitable[None]) -> None:
+    await story
+
+
+async def make_topic(*, min_insync: int) -> None:
+    """One partition on the brokers 4, which leads, and 5."""
+    admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
+    configs = {"min.insync.replicas": str(min_insync)}
+    assert await admin.create_topics([NewTopic(TOPIC, configs=configs, assignments={0: [4, 5]})]) == {TOPIC: None}
+    await admin.close()
+
+
+async def connection_to(node_id: int) -> Connection:
+    return await Connection.open(f"n{node_id}", 9092, setup_timeout_ms=500, request_timeout_ms=3000)
+
+
+async def produce(connection: Connection, value: bytes, *, acks: int = -1) -> int:
+    """The error code of the answer."""
+    data = PartitionProduceData(index=0, records=bytes(build_batch(RecordColumns(values=[value], timestamps=0))))
+    topic = TopicProduceData(name=TOPIC, partition_data=[data])
+    request = ProduceRequest(acks=acks, timeout_ms=1500, topic_data=[topic])
+    answer = await connection.request(request, version=_FIRST_VERSION_WITH_NAMES_ONLY)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+async def fetch(connection: Connection, offset: int = 0) -> PartitionData:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])])
+    answer = await connection.request(request, version=_FIRST_VERSION_WITH_NAMES_ONLY)
+    return answer.responses[0].partitions[0]
+
+
+def records_in(answer: PartitionData) -> bytes:
+    return bytes(answer.records or b"")  # type: ignore[arg-type]
+
+
+async def until_led_by(world: World, leader: int, *, in_sync: int) -> None:
+    def is_so() -> bool:
+        topic = world.image.topics.get(TOPIC)
+        return topic is not None and (topic.partitions[0].leader, len(topic.partitions[0].isr)) == (leader, in_sync)
+
+    await world.until(is_so, 20.0, lambda: f"{leader} leads {in_sync} replicas")
+
+
+def test_a_leader_cut_off_from_the_controllers_acknowledges_nothing() -> None:
+    """R4: its follower has gone over to the next leader, and it cannot be alone by its own word."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        old = await connection_to(4)
+        assert await produce(old, b"first") == ErrorCode.NONE
+        world.network.isolate({"n4"}, CONTROLLERS)
+        await until_led_by(world, 5, in_sync=1)
+        for _ in range(2):  # the second when it has long wanted to be alone in sync
+            assert await produce(old, b"unheard") == ErrorCode.REQUEST_TIMED_OUT
+        new = await connection_to(5)
+        assert await produce(new, b"second") == ErrorCode.NONE
+        assert (await fetch(old)).high_watermark == 1
+        world.network.heal()
+        await until_led_by(world, 5, in_sync=2)
+        records = records_in(await fetch(new))
+        assert b"second" in records
+        assert b"unheard" not in records
+
+    play(story)
+
+
+def test_what_too_few_replicas_have_is_not_shown() -> None:
+    """R7: a record that was acknowledged by its leader alone (acks=1) is nobody's to read until another has it."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=2)
+        leader = await connection_to(4)
+        assert await produce(leader, b"shown") == ErrorCode.NONE
+        world.kill(world.machines[5])
+        await until_led_by(world, 4, in_sync=1)
+        assert await produce(leader, b"hidden", acks=1) == ErrorCode.NONE
+        assert await produce(leader, b"refused") == ErrorCode.NOT_ENOUGH_REPLICAS
+        answer = await fetch(leader, 1)
+        assert (answer.error_code, answer.high_watermark, records_in(answer)) == (ErrorCode.NONE, 1, b"")
+        world.boot(world.machines[5])
+        await until_led_by(world, 4, in_sync=2)
+        await asyncio.sleep(0.5)
+        answer = await fetch(leader, 1)
+        assert answer.high_watermark == 2
+        assert b"hidden" in records_in(answer)
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_held_at_its_registration", [False, True])
+def test_a_broker_serves_only_when_it_knows_who_leads_by_now(is_held_at_its_registration: bool) -> None:
+    """R11: back with the metadata of before its death, or without its own registration, it would still lead."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        assert await produce(await connection_to(4), b"first") == ErrorCode.NONE
+        machine = world.machines[4]
+        assert machine.node is not None
+        known = machine.node.image.offset + 1
+        world.kill(machine)
+        await until_led_by(world, 5, in_sync=1)
+        release = _hold_metadata_back(world, machine, world.image.offset + 1 if is_held_at_its_registration else known)
+        world.boot(machine)
+        await asyncio.sleep(2.0)
+        assert machine.is_up
+        with pytest.raises(ClientError):
+            await connection_to(4)
+        release()
+        await until_led_by(world, 5, in_sync=2)
+        assert await produce(await connection_to(4), b"astray") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(story)
+
+
+def _hold_metadata_back(world: World, machine: Machine, offset: int) -> Callable[[], None]:
+    """The machine's next process learns of nothing that is committed from `offset` on until the function is called."""
+    holding = [True]
+
+    def on_start(started: Machine) -> None:
+        node = started.node
+        if started is not machine or node is None:
+            return
+        join = node._join_quorum
+
+        def join_and_hold() -> None:
+            join()
+            raft = node.quorum.raft
+            advance = raft.advance_high_watermark
+            raft.advance_high_watermark = lambda to: advance(min(to, offset) if holding[0] else to)  # type: ignore[method-assign]
+
+        node._join_quorum = join_and_hold  # type: ignore[method-assign]
+
+    world.on_start.append(on_start)
+    return lambda: holding.__setitem__(0, False)
