@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -20,6 +21,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.control import ControlType, build_control_batch, end_transaction_value
 from headrace_broker.records.reader import read_columns
+from headrace_broker.simulation.disk import SimulatedDisk
 
 NOW = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
@@ -620,3 +622,21 @@ def test_retention_learns_the_age_of_old_segments_without_their_indexes() -> Non
     ends = [segment.base_offset - 1 for segment in log.segments[1:]]
     assert found == [(NOW + end, end) for end in ends]
     assert not any(segment.holds_indexes for segment in log.segments[:-1])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_cut_does_not_come_back_after_a_power_failure(seed: int) -> None:
+    """Else it would stand where the high watermark of the records that replaced it says that it is committed."""
+    disk = SimulatedDisk(Random(seed))
+    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW)
+    for number in range(6):
+        append(log, b"old %d" % number)
+    log.flush(NOW)
+    log.truncate_to(3, NOW)
+    for number in range(3, 6):
+        append(log, b"new %d" % number, epoch=1)
+    disk.lose_power()
+    found = values_from(PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW, recovery_point=0))
+    wanted = [b"old 0", b"old 1", b"old 2", b"new 3", b"new 4", b"new 5"]
+    assert len(found) >= 3
+    assert found == wanted[: len(found)]
