@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
-from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessions, SessionState
+from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessions, Key, SessionState
 
 TOPIC = b"t" * 16
 
@@ -92,7 +92,19 @@ class _World:
                 self.unsaid.add(index)
 
     def answers(self, session: FetchSession, *, is_full: bool) -> list[PartitionData]:
-        found = []
+        _, untold = self.look(session, is_full=is_full)  # not enough to answer: the request waits
+        for key, _ in untold:
+            session.mark(key)
+        found, told = self.look(session, is_full=is_full)
+        for key, answer in told:
+            session.told(key, answer)
+        return found
+
+    def look(
+        self, session: FetchSession, *, is_full: bool
+    ) -> tuple[list[PartitionData], list[tuple[Key, PartitionData]]]:
+        found: list[PartitionData] = []
+        told: list[tuple[Key, PartitionData]] = []
         for key in list(session.news):
             index, offset = key[1], session.wanted[key].partition.fetch_offset
             answer = PartitionData(
@@ -105,7 +117,8 @@ class _World:
             session.looked_at(key, is_exhausted=not answer.records)
             if session.is_news(key, answer) or is_full:
                 found.append(answer)
-        return found
+                told.append((key, answer))
+        return found, told
 
 
 @given(steps)

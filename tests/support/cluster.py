@@ -154,6 +154,14 @@ class ClusterProcess:
         self.stop_node(node_id)
         self.start_node(node_id)
 
+    def reconfigure(self, added: dict[int, dict[str, str]]) -> None:
+        """Add these properties to the nodes' files, and start everything again."""
+        self.stop()
+        for node_id, properties in added.items():
+            with (self.directory / f"node-{node_id}" / "server.properties").open("a") as file:
+                file.writelines(f"{key}={value}\n" for key, value in properties.items())
+        self.start()
+
     def log(self, node_id: int) -> str:
         """What a node has printed."""
         path = self.directory / f"node-{node_id}" / "server.log"

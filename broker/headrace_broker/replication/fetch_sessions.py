@@ -81,21 +81,24 @@ class FetchSession:
             self.news[key] = None
 
     def is_news(self, key: Key, answer: PartitionData) -> bool:
-        """Whether the client has to be told this; if so, it counts as told."""
+        """Whether the client has to be told this."""
         wanted = self.wanted[key]
-        changed = (
+        return (
             bool(answer.records)
             or answer.error_code != ErrorCode.NONE
             or answer.diverging_epoch.epoch >= 0
+            or answer.preferred_read_replica >= 0
             or answer.high_watermark != wanted.high_watermark
             or answer.log_start_offset != wanted.log_start_offset
         )
-        if changed:
-            # After an error the next answer is news whatever it says.
+
+    def told(self, key: Key, answer: PartitionData) -> None:
+        """The client is told this; after an error the next answer is news whatever it says."""
+        wanted = self.wanted.get(key)
+        if wanted is not None:
             failed = answer.error_code != ErrorCode.NONE
             wanted.high_watermark = -2 if failed else answer.high_watermark
             wanted.log_start_offset = -2 if failed else answer.log_start_offset
-        return changed
 
     def looked_at(self, key: Key, *, is_exhausted: bool) -> None:
         """The partition was read; when there is more, it goes behind the others."""

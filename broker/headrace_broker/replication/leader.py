@@ -9,7 +9,7 @@ acknowledged that the controller's next leader may lack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from headrace_broker.metadata.image import PartitionImage
@@ -28,6 +28,8 @@ class FollowerState:
     last_caught_up_ms: int = 0
     leader_end_at_fetch: int = -1
     broker_epoch: int | None = None
+    serves_consumers: bool = False
+    """Whether consumers were sent there: it hears of a high watermark that moves at once."""
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
         """Whether it has everything now, or had everything there was a moment ago."""
@@ -147,6 +149,20 @@ class LeaderReplicas:
         """The smallest log start of the leader and its live followers: what DeleteRecords waits for."""
         starts = [item.log_start_offset for replica, item in self.followers.items() if is_alive(replica)]
         return min([log_start_offset, *starts])
+
+    # -- who may be read from ----------------------------------------------------------------------------------------
+
+    def readable_at(self, offset: int) -> Iterator[tuple[int, FollowerState]]:
+        """The in-sync followers whose log holds the offset, or ends there."""
+        for replica in self.isr:
+            follower = self.followers.get(replica)
+            if follower is not None and follower.log_start_offset <= offset <= follower.log_end_offset:
+                yield replica, follower
+
+    def serves_consumers(self, replica: int) -> bool:
+        """Whether consumers were sent to this follower."""
+        follower = self.followers.get(replica)
+        return follower is not None and follower.serves_consumers
 
     # -- who is in sync ----------------------------------------------------------------------------------------------
 

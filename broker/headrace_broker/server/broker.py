@@ -139,14 +139,17 @@ class Broker:
             self.node.storage_failed(log.offline_reason)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
-        """The high watermark has moved: consumers, producers and coordinators that waited for it are answered."""
-        high_watermark = partition.log.high_watermark
+        """The leader's high watermark has moved: all that waited for it are answered, coordinators too."""
+        self.readable(partition, size_bytes)
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self.groups.advance(partition.index, partition.log.high_watermark)
+
+    def readable(self, partition: Partition, size_bytes: int) -> None:
+        """There is more below the high watermark: consumers and producers that waited for it are answered."""
         if self.waiting.waiting_for(partition):
-            self.waiting.advanced(partition, high_watermark, size_bytes)
+            self.waiting.advanced(partition, partition.log.high_watermark, size_bytes)
         if partition.sessions:
             self.fetch_sessions.committed(partition, size_bytes)
-        if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.advance(partition.index, high_watermark)
 
     def _partition_changed(self, partition: Partition, image: PartitionImage, is_new_epoch: bool) -> None:
         self.replication.follow(partition, image, is_new_epoch=is_new_epoch)

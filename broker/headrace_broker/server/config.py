@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_broker.log.config import TOPIC_CONFIGS, LogConfig, format_value
+from headrace_broker.replication.read_replica import SELECTORS
 from headrace_broker.server.config_keys import (
     NO_MEANING_HERE,
     ConfigError,
@@ -81,6 +82,7 @@ class BrokerConfig:
     broker_heartbeat_interval_ms: int = _key("broker.heartbeat.interval.ms", 2000, minimum=1)
     broker_session_timeout_ms: int = _key("broker.session.timeout.ms", 9000, minimum=1)
     initial_broker_registration_timeout_ms: int = _key("initial.broker.registration.timeout.ms", 60_000, minimum=1)
+    replica_selector_class: str | None = _key("replica.selector.class", None)
     replica_lag_time_max_ms: int = _key("replica.lag.time.max.ms", 30_000, minimum=1)
     replica_fetch_wait_max_ms: int = _key("replica.fetch.wait.max.ms", 500, minimum=0)
     replica_fetch_min_bytes: int = _key("replica.fetch.min.bytes", 1, minimum=0)
@@ -196,6 +198,7 @@ class _Parser:
         if isinstance(node_id, int) and listeners is not None:
             self._check_own_address(node_id, voters, listeners[2])
         self._check_roles(roles)
+        self._check_selector(values.get("replica_selector_class"))
         if self.errors:
             raise ConfigError(self.errors, tuple(self.warnings))
         assert listeners is not None
@@ -336,6 +339,13 @@ class _Parser:
             self.errors.append(
                 f"controller.quorum.voters: the others look for node {node_id} at port {port}, but its listener "
                 f"{listeners[0].name} has port {listeners[0].port}"
+            )
+
+    def _check_selector(self, name: str | None) -> None:
+        if name is not None and name not in SELECTORS:
+            self.errors.append(
+                f"replica.selector.class={name}: no such selector here; leave it out, and consumers read from leaders "
+                f"only, or write {next(iter(SELECTORS))}"
             )
 
     def _check_roles(self, roles: object) -> None:

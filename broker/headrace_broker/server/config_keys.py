@@ -107,7 +107,7 @@ metric.reporters metrics.num.samples metrics.recording.level metrics.sample.wind
 num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret
 producer.purgatory.purge.interval.requests queued.max.requests replica.high.watermark.checkpoint.interval.ms
-replica.selector.class replica.socket.receive.buffer.bytes request.timeout.ms reserved.broker.max.id
+replica.socket.receive.buffer.bytes request.timeout.ms reserved.broker.max.id
 sasl.enabled.mechanisms server.max.startup.time.ms share.coordinator.state.topic.min.isr
 share.coordinator.state.topic.replication.factor socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms

@@ -62,13 +62,18 @@ class FetchSessionTable:
                 self._tell(session, key, size_bytes)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
-        """The high watermark moved: records for consumers; replicas learn it with what they ask next."""
+        """The high watermark moved: records for consumers.
+
+        Replicas learn it with what they ask next, those that consumers read from at once.
+        """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
-            if session.replica_id >= 0:
-                session.mark(key)
-            else:
+            if session.replica_id < 0:
                 self._tell(session, key, size_bytes)
+                continue
+            session.mark(key)
+            if partition.replicas is not None and partition.replicas.serves_consumers(session.replica_id):
+                self._waiting.disturbed(session)
 
     def _tell(self, session: FetchSession, key: Key, size_bytes: int) -> None:
         session.mark(key)

@@ -248,6 +248,7 @@ class ReplicaFetcher:
             self._pauses_ms.pop(partition, None)
         elif isinstance(verdict, follower.Truncate):
             logger.info("%s-%d is cut to offset %d", partition.topic, partition.index, verdict.offset)
+            partition.uncommitted.clear()
             partition.log.truncate_to(verdict.offset, self._broker.now_ms())
         elif isinstance(verdict, follower.FindStart):
             await self._find_start(connection, partition, epoch)
@@ -264,7 +265,8 @@ class ReplicaFetcher:
             if isinstance(data, list):
                 data = b"".join(data)
             log.append_as_follower(data, now_ms=self._broker.now_ms(), leader_epoch_max=epoch)
-        log.high_watermark = min(verdict.high_watermark, log.log_end_offset)
+            partition.uncommitted.append((log.log_end_offset, len(data)))
+        self._broker.replication.learned(partition, min(verdict.high_watermark, log.log_end_offset))
         self.lags[partition] = max(0, verdict.high_watermark - log.log_end_offset)
         if verdict.log_start_offset > log.log_start_offset:
             log.advance_log_start(min(verdict.log_start_offset, log.log_end_offset))
@@ -284,6 +286,7 @@ class ReplicaFetcher:
             self._pause(partition)
             return
         log = partition.log
+        partition.uncommitted.clear()
         offset, drops_all = follower.restart_at(log, start, end)
         logger.warning(
             "%s-%d ends at offset %d, the leader has %d to %d: going on at %d",

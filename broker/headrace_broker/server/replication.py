@@ -25,6 +25,7 @@ from headrace_broker.protocol.messages.alter_partition import (
 )
 from headrace_broker.protocol.messages.fetch import FetchPartition
 from headrace_broker.replication.leader import IsrProposal, LeaderReplicas
+from headrace_broker.replication.read_replica import SELECTORS, ReplicaView
 from headrace_broker.server.controller_channel import NoControllerError
 from headrace_broker.server.partitions import Partition
 from headrace_broker.server.replica_fetcher import ReplicaFetcher
@@ -52,6 +53,7 @@ class Replication:
         self.isr_shrinks = 0
         self.isr_expands = 0
         self._log_start_moved = asyncio.Event()
+        self._selector = SELECTORS.get(self._config.replica_selector_class or "")
 
     def now_ms(self) -> int:
         """The clock of lag: monotonic."""
@@ -173,6 +175,30 @@ class Replication:
         if replica not in replicas.isr:
             self._propose(partition, may_shrink=False)
 
+    # -- consumers at followers --------------------------------------------------------------------------------------
+
+    def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
+        """The follower that a consumer of that rack is to read from, which is then kept up to date; None = here."""
+        replicas = partition.replicas
+        if self._selector is None or replicas is None:
+            return None
+        now_ms, brokers = self.now_ms(), self._broker.image.brokers
+        followers = [
+            ReplicaView(replica, brokers[replica].rack, state.log_end_offset, now_ms - state.last_caught_up_ms)
+            for replica, state in replicas.readable_at(offset)
+            if self._is_live(replica) and brokers[replica].endpoint(listener) is not None
+        ]
+        leader = ReplicaView(self._broker.node_id, self._config.rack, partition.log.log_end_offset)
+        chosen = self._selector(rack, leader, followers)
+        if chosen is not None:
+            replicas.followers[chosen].serves_consumers = True
+        return chosen
+
+    def learned(self, partition: Partition, high_watermark: int) -> None:
+        """The leader has told how far it is committed what is held here: consumers that wait here are answered."""
+        if high_watermark > partition.log.high_watermark:
+            self._broker.readable(partition, _move_high_watermark(partition, high_watermark))
+
     # -- deleted records ---------------------------------------------------------------------------------------------
 
     def low_watermark(self, partition: Partition) -> int:
@@ -213,12 +239,7 @@ class Replication:
             committed = replicas.committed_offset(log.log_end_offset, self.now_ms(), self._is_eligible)
         if committed is None or committed <= log.high_watermark:
             return
-        log.high_watermark = committed
-        size_bytes = 0
-        uncommitted = partition.uncommitted
-        while uncommitted and uncommitted[0][0] <= committed:
-            size_bytes += uncommitted.popleft()[1]
-        self._broker.committed(partition, size_bytes)
+        self._broker.committed(partition, _move_high_watermark(partition, committed))
 
     def _is_eligible(self, replica: int, broker_epoch: int | None) -> bool:
         broker = self._broker.image.brokers.get(replica)
@@ -342,3 +363,20 @@ class Replication:
             fetcher.close()
         if self._proposing is not None:
             self._proposing.cancel()
+
+
+def _move_high_watermark(partition: Partition, offset: int) -> int:
+    """Raise the high watermark; returns how many bytes that commits, about, and one at least."""
+    before = partition.log.high_watermark
+    partition.log.high_watermark = offset
+    committed = 0
+    uncommitted = partition.uncommitted
+    while uncommitted and before < offset:
+        end, size_bytes = uncommitted.popleft()
+        if end > offset:  # a follower gets many batches at once
+            part = size_bytes * (offset - before) // (end - before)
+            uncommitted.appendleft((end, size_bytes - part))
+            size_bytes = part
+        committed += size_bytes
+        before = max(before, end)
+    return max(committed, 1)

@@ -176,3 +176,17 @@ def test_errors_do_not_hide_the_warnings_that_may_explain_them(
     assert run({"log.retention.hour": "1"}) == 1
     assert "node.id is required" in capsys.readouterr().err
     assert "did you mean log.retention.hours?" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["RackAwareReplicaSelector", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
+)
+def test_the_selector_of_replicas_is_known_by_both_names(name: str) -> None:
+    config = parse(replica_selector_class=name)
+    assert (config.replica_selector_class, config.warnings) == (name, ())
+    assert parse().replica_selector_class is None
+
+
+def test_a_selector_that_is_not_here_is_refused_by_its_key() -> None:
+    [error] = errors_of(replica_selector_class="com.example.Nearest")
+    assert error.startswith("replica.selector.class=com.example.Nearest: no such selector here; leave it out")

@@ -3,9 +3,12 @@
 A response holds whole batches as they lie in the file: the batch that contains the asked offset comes first and whole,
 even when that is more than max_bytes.  Records are never looked into.
 
+Consumers may read from a follower too (KIP-392), up to the high watermark that it knows; the leader sends them there,
+with an answer that has no records, if replica.selector.class says so.
+
 Version notes: 4-17; 7+ sessions (KIP-227), which this broker has from 13 on and refuses politely before, by answering
-session id 0, so that every request is a full one; 12+ divergence by last fetched epoch; 13+ topics by id; 15+ replica
-state in a tagged field; 16+ tells where the leader is (KIP-951).
+session id 0, so that every request is a full one; 11+ the consumer's rack; 12+ divergence by last fetched epoch; 13+
+topics by id; 15+ replica state in a tagged field; 16+ tells where the leader is (KIP-951).
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from headrace_broker.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace_broker.protocol.notation import Buffer
-from headrace_broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
+from headrace_broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Key
 from headrace_broker.server.connection import Connection, Slot
 from headrace_broker.server.fetch_codec import read_fetch_request
 from headrace_broker.server.partitions import Partition
@@ -43,6 +46,7 @@ API_KEY = ApiKey.FETCH
 VERSIONS = (4, 17)
 
 _FIRST_VERSION_WITH_SESSIONS = 7
+_FIRST_VERSION_WITH_RACK = 11
 _FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_STATE = 15
 _FIRST_VERSION_WITH_LEADER_HINTS = 16
@@ -58,13 +62,15 @@ logger = logging.getLogger(__name__)
 class _Reading:
     """What one pass over the wanted partitions found."""
 
-    __slots__ = ("keys", "must_answer", "responses", "size_bytes")
+    __slots__ = ("keys", "listener", "must_answer", "news", "responses", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, listener: str) -> None:
+        self.listener = listener
         self.responses: list[FetchableTopicResponse] = []
         self.size_bytes = 0
         self.must_answer = False
         self.keys: list[Hashable] = []
+        self.news: dict[Key, PartitionData] = {}
 
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
@@ -85,7 +91,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         if session is not None:
             _answer_session(broker, connection, session, request, version, correlation_id)
             return
-    reading = _read(broker, request, version)
+    reading = _read(broker, connection, request, version)
     is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
     if is_enough or request.max_wait_ms <= 0 or not reading.keys:
         connection.reply(_encode(broker, connection, reading, version, correlation_id))
@@ -94,7 +100,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
 
     def complete() -> None:
         connection.parked.pop(operation, None)
-        slot.fill(_encode(broker, connection, _read(broker, request, version), version, correlation_id))
+        slot.fill(_encode(broker, connection, _read(broker, connection, request, version), version, correlation_id))
 
     operation = broker.waiting.park(
         complete, reading.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
@@ -118,17 +124,19 @@ def _answer_session(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
 ) -> None:
     """Answer what is new in a session, or wait until something is."""
-    reading = _read_news(broker, session, request, version)
+    reading = _read_news(broker, connection, session, request, version)
     is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
     if is_enough or request.max_wait_ms <= 0 or not session.wanted:
-        connection.reply(_encode(broker, connection, reading, version, correlation, session.session_id))
+        connection.reply(_encode_news(broker, connection, session, reading, version, correlation))
         return
+    for key in reading.news:  # it is not told yet
+        session.mark(key)
     slot = connection.park(_PARKED_SESSION_BYTES)
 
     def complete() -> None:
         connection.parked.pop(operation, None)
-        reading = _read_news(broker, session, request, version)
-        slot.fill(_encode(broker, connection, reading, version, correlation, session.session_id))
+        reading = _read_news(broker, connection, session, request, version)
+        slot.fill(_encode_news(broker, connection, session, reading, version, correlation))
 
     operation = broker.waiting.park(
         complete, [session], request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
@@ -136,9 +144,11 @@ def _answer_session(
     connection.parked[operation] = None
 
 
-def _read_news(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> _Reading:
+def _read_news(
+    broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int
+) -> _Reading:
     """Read the partitions of a session that have news; the first answer of a session tells of all."""
-    reading = _Reading()
+    reading = _Reading(connection.listener)
     is_full = request.session_epoch == INITIAL_EPOCH
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     topics: dict[bytes, FetchableTopicResponse] = {}
@@ -154,11 +164,24 @@ def _read_news(broker: Broker, session: FetchSession, request: FetchRequest, ver
         end_offset = _end_for(partition, session.replica_id)
         is_exhausted = not size_bytes and wanted.fetch_offset >= end_offset
         session.looked_at(key, is_exhausted=is_exhausted and answer.error_code == ErrorCode.NONE)
-        if session.is_news(key, answer) or is_full:
+        is_news = session.is_news(key, answer)
+        if is_news or is_full:
+            reading.news[key] = answer
             of_topic = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0], partitions=[]))
             of_topic.partitions.append(answer)
+        if is_news and partition is not None and partition.replicas is not None:
+            # A new high watermark alone is worth an answer where consumers wait for it.
+            reading.must_answer |= partition.replicas.serves_consumers(session.replica_id)
     reading.responses = list(topics.values())
     return reading
+
+
+def _encode_news(
+    broker: Broker, connection: Connection, session: FetchSession, reading: _Reading, version: int, correlation_id: int
+) -> list[Buffer]:
+    for key, answer in reading.news.items():
+        session.told(key, answer)
+    return _encode(broker, connection, reading, version, correlation_id, session.session_id)
 
 
 def _end_for(partition: Partition | None, replica: int) -> int:
@@ -189,26 +212,26 @@ async def _answer_large(
         refused = FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
         slot.fill(encode_response(correlation_id, refused, version))
         return
-    reading = await _read_in_steps(broker, request, version)
+    reading = await _read_in_steps(broker, connection, request, version)
     wait_ms = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX)
     if reading.keys and not reading.must_answer and reading.size_bytes < request.min_bytes and wait_ms > 0:
         due = asyncio.get_running_loop().create_future()
         missing_bytes = request.min_bytes - reading.size_bytes
         broker.waiting.park(lambda: due.set_result(None), reading.keys, wait_ms, missing_bytes=missing_bytes)
         await due
-        reading = await _read_in_steps(broker, request, version)
+        reading = await _read_in_steps(broker, connection, request, version)
     slot.fill(await aside(lambda: _encode(broker, connection, reading, version, correlation_id)))
 
 
-async def _read_in_steps(broker: Broker, request: FetchRequest, version: int) -> _Reading:
-    reading = _Reading()
+async def _read_in_steps(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _Reading:
+    reading = _Reading(connection.listener)
     for _ in _steps(broker, request, version, reading):
         await asyncio.sleep(0)
     return reading
 
 
-def _read(broker: Broker, request: FetchRequest, version: int) -> _Reading:
-    reading = _Reading()
+def _read(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _Reading:
+    reading = _Reading(connection.listener)
     for _ in _steps(broker, request, version, reading):
         pass
     return reading
@@ -246,11 +269,11 @@ def _read_partition(
     partition = None
     try:
         partition = _find(broker, topic, wanted.partition, version)
-        if partition.leader != broker.node_id:
+        replica = _replica_of(request, version)
+        if partition.leader != broker.node_id and (replica >= 0 or version < _FIRST_VERSION_WITH_RACK):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         log = partition.log
-        replica = _replica_of(request, version)
         diverging = _diverging(partition, wanted)
         if replica >= 0 and diverging is None and log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
             broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
@@ -267,6 +290,12 @@ def _read_partition(
             answer.diverging_epoch = diverging
             reading.must_answer = True
             return answer, 0
+        if request.rack_id and replica < 0:
+            chosen = broker.replication.read_replica(partition, wanted.fetch_offset, request.rack_id, reading.listener)
+            if chosen is not None:
+                answer.preferred_read_replica = chosen
+                reading.must_answer = True
+                return answer, 0
         max_bytes = min(wanted.partition_max_bytes, left)
         found = broker.read(partition, replica, wanted.fetch_offset, max_bytes, min_one_batch=reading.size_bytes == 0)
     except ApiError as error:
@@ -281,16 +310,15 @@ def _read_partition(
 
 
 def _find(broker: Broker, topic: FetchTopic, index: int, version: int) -> Partition:
-    if version >= _FIRST_VERSION_WITH_IDS:
-        held = broker.partitions.by_id.get(topic.topic_id)
-        if held is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-    else:
-        held = broker.partitions.by_name.get(topic.topic)
+    by_id, table = version >= _FIRST_VERSION_WITH_IDS, broker.partitions
+    held = table.by_id.get(topic.topic_id) if by_id else table.by_name.get(topic.topic)
     partition = held.get(index) if held is not None else None
-    if partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return partition
+    if partition is not None:
+        return partition
+    known = broker.image.topic_by_id(topic.topic_id) if by_id else broker.image.topics.get(topic.topic)
+    if known is not None and 0 <= index < len(known.partitions):
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # the replica is elsewhere: it may have been moved
+    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID if by_id and known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:

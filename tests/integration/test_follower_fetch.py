@@ -1,0 +1,308 @@
+"""Consumers that read from the follower in their own rack (KIP-392): who serves them, how soon, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import time
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.reader import Reader
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.fetch import PartitionData
+from support import apache
+from support.cluster import ClusterProcess, running_cluster
+from support.cluster_load import await_in_sync
+from support.raw_client import RawClient, fetch_request
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+LEADER, NEAR, OTHER = 1, 3, 2
+RACK = f"rack-{NEAR}"
+WITH_RACK = 11
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    properties = {
+        "replica_selector_class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "headrace_metrics_listeners": "http://127.0.0.1:0",
+        "replica_lag_time_max_ms": "2000",
+    }
+    with running_cluster(tmp_path_factory.mktemp("racks") / "c", **properties) as cluster:
+        cluster.reconfigure({node: {"broker.rack": f"rack-{node}"} for node in (1, 2, 3)})
+        yield cluster
+
+
+def make_topic(cluster: ClusterProcess, topic: str, values: int = 0) -> None:
+    """A topic that node 1 leads and the others follow, with so many records of 1 KB."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER, NEAR]])])[topic].result(30)
+    await_in_sync(cluster.bootstrap_servers, topic, 3)
+    produce(cluster, topic, values)
+
+
+def produce(cluster: ClusterProcess, topic: str, values: int, first: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 0})
+    for number in range(first, first + values):
+        producer.produce(topic, b"%d " % number + bytes(1000))
+    assert not producer.flush(60)
+
+
+def bytes_out(cluster: ClusterProcess, node: int) -> float:
+    address = re.findall(r"metrics at (http://\S+)", cluster.log(node))[-1]
+    with urllib.request.urlopen(address, timeout=10) as response:
+        [value] = re.findall(r"^kafka_server_brokertopicmetrics_bytesout_total (\S+)$", response.read().decode(), re.M)
+    return float(value)
+
+
+def consumer_at(cluster: ClusterProcess, topic: str, offset: int = 0, **settings: object) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "client.rack": RACK,
+            "log_level": 0,
+            "error_cb": lambda error: None,
+            **settings,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    return consumer
+
+
+def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
+    """The numbers of the next records."""
+    numbers: list[int] = []
+    deadline = time.monotonic() + timeout_s
+    while len(numbers) < count:
+        assert time.monotonic() < deadline, f"{len(numbers)} of {count} records came"
+        for message in consumer.consume(count - len(numbers), 0.2):
+            assert message.error() is None, message.error()
+            numbers.append(int(message.value().split()[0]))
+    return numbers
+
+
+def served_by_near(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
+    """Have it consume, and see which node sent the bytes."""
+    before = {node: bytes_out(cluster, node) for node in (LEADER, NEAR)}
+    consume()
+    sent = {node: bytes_out(cluster, node) - before[node] for node in (LEADER, NEAR)}
+    assert sent[NEAR] >= size_bytes, sent
+    assert sent[LEADER] < size_bytes / 4, sent
+
+
+def test_librdkafka_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "rdkafka", 500)
+    consumer = consumer_at(cluster, "rdkafka")
+    served_by_near(cluster, lambda: assert_equal(read(consumer, 500), list(range(500))), 500_000)
+    consumer.close()
+
+
+def assert_equal(found: object, wanted: object) -> None:
+    assert found == wanted
+
+
+def test_our_own_reader_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "own", 500)
+    served_by_near(cluster, lambda: assert_equal(asyncio.run(read_by_own(cluster, "own", 500)), 500), 500_000)
+
+
+async def read_by_own(cluster: ClusterProcess, topic: str, count: int) -> int:
+    properties = {"bootstrap.servers": cluster.bootstrap_servers, "client.rack": RACK}
+    reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
+    reader.assign([(topic, 0)])
+    reader.seek((topic, 0), 0)
+    found = 0
+    while found < count:
+        found += sum(len(batch.columns.values) for batch in await reader.poll(5000))
+    await reader.close()
+    return found
+
+
+def test_kafka_python_and_aiokafka_are_served_by_the_follower_of_their_rack(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "python", 500)
+    served_by_near(cluster, lambda: assert_equal(read_by_kafka_python(cluster, "python"), 500), 500_000)
+    served_by_near(cluster, lambda: assert_equal(asyncio.run(read_by_aiokafka(cluster, "python")), 500), 500_000)
+
+
+def read_by_kafka_python(cluster: ClusterProcess, topic: str) -> int:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        import kafka
+
+    settings = {"auto_offset_reset": "earliest", "client_rack": RACK, "consumer_timeout_ms": 3000}
+    consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.address(LEADER), **settings)
+    consumer.assign([kafka.TopicPartition(topic, 0)])
+    found = sum(1 for _, _ in zip(range(500), consumer, strict=False))
+    consumer.close()
+    return found
+
+
+async def read_by_aiokafka(cluster: ClusterProcess, topic: str) -> int:
+    import aiokafka
+
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=cluster.address(LEADER), auto_offset_reset="earliest", client_rack=RACK
+    )
+    await consumer.start()
+    consumer.assign([aiokafka.TopicPartition(topic, 0)])
+    found = 0
+    while found < 500:
+        found += sum(map(len, (await consumer.getmany(timeout_ms=5000)).values()))
+    await consumer.stop()
+    return found
+
+
+@pytest.mark.jvm
+@pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or "")
+def test_javas_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "java", 500)
+
+    def consume() -> None:
+        done = apache.tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", cluster.address(LEADER), "--topic", "java", "--partition", "0"),
+            *("--offset", "earliest", "--max-messages", "500", "--command-property", f"client.rack={RACK}"),
+        )
+        assert done.stdout.count("\n") == 500, done.stderr
+
+    served_by_near(cluster, consume, 500_000)
+
+
+def fetched(address: str, topic: str, offset: int, version: int = WITH_RACK, **options: object) -> PartitionData:
+    with RawClient(address) as client:
+        request = fetch_request(topic, offset, **options)
+        found: PartitionData = client.call(request, version).responses[0].partitions[0]
+        return found
+
+
+def records_of(answer: PartitionData) -> bytes:
+    records = answer.records
+    assert records is None or not isinstance(records, list)
+    return bytes(records or b"")
+
+
+def test_the_leader_sends_away_and_the_follower_serves(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "sent", 10)
+    leader, follower = cluster.address(LEADER), cluster.address(NEAR)
+    await_known(cluster, "sent", 10)
+    answer = fetched(leader, "sent", 0, rack_id=RACK, max_wait_ms=20_000)  # which it does not wait for
+    assert (answer.preferred_read_replica, answer.high_watermark, records_of(answer)) == (NEAR, 10, b"")
+    for elsewhere in ("", f"rack-{LEADER}", "rack-9"):
+        answer = fetched(leader, "sent", 0, rack_id=elsewhere)
+        assert answer.preferred_read_replica == -1
+        assert answer.records
+    assert fetched(leader, "sent", 11, rack_id=RACK).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    answer = fetched(follower, "sent", 0, rack_id=RACK)
+    assert (answer.error_code, answer.high_watermark, answer.preferred_read_replica) == (ErrorCode.NONE, 10, -1)
+    assert len(records_of(answer)) > 10_000
+    assert fetched(follower, "sent", 10).error_code == ErrorCode.NONE
+    assert fetched(follower, "sent", 11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert fetched(follower, "sent", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def await_known(cluster: ClusterProcess, topic: str, high_watermark: int) -> None:
+    """Wait until the follower has heard how far the log is committed."""
+    deadline = time.monotonic() + 10
+    while fetched(cluster.address(NEAR), topic, 0).high_watermark < high_watermark:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_follower_checks_the_leader_epoch(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "epochs", 1)
+    for epoch, error in ((0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        with RawClient(cluster.address(NEAR)) as client:
+            request = fetch_request("epochs")
+            request.topics[0].partitions[0].current_leader_epoch = epoch
+            assert client.call(request, WITH_RACK).responses[0].partitions[0].error_code == error
+
+
+def test_a_replica_that_was_moved_away_sends_clients_for_new_metadata(cluster: ClusterProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    admin.create_topics([NewTopic("away", 1, replica_assignment=[[LEADER, OTHER]])])["away"].result(30)
+    await_in_sync(cluster.bootstrap_servers, "away", 2)
+    assert fetched(cluster.address(NEAR), "away", 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert fetched(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
+    """Followers ask again after 500 ms at the latest: without a word from the leader that is what it would take."""
+    make_topic(cluster, "soon", 1)
+    consumer = consumer_at(cluster, "soon", **{"fetch.wait.max.ms": 2000})
+    read(consumer, 1)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 0})
+    delays_s = []
+    for number in range(1, 41):
+        producer.produce("soon", b"%d" % number)
+        assert not producer.flush(10)
+        acknowledged = time.monotonic()
+        message = consumer.poll(10)
+        delays_s.append(time.monotonic() - acknowledged)
+        assert message is not None
+        assert message.value() == b"%d" % number
+    consumer.close()
+    assert statistics.median(delays_s) < 0.1, sorted(delays_s)
+
+
+def test_a_follower_out_of_sync_is_not_chosen(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "behind", 5)
+    cluster.pause(NEAR)
+    try:
+        produce(cluster, "behind", 5)  # committed only when the follower is out of the in-sync replicas
+        answer = fetched(cluster.address(LEADER), "behind", 0, rack_id=RACK)
+        assert answer.preferred_read_replica == -1
+        assert answer.records
+    finally:
+        cluster.resume(NEAR)
+    await_in_sync(cluster.bootstrap_servers, "behind", 3)
+    deadline = time.monotonic() + 20
+    while fetched(cluster.address(LEADER), "behind", 0, rack_id=RACK).preferred_read_replica != NEAR:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["librdkafka", "own"])
+def test_a_consumer_survives_the_follower_that_serves_it(cluster: ClusterProcess, kind: str) -> None:
+    topic = f"killed-{kind}"
+    make_topic(cluster, topic, 300)
+    if kind == "own":
+        asyncio.run(own_reader_survives(cluster, topic))
+    else:
+        consumer = consumer_at(cluster, topic)
+        assert read(consumer, 300) == list(range(300))
+        cluster.kill(NEAR)
+        produce(cluster, topic, 300, first=300)
+        assert read(consumer, 300) == list(range(300, 600))
+        consumer.close()
+    cluster.start_node(NEAR)
+    await_in_sync(cluster.bootstrap_servers, topic, 3)
+
+
+async def own_reader_survives(cluster: ClusterProcess, topic: str) -> None:
+    properties = {"bootstrap.servers": cluster.bootstrap_servers, "client.rack": RACK}
+    reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
+    reader.assign([(topic, 0)])
+    reader.seek((topic, 0), 0)
+    numbers: list[int] = []
+
+    async def read_up_to(count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(numbers) < count:
+                for batch in await reader.poll(1000):
+                    numbers.extend(int(bytes(value or b"").split()[0]) for value in batch.columns.values)
+
+    await read_up_to(300)
+    cluster.kill(NEAR)
+    await asyncio.to_thread(produce, cluster, topic, 300, 300)
+    await read_up_to(600)
+    assert numbers == list(range(600))
+    await reader.close()
