@@ -66,6 +66,14 @@ class ClusterView:
         view = known.partitions[partition]
         return view if view.leader_id in self.nodes else None
 
+    def is_replica(self, topic: str, partition: int, node_id: int) -> bool:
+        """Return whether a known broker has a replica of the partition that is not offline."""
+        known = self.topics.get(topic)
+        if known is None or not 0 <= partition < len(known.partitions) or node_id not in self.nodes:
+            return False
+        view = known.partitions[partition]
+        return node_id in view.replicas and node_id not in view.offline_replicas
+
     def topic_by_id(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with that id."""
         return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)

@@ -6,6 +6,8 @@ Guarantees:
   meanwhile: an answer to a fetch from a position that is not wanted any more is thrown away.
 - At most one fetch of a node is in flight, and the next one leaves only while less than one answer of that node waits
   to be taken: one response is read ahead, no more is held in memory.
+- Where the leader names a replica to read from (KIP-392), fetches go there until the time given is over, the leader is
+  another one, or the replica fails: then they go to the leader, which may name one anew (after a failure not at once).
 - A position moves over control batches, compaction gaps and a batch's unwanted beginning.
 
 State belongs to one owner.
@@ -41,6 +43,7 @@ _LEADER_ERRORS = frozenset(
 
 
 SPAN_RECORDS_MIN = 2000
+_AT_LEADER_MS = 1000.0
 
 
 class Answer(Enum):
@@ -79,6 +82,17 @@ class FetchPartition:
     fetch_offset: int
     leader_epoch: int
     max_bytes: int
+    is_from_leader: bool = True
+    may_be_sent_away: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Preferred:
+    """The replica that a leader wants to be read from in its stead."""
+
+    node_id: int
+    leader_epoch: int
+    until_ms: float
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +107,9 @@ class _State:
     max_bytes: int = 0
     retry_at_ms: float = 0.0
     attempts: int = 0
+    preferred: _Preferred | None = None
+    at_leader_until_ms: float = 0.0
+    """A replica failed: until then the leader is to answer itself."""
 
 
 class FetchCore:
@@ -140,7 +157,7 @@ class FetchCore:
         """Have the position found anew."""
         state = self._states[topic_partition]
         self._drop_chunks(state)
-        state.position = None
+        state.position = state.preferred = None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """Return the offset of the next record to hand out, None when not known yet. Raises KeyError."""
@@ -171,27 +188,47 @@ class FetchCore:
         now_ms: float,
         leader_of: Callable[[str, int], tuple[int, int] | None],
         is_ready: Callable[[int], bool],
+        is_replica: Callable[[str, int, int], bool] = lambda topic, partition, node_id: True,
     ) -> tuple[dict[int, list[FetchPartition]], set[str]]:
-        """Return ({node: partitions to fetch from it now}, topics without a leader).
+        """Return ({node: partitions to fetch from it now}, topics whose metadata has to be refreshed).
 
-        `leader_of` returns (node id, leader epoch). Each plan counts as in flight until `fetch_done`.
+        `leader_of` returns (node id, leader epoch), `is_replica` whether a broker is known as a live replica. Each plan
+        counts as in flight until `fetch_done`.
         """
         plans: dict[int, list[FetchPartition]] = {}
-        leaderless: set[str] = set()
+        outdated: set[str] = set()
         for (topic, partition), state in self._states.items():
             if state.position is None or state.paused or now_ms < state.retry_at_ms:
                 continue
             leader = leader_of(topic, partition)
             if leader is None:
-                leaderless.add(topic)
+                outdated.add(topic)
                 continue
             node_id, leader_epoch = leader
+            preferred = state.preferred
+            if preferred is not None:
+                if now_ms >= preferred.until_ms or preferred.leader_epoch != leader_epoch:
+                    preferred = state.preferred = None
+                elif not is_replica(topic, partition, preferred.node_id):
+                    self._leave_replica(state, now_ms)
+                    preferred = None
+                    outdated.add(topic)
+                else:
+                    node_id = preferred.node_id
             if node_id not in self._in_flight and not self._is_full(node_id) and is_ready(node_id):
-                asked = FetchPartition(topic, partition, state.fetch_offset, leader_epoch, state.max_bytes)
+                asked = FetchPartition(
+                    topic,
+                    partition,
+                    state.fetch_offset,
+                    leader_epoch,
+                    state.max_bytes,
+                    is_from_leader=preferred is None,
+                    may_be_sent_away=now_ms >= state.at_leader_until_ms,
+                )
                 plans.setdefault(node_id, []).append(asked)
         self._in_flight.update(plans)
         self._take_turns(plans)
-        return plans, leaderless
+        return plans, outdated
 
     def fetch_done(self, node_id: int) -> None:
         """The node answered, or the connection broke; each partition's part is handed in beside this."""
@@ -253,6 +290,23 @@ class FetchCore:
         self._waiting[node_id] = self._waiting.get(node_id, 0) + chunk.size_bytes
         return Answer.RECORDS
 
+    def prefer(self, asked: FetchPartition, node_id: int, until_ms: float) -> None:
+        """The leader answered that this replica had better be read from."""
+        state = self._wanted(asked)
+        if state is not None:
+            state.attempts = 0
+            state.preferred = _Preferred(node_id, asked.leader_epoch, until_ms)
+
+    def avoid(self, node_id: int, now_ms: float) -> None:
+        """The broker is not there: what was to be read from it as a mere replica is read from leaders."""
+        for state in self._states.values():
+            if state.preferred is not None and state.preferred.node_id == node_id:
+                self._leave_replica(state, now_ms)
+
+    def _leave_replica(self, state: _State, now_ms: float) -> None:
+        state.preferred = None
+        state.at_leader_until_ms = now_ms + _AT_LEADER_MS
+
     def response_size(self, node_id: int, size_bytes: int) -> None:
         """Tell how many bytes of records the node's last answer held: the measure of one response ahead."""
         self._response_bytes[node_id] = size_bytes
@@ -262,10 +316,11 @@ class FetchCore:
         state = self._wanted(asked)
         if state is None:
             return Answer.NOTHING
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE and asked.is_from_leader:
             return Answer.RESET
-        state.retry_at_ms = now_ms + self._backoff_ms(state.attempts)
-        state.attempts += 1
+        self._failed(state, asked, now_ms)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:  # a replica may lack what the leader has
+            return Answer.NOTHING
         if code in _LEADER_ERRORS:
             return Answer.REFRESH
         return Answer.NOTHING if code.is_retriable else Answer.ERROR
@@ -274,15 +329,24 @@ class FetchCore:
         """The connection broke before the answer."""
         state = self._wanted(asked)
         if state is not None:
-            state.retry_at_ms = now_ms + self._backoff_ms(state.attempts)
-            state.attempts += 1
+            self._failed(state, asked, now_ms)
+
+    def _failed(self, state: _State, asked: FetchPartition, now_ms: float) -> None:
+        """Ask the same broker again after a pause, or the leader at once."""
+        if asked.is_from_leader:
+            self._pause(state, now_ms)
+        else:
+            self._leave_replica(state, now_ms)
 
     def back_off(self, topic_partition: TopicPartition, now_ms: float) -> None:
         """Leave a partition alone for a while: its position could not be found."""
         state = self._states.get(topic_partition)
         if state is not None:
-            state.retry_at_ms = now_ms + self._backoff_ms(state.attempts)
-            state.attempts += 1
+            self._pause(state, now_ms)
+
+    def _pause(self, state: _State, now_ms: float) -> None:
+        state.retry_at_ms = now_ms + self._backoff_ms(state.attempts)
+        state.attempts += 1
 
     def _wanted(self, asked: FetchPartition) -> _State | None:
         state = self._states.get((asked.topic, asked.partition))

@@ -1,8 +1,8 @@
 """The fetching side of a reader: sends fetches, takes answers, finds positions; what arrives waits in the `core`.
 
-A shell around `fetch_core`, in the loop's thread only. It keeps a fetch in flight for each leader over a connection of
-its own, and gives a partition without a position the committed offset, else what auto.offset.reset says. What goes
-wrong with a partition waits in `errors` for the next poll; the other partitions go on.
+A shell around `fetch_core`, in the loop's thread only. It keeps a fetch in flight for each broker that it reads from,
+over a connection of its own, and gives a partition without a position the committed offset, else what auto.offset.reset
+says. What goes wrong with a partition waits in `errors` for the next poll; the other partitions go on.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ class Fetcher:
             self._finding = self._loop.create_task(self._find_positions())
             self._finding.add_done_callback(self._found_positions)
         now_ms = self._cluster.now_ms()
-        plans, leaderless = self.core.plan(now_ms, self._leader_of, self._is_ready)
+        plans, outdated = self.core.plan(now_ms, self._leader_of, self._is_ready, self._cluster.view.is_replica)
         for node_id, asked in plans.items():
             self._send_fetch(node_id, asked)
-        if leaderless:
+        if outdated:
             self._cluster.request_refresh()
         if self._timer is not None:
             self._timer.cancel()
@@ -203,6 +203,8 @@ class Fetcher:
 
     def _connected(self, node_id: int) -> None:
         self._connecting.discard(node_id)
+        if self._cluster.ready_connection(node_id, self._purpose) is None:
+            self.core.avoid(node_id, self._cluster.now_ms())
         self.pump()
 
     def _send_fetch(self, node_id: int, asked: list[FetchPartition]) -> None:
@@ -228,7 +230,7 @@ class Fetcher:
             isolation_level=int(config.isolation_level == "read_committed"),
             session_epoch=-1,
             topics=list(topics.values()),
-            rack_id=config.client_rack,
+            rack_id=config.client_rack if all(part.may_be_sent_away for part in asked) else "",
         )
         connection = self._cluster.ready_connection(node_id, self._purpose)
         fetch = _Fetch(node_id, asked, {topic.topic_id: name for name, topic in topics.items()})
@@ -269,6 +271,10 @@ class Fetcher:
             return 0
         if part.error_code != ErrorCode.NONE:
             self._refused(asked, ErrorCode.of(part.error_code), now_ms)
+            return 0
+        if part.preferred_read_replica >= 0:
+            logger.info("%s-%d is read from replica %d", topic, asked.partition, part.preferred_read_replica)
+            self.core.prefer(asked, part.preferred_read_replica, now_ms + self._config.metadata_max_age_ms)
             return 0
         records = part.records
         view = memoryview(records) if records is not None and not isinstance(records, list) else None

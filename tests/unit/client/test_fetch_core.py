@@ -179,3 +179,70 @@ def test_assignment_keeps_what_stays() -> None:
     assert core.has_chunks()
     core.assign([P1])
     assert not core.has_chunks()
+
+
+def plan_at(
+    core: FetchCore, now_ms: float = 0, epoch: int = 5, replicas: tuple[int, ...] = (1, 2)
+) -> tuple[dict[int, list[FetchPartition]], set[str]]:
+    return core.plan(
+        now_ms, lambda topic, partition: (1, epoch), lambda node: True, lambda t, p, node: node in replicas
+    )
+
+
+def sent_to_replica() -> tuple[FetchCore, FetchPartition]:
+    """A partition whose leader, 1, has named replica 2 to be read from until 1000 ms."""
+    core = make_core()
+    (asked,) = plan(core)[1]
+    core.fetch_done(1)
+    core.prefer(asked, 2, 1000)
+    (asked,) = plan(core, 10)[2]
+    core.fetch_done(2)
+    return core, asked
+
+
+def test_a_preferred_replica_is_read_from_until_its_time_is_over() -> None:
+    core, asked = sent_to_replica()
+    assert not asked.is_from_leader
+    assert list(plan_at(core, 999)[0]) == [2]
+    core.fetch_done(2)
+    assert list(plan_at(core, 1000)[0]) == [1]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_an_error_of_a_replica_leads_back_to_the_leader_and_resets_nothing(code: ErrorCode) -> None:
+    core, asked = sent_to_replica()
+    assert core.refuse(asked, code, 10) is not Answer.RESET
+    assert core.position(P0) == 0
+    [asked] = plan(core, 10)[1]  # at once
+    assert (asked.is_from_leader, asked.may_be_sent_away) == (True, False)
+    core.fetch_done(1)
+    assert plan(core, 1010)[1][0].may_be_sent_away
+
+
+def test_a_replica_that_is_lost_is_read_from_no_more() -> None:
+    core, asked = sent_to_replica()
+    core.lose(asked, 10)
+    assert list(plan(core, 10)) == [1]
+    core, _ = sent_to_replica()
+    core.avoid(2, 10)
+    assert list(plan(core, 10)) == [1]
+
+
+def test_a_new_leader_chooses_anew() -> None:
+    core, _ = sent_to_replica()
+    assert list(plan_at(core, 10, epoch=6)[0]) == [1]
+
+
+def test_a_replica_that_the_metadata_does_not_show_has_it_refreshed() -> None:
+    core, _ = sent_to_replica()
+    plans, outdated = plan_at(core, 10, replicas=(1,))
+    assert (list(plans), outdated) == ([1], {"t"})
+
+
+def test_an_answer_that_comes_after_a_seek_prefers_nothing() -> None:
+    core = make_core()
+    (asked,) = plan(core)[1]
+    core.seek(P0, 50)
+    core.prefer(asked, 2, 1000)
+    core.fetch_done(1)
+    assert list(plan(core)) == [1]
