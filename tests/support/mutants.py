@@ -123,6 +123,25 @@ def isr_shrinks_before_the_controller_confirms() -> None:
     LeaderReplicas.propose = propose_and_believe  # type: ignore[method-assign]
 
 
+def followers_show_what_is_not_committed() -> None:
+    from headrace_broker.log.log import PartitionLog
+    from headrace_broker.server.replica_fetcher import ReplicaFetcher
+
+    append, read = ReplicaFetcher._append, PartitionLog.read
+
+    def append_and_tell(self: Any, partition: Any, *arguments: Any) -> None:
+        append(self, partition, *arguments)
+        self._broker.readable(partition, 1)
+
+    def read_to_the_end(
+        self: Any, offset: int, size: int, *, upper_bound_offset: int | None = None, **more: Any
+    ) -> Any:
+        return read(self, offset, size, upper_bound_offset=self.log_end_offset, **more)
+
+    ReplicaFetcher._append = append_and_tell  # type: ignore[method-assign]
+    PartitionLog.read = read_to_the_end  # type: ignore[method-assign]
+
+
 def follower_ignores_epochs() -> None:
     from headrace_broker.replication import follower
 
@@ -213,6 +232,7 @@ MUTANTS = {
         Mutant(high_watermark_is_the_leaders_end, 0, faults=_SLOW_AND_KILLED),
         Mutant(follower_truncates_to_its_high_watermark, 7, faults=_SLOW_AND_KILLED),
         Mutant(isr_shrinks_before_the_controller_confirms, 0, faults="isolate_from_controller,partition,pause"),
+        Mutant(followers_show_what_is_not_committed, 2, faults=_SLOW_AND_KILLED),
         Mutant(follower_ignores_epochs, 1, faults="kill,partition,pause"),
         Mutant(followers_keep_no_producer_state, 0, faults="kill,reset"),
         Mutant(unclean_restart_stays_in_sync, 0, faults="power_loss,power_loss_after_append"),

@@ -228,9 +228,16 @@ class Workload:
         await reader.close()
 
     def _reader_config(self, name: str, **more: str) -> ClientConfig:
-        return self._config(
-            "consumer", name, auto_offset_reset="earliest", enable_auto_commit="false", fetch_max_wait_ms="250", **more
-        )
+        """Some are in the rack of a node, and read from it while it is in sync."""
+        rack = Random(f"{self.world.seed} rack of {name}").choice(("", "rack-1", "rack-2", "rack-3"))
+        settings = {
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": "false",
+            "fetch_max_wait_ms": "250",
+            "client_rack": rack,
+            "metadata_max_age_ms": "3000",
+        }
+        return self._config("consumer", name, **settings | more)
 
     async def _poll(self, reader: Reader) -> list[Any]:
         try:
@@ -344,7 +351,7 @@ class Workload:
 
     async def _audit(self, name: str) -> None:
         """Read everything there is, by a client that knows nothing."""
-        reader = await self._open(Reader, self._reader_config(name))
+        reader = await self._open(Reader, self._reader_config(name, client_rack=""))
         reader.assign(self.partitions)
         wanted = {
             partition: sum(len(items) for (_, of), items in self.history.sent.items() if of == partition)

@@ -50,6 +50,7 @@ NODE_PROPERTIES = {
     "broker.session.timeout.ms": "1200",
     "initial.broker.registration.timeout.ms": "4000",
     "replica.lag.time.max.ms": "1000",
+    "replica.selector.class": "RackAwareReplicaSelector",
     "replica.socket.timeout.ms": "1000",
     "replica.fetch.wait.max.ms": "300",
     "replica.fetch.backoff.ms": "200",
@@ -226,6 +227,7 @@ class World:
             {
                 **self.properties,
                 "node.id": str(machine.node_id),
+                "broker.rack": f"rack-{machine.node_id}",
                 "process.roles": "broker,controller" if is_voter else "broker",
                 "listeners": listeners,
                 "advertised.listeners": f"PLAINTEXT://{name}:9092",
