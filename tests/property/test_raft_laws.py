@@ -21,4 +21,5 @@ def test_quorum_agrees_whatever_happens(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_record_of_an_earlier_epoch_is_not_committed_by_counting(seed: int) -> None:
+    """R9: a leader commits a record of its own epoch first."""
     run_uncounted_record(seed)

@@ -374,6 +374,7 @@ def test_metadata_of_all_of_none_and_by_id(client: RawClient, broker: BrokerProc
 
 
 def test_a_topic_made_again_is_another_topic(client: RawClient) -> None:
+    """R12: another id, none of the old records, and who still asks by the old id is told so."""
     old_id = create_topic(client, "phoenix")
     produce(client, "phoenix", batch(b"old"))
     removed = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)], timeout_ms=1), 6)

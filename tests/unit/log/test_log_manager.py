@@ -153,6 +153,7 @@ def test_housekeeping_flushes_rolled_segments_retains_and_writes_checkpoints() -
 
 
 def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
+    """R14: the others stay."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")

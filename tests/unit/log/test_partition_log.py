@@ -81,9 +81,11 @@ def test_reading_begins_with_the_batch_that_holds_the_offset_and_ends_at_the_bou
 
 
 def test_nothing_above_the_high_watermark_is_read_by_default() -> None:
+    """R3: and whoever has read more from the leader before is not out of range, only early."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
     assert log.read(0, 100).size_bytes == 0
+    assert log.read(1, 100).size_bytes == 0
     assert log.read(0, 100, upper_bound_offset=log.log_end_offset).size_bytes > 0
 
 
@@ -247,6 +249,7 @@ def test_truncation_takes_back_sequences() -> None:
 
 
 def test_epochs_end_where_the_next_begins() -> None:
+    """R10: what is cut from the log is cut from the file of epochs."""
     log = open_log()
     append(log, b"a", b"b", epoch=1)
     append(log, b"c", epoch=3)
@@ -396,6 +399,7 @@ class FailingStorage(MemoryStorage):
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_failing_write_takes_the_log_offline_and_leaves_what_was_acknowledged(error: int) -> None:
+    """R14: a disk that is full or fails ends the writing, not the data."""
     storage = FailingStorage()
     log = open_log(storage)
     append(log, b"acknowledged")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
@@ -10,6 +12,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 def test_an_epoch_that_begins_at_the_logs_end_goes_with_a_truncation_there() -> None:
+    """R10."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -19,6 +22,20 @@ def test_an_epoch_that_begins_at_the_logs_end_goes_with_a_truncation_there() -> 
     assert log.latest_epoch == 2
     log.truncate_to(1, 0)
     assert (log.latest_epoch, log.log_end_offset) == (1, 1)
+
+
+@pytest.mark.parametrize("was_closed_cleanly", [False, True])
+def test_epochs_that_begin_behind_the_logs_end_are_dropped_at_the_start(was_closed_cleanly: bool) -> None:
+    """R10: such an entry would answer later where an epoch ended that never was."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    log.append_as_leader(memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0))), leader_epoch=1, now_ms=0)
+    log.close(clean=was_closed_cleanly, now_ms=0)
+    storage.write("/d/t-0/leader-epoch-checkpoint", b"0\n3\n1 0\n2 1\n7 40\n")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, was_closed_cleanly=was_closed_cleanly)
+    assert log.latest_epoch == 1
+    assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
 
 
 def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap() -> None:

@@ -75,6 +75,7 @@ def test_who_comes_back_after_a_clean_stop_stays_eligible() -> None:
 
 
 def test_who_comes_back_without_its_memory_is_eligible_for_nothing() -> None:
+    """R6: a stop that was not clean may have cost it what it had acknowledged."""
     image = cluster_image(partition_image("12", "12", 1), brokers="12")
     assert shown(after(image, register(image, 1, previous=-1))) == "2/2//"
     assert shown(after(image, register(image, 1, previous=99))) == "2/2//"
@@ -86,6 +87,7 @@ def test_the_only_replica_stays_where_it_is() -> None:
 
 
 def test_a_broker_is_unfenced_when_it_has_read_its_own_registration() -> None:
+    """R11."""
     image = cluster_image(partition_image("12", "", -1, elr="12"), brokers="12", fenced="1")
     late = beat(image, 1, offset=100)
     assert (late.response.is_caught_up, late.response.is_fenced, late.records) == (False, True, [])
@@ -122,6 +124,7 @@ def test_fencing_gives_its_partitions_to_others_and_a_sole_one_to_nobody() -> No
 
 
 def test_a_stop_moves_leaders_then_waits_until_all_others_have_seen_it() -> None:
+    """R13: the sockets close when nobody needs them any more."""
     image = cluster_image(partition_image("12", "12", 1), brokers="123")
     liveness = BrokerLiveness(9000)
     for broker_id in (1, 2, 3):

@@ -86,13 +86,18 @@ def test_what_is_so_already_needs_no_record() -> None:
         ({"isr": "112"}, ErrorCode.INVALID_REQUEST),
         ({"index": 5}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"topic_id": b"x" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
-        ({"epochs": {3: 99}}, ErrorCode.INELIGIBLE_REPLICA),
         ({"recovery": 1}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_what_is_refused_changes_nothing(wanted: dict[str, object], code: ErrorCode) -> None:
     outcome = alter(IMAGE, **{"isr": "123", **wanted})  # type: ignore[arg-type]
     assert (only(outcome).error_code, outcome.records) == (code, [])
+
+
+def test_a_process_that_is_not_the_registered_one_does_not_join() -> None:
+    """R6: the leader saw one that is gone; the one there now may have lost everything."""
+    outcome = alter(IMAGE, "123", epochs={3: 99})
+    assert (only(outcome).error_code, outcome.records) == (ErrorCode.INELIGIBLE_REPLICA, [])
 
 
 def test_fenced_brokers_do_not_join() -> None:
@@ -105,6 +110,7 @@ def test_a_broker_epoch_that_is_not_known_is_taken_as_it_is() -> None:
 
 
 def test_an_old_incarnation_of_the_leader_alters_nothing() -> None:
+    """R6."""
     with pytest.raises(ApiError) as caught:
         alter_partitions(IMAGE, AlterPartitionRequest(broker_id=1, broker_epoch=7), rules())
     assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH

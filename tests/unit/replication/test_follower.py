@@ -56,6 +56,7 @@ def test_records_are_appended_and_the_leaders_marks_taken() -> None:
     ],
 )
 def test_epochs_tell_where_to_cut(epoch: int, end_offset: int, expected: int) -> None:
+    """R2: never the high watermark, which is 4 here and lags what is committed."""
     assert follower.judge(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
 
 

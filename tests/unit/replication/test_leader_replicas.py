@@ -33,6 +33,7 @@ def fetch(replicas: LeaderReplicas, replica: int, offset: int, *, end: int, now_
 
 
 def test_a_record_counts_when_every_replica_in_sync_has_it() -> None:
+    """R1: one that was acknowledged is on every replica that may lead next."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10)
     assert replicas.committed_offset(10, 0, everybody) == -1  # replica 3 has not fetched yet
@@ -43,6 +44,7 @@ def test_a_record_counts_when_every_replica_in_sync_has_it() -> None:
 
 
 def test_nothing_is_committed_below_min_insync_replicas() -> None:
+    """R7."""
     replicas = leader(isr=(1,))
     assert replicas.is_under_min_isr
     assert replicas.committed_offset(10, 0, nobody) is None
@@ -96,6 +98,20 @@ def test_a_follower_joins_only_past_the_start_of_the_epoch() -> None:
     )
     fetch(replicas, 3, 10, end=10)
     assert replicas.propose(high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=everybody, may_shrink=False)
+
+
+def test_a_proposal_names_the_process_that_has_fetched() -> None:
+    """R6: by its broker epoch, so that the controller refuses the one that came after it with an empty disk."""
+    replicas = leader(isr=(1, 2))
+    fetch(replicas, 3, 0, end=0, epoch=41)
+    proposal = replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    assert proposal is not None
+    assert dict(proposal.isr)[3] == 41
+    replicas.proposal_refused(ErrorCode.INELIGIBLE_REPLICA)
+    fetch(replicas, 3, 0, end=0, epoch=42)
+    proposal = replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    assert proposal is not None
+    assert dict(proposal.isr)[3] == 42
 
 
 def test_who_is_not_eligible_does_not_join() -> None:

@@ -30,6 +30,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _UNKNOWN = (-1, -1, -1)
 
 
@@ -68,7 +69,7 @@ def _find(partition: Partition, target: int, version: int, *, is_replica: bool) 
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
     if target == LATEST:
-        return -1, log.log_end_offset if is_replica else _end_for_consumers(partition), partition.leader_epoch
+        return -1, log.log_end_offset if is_replica else _end_for_consumers(partition, version), partition.leader_epoch
     if target in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, partition.leader_epoch
     if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -79,14 +80,16 @@ def _find(partition: Partition, target: int, version: int, *, is_replica: bool) 
         found = log.offset_for_timestamp(target)
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    if found is None or found[1] >= log.high_watermark:
+    if found is not None and found[1] >= log.high_watermark:
+        _end_for_consumers(partition, version)  # raises while nobody can say whether it is committed
         return _UNKNOWN
-    return found
+    return found or _UNKNOWN
 
 
-def _end_for_consumers(partition: Partition) -> int:
+def _end_for_consumers(partition: Partition, version: int) -> int:
     """The high watermark, once it is known: a new leader's own may lie below what consumers have read already (R3)."""
     replicas = partition.replicas
     if replicas is not None and partition.log.high_watermark < replicas.epoch_start_offset:
-        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        knows_code = version >= _FIRST_VERSION_WITH_NOT_AVAILABLE
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE if knows_code else ErrorCode.LEADER_NOT_AVAILABLE)
     return partition.log.high_watermark
