@@ -35,8 +35,8 @@ $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 	@$(BIN)/python -m compileall -q broker platform transforms connectors
 	@touch $@
 
-system-packages: ## what the tests use from Debian (PostgreSQL, kcat), where apt-get and root are there
-	@tests/support/system_packages.sh postgresql kcat
+system-packages: ## what the tests use from Debian (PostgreSQL, kcat, iproute2), where apt-get and root are there
+	@tests/support/system_packages.sh postgresql kcat iproute2
 
 demo: $(STAMP) ## the main job: a real database through the broker into Delta tables (DEMO_DIR=build/demo)
 	@$(BIN)/python configs/demo/run_demo.py --dir "$(DEMO_DIR)"

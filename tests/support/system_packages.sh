@@ -15,6 +15,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 else
     command -v postgres >/dev/null 2>&1 || [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || need="postgresql"
     command -v kcat >/dev/null 2>&1 || need="${need:-} kcat"
+    command -v ip >/dev/null 2>&1 || need="${need:-} iproute2"
     [ -n "${need:-}" ] && echo "to run every test install: $need (their tests will be skipped)" >&2
 fi
 exit 0
