@@ -1,0 +1,110 @@
+"""The checker of histories: a true one passes, and each kind of untruth is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.history import (
+    Acknowledged,
+    Commit,
+    CommitFound,
+    EndTold,
+    Event,
+    Failed,
+    Positioned,
+    Read,
+    Sent,
+    Value,
+    longest_pause_s,
+    violations,
+)
+
+A = [("a", number) for number in range(6)]
+LOG: list[tuple[int, Value]] = list(enumerate(A))
+TRUE: list[Event] = [
+    *(Sent(0.0, value) for value in A),
+    *(Acknowledged(1.0 + offset, value, 0, offset) for offset, value in LOG[:4]),
+    Acknowledged(5.0, A[4], 0, None),
+    Positioned(2.0, "reader", 0, 0),
+    *(Read(6.0, "reader", 0, offset, value) for offset, value in LOG),
+    Positioned(2.0, "member-1", 0, None),
+    *(Read(6.0, "member-1", 0, offset, value) for offset, value in LOG[:3]),
+    Commit(6.1, 6.2, 0, 3, True),
+    CommitFound(6.3, 0, 3),
+    Positioned(6.4, "member-2", 0, None),
+    *(Read(7.0, "member-2", 0, offset, value) for offset, value in LOG[3:]),
+    Commit(7.1, 7.9, 0, 6, False),
+    CommitFound(8.0, 0, 3),
+    EndTold(6.5, 0, 4, False),
+    EndTold(9.0, 0, 6, True),
+]
+
+
+def test_a_true_history_passes() -> None:
+    assert violations(TRUE, {0: LOG}) == []
+
+
+def test_the_longest_pause_counts_from_the_first_event_to_the_last() -> None:
+    assert longest_pause_s([Acknowledged(1.0, A[0], 0, 0), Acknowledged(4.0, A[1], 0, 1)]) == 3.0
+    assert longest_pause_s([Sent(0.0, A[0]), Acknowledged(4.0, A[0], 0, 0), Sent(5.0, A[1])]) == 4.0
+    assert longest_pause_s([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("untruth", "log"),
+    [
+        pytest.param("lost write: ('a', 4)", LOG[:4], id="lost"),
+        pytest.param(
+            "lost write: ('a', 0) was acknowledged at 0@0 and is at 0@1", list(enumerate([A[5], *A])), id="moved"
+        ),
+        pytest.param("duplicate: ('a', 5) is at 0@6 again", [*LOG, (6, A[5])], id="duplicate"),
+        pytest.param("reordering: ('a', 4)", [*LOG[:4], (4, A[5]), (5, A[4])], id="reordering"),
+        pytest.param("offset gap: partition 0 goes on at 6", [*LOG[:5], (6, A[5])], id="gap"),
+        pytest.param("nobody sent it", [*LOG, (6, ("b", 0))], id="unsent"),
+        pytest.param("stale read: reader read ('a', 5)", LOG[:5], id="read-and-gone"),
+        pytest.param("told to end at 6, and ends at 5", LOG[:5], id="end-and-gone"),
+    ],
+)
+def test_a_log_that_does_not_fit_is_found(untruth: str, log: list[tuple[int, Value]]) -> None:
+    found = violations(TRUE, {0: log})
+    assert any(untruth in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("untruth", "events"),
+    [
+        pytest.param("error: a: fatal", [Failed(9.0, "a", "fatal")], id="error"),
+        pytest.param("stale read: x read ('a', 1) at 0@0", [Read(9.0, "x", 0, 0, A[1])], id="stale"),
+        pytest.param("stale read: x read ('a', 0) at 0@9", [Read(9.0, "x", 0, 9, A[0])], id="beyond"),
+        pytest.param("told to end at 5, when 6 was known", [EndTold(9.0, 0, 5, True)], id="end-went-back"),
+        pytest.param("read 0@2, where 6 was due", [Read(9.0, "reader", 0, 2, A[2])], id="reader-went-back"),
+        pytest.param(
+            "read 0@2, where 1 was due",
+            [Positioned(9.0, "x", 0, 0), Read(9.0, "x", 0, 0, A[0]), Read(9.0, "x", 0, 2, A[2])],
+            id="reader-gap",
+        ),
+        pytest.param("committed offset is 2, after 3", [CommitFound(9.0, 0, 2)], id="commit-went-back"),
+        pytest.param(
+            "member-3 begins at 2, after 3",
+            [Positioned(9.0, "member-3", 0, None), Read(9.1, "member-3", 0, 2, A[2])],
+            id="member-went-back",
+        ),
+    ],
+)
+def test_an_event_that_does_not_fit_is_found(untruth: str, events: list[Event]) -> None:
+    found = violations([*TRUE, *events], {0: LOG})
+    assert any(untruth in line for line in found), found
+
+
+def test_the_same_record_in_two_partitions_is_found() -> None:
+    assert any("and at 0@0" in line for line in violations(TRUE, {0: LOG, 1: [(0, A[0])]}))
+
+
+def test_what_a_group_passes_over_is_found() -> None:
+    unread = [event for event in TRUE if not (isinstance(event, Read) and event.reader == "member-1")]
+    assert violations(unread, {0: LOG}) == ["group: 3 records of partition 0 were passed over, first 0"]
+
+
+def test_a_commit_of_unknown_fate_may_be_done_later() -> None:
+    events: list[Event] = [*TRUE, Commit(8.2, 8.3, 0, 6, True), Commit(8.1, 8.9, 0, 5, False), CommitFound(9.0, 0, 5)]
+    assert violations(events, {0: LOG}) == []
