@@ -1,0 +1,51 @@
+"""Three nodes on machines of their own, real clients, and everything that can happen to a network, a disk, a process.
+
+    NEMESES_SECONDS=600 NEMESES_SEED=7 python -m pytest tests/integration/test_nemeses.py -m prove
+
+What is done and what is checked says `support.nemeses`.  Where network namespaces cannot be made, the test is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import nemeses
+from support.isolated_cluster import environment
+from support.namespaces import in_room, missing
+
+_IN_CI_S = 180
+_PROVING_S = int(os.environ.get("NEMESES_SECONDS", "1800"))
+_SEED = int(os.environ.get("NEMESES_SEED", random.randrange(1 << 31)))
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(_IN_CI_S, marks=pytest.mark.slow),
+        pytest.param(_PROVING_S, marks=pytest.mark.prove),
+    ],
+)
+def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path, seconds: int) -> None:
+    if missing():
+        pytest.skip(missing())
+    command = [sys.executable, nemeses.__file__, str(tmp_path), str(seconds), str(_SEED)]
+    output = tmp_path / "output.txt"
+    with output.open("wb") as out:
+        room = subprocess.Popen(
+            in_room(command), stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment(), cwd=tmp_path
+        )
+        try:
+            status = room.wait()
+        finally:
+            room.kill()
+            room.wait()
+    print(f"seed {_SEED}\n{output.read_text()}")
+    assert status == 0, f"seed {_SEED}, see {tmp_path}:\n" + "\n".join(output.read_text().splitlines()[-40:])

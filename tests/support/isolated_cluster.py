@@ -1,0 +1,194 @@
+"""Nodes that are machines of their own: each with its network namespace, its small disk and its process.
+
+To be used by a program in a room (`support.namespaces`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from support.namespaces import Network, SmallDisk
+from support.raw_client import RawClient
+
+_CLIENT_PORT = 9092
+_CONTROLLER_PORT = 9093
+_START_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 60
+_ASK_TIMEOUT_S = 2.0
+_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+_ACTIVE = re.compile(r"INFO controller \d+ is active in epoch (\d+)")
+
+
+class IsolatedNode:
+    """One node; its process may be dead, frozen, or running."""
+
+    def __init__(
+        self, network: Network, directory: Path, node_id: int, properties: dict[str, str], disk_mib: int
+    ) -> None:
+        self.node_id = node_id
+        self.disk = SmallDisk(directory / f"node-{node_id}", disk_mib)
+        self.log_path = directory / f"node-{node_id}.log"
+        self.is_frozen = False
+        file = directory / f"node-{node_id}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        server = [sys.executable, "-m", "headrace_broker.server", "--cluster-id", _CLUSTER_ID, str(file)]
+        self._command = [*network.within(node_id), *server]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the last process."""
+        return None if self._process is None else self._process.returncode
+
+    def launch(self) -> None:
+        """Start the process, without waiting until it serves."""
+        with self.log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.log_path.parent
+            )
+        self.is_frozen = False
+
+    def send(self, number: int) -> None:
+        """A signal, if there is a process."""
+        if self.is_running:
+            assert self._process is not None
+            self._process.send_signal(number)
+        self.is_frozen = number == signal.SIGSTOP or (self.is_frozen and number != signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Controlled shutdown."""
+        self.send(signal.SIGTERM)
+        if self._process is not None:
+            self._process.wait(_STOP_TIMEOUT_S)
+
+    @property
+    def log(self) -> str:
+        """What the node has printed."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+
+class IsolatedCluster:
+    """Nodes 1..N, each broker and controller, at their machines' addresses."""
+
+    def __init__(self, network: Network, directory: Path, disk_mib: int, properties: dict[str, str]) -> None:
+        self.network = network
+        voters = ",".join(f"{node}@{network.address(node)}:{_CONTROLLER_PORT}" for node in network.machines)
+        self.nodes: dict[int, IsolatedNode] = {}
+        for node_id in network.machines:
+            address = network.address(node_id)
+            listeners = f"PLAINTEXT://{address}:{_CLIENT_PORT},CONTROLLER://{address}:{_CONTROLLER_PORT}"
+            own = {
+                "node.id": str(node_id),
+                "process.roles": "broker,controller",
+                "listeners": listeners,
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": voters,
+                "log.dirs": str(directory / f"node-{node_id}" / "data"),
+                **properties,
+            }
+            self.nodes[node_id] = IsolatedNode(network, directory, node_id, own, disk_mib)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Every node's address."""
+        return ",".join(f"{self.network.address(node)}:{_CLIENT_PORT}" for node in self.nodes)
+
+    def start(self) -> None:
+        """Start every node, and wait until all serve."""
+        for node in self.nodes.values():
+            node.launch()
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        for node in self.nodes.values():
+            while " serves " not in node.log:
+                assert node.is_running, node.log
+                assert time.monotonic() < deadline_s, node.log
+                time.sleep(0.05)
+
+    def lacking(self, topic: str) -> str:
+        """What keeps the cluster from being whole, asked of every node itself; empty when nothing does.
+
+        Every node has to know the same leaders, so that none still takes itself for one, and every replica in sync.
+        """
+        known = {}
+        for node, address in zip(self.nodes, self.bootstrap_servers.split(","), strict=True):
+            try:
+                with RawClient(address, _ASK_TIMEOUT_S) as client:
+                    known[node] = _leaders(client, topic)
+            except OSError as error:
+                return f"node {node} does not tell: {error}"
+        short = {name: isr for name, (_, isr) in known[1].items() if len(isr) < len(self.nodes)}
+        if short:
+            return f"in-sync replicas {short}"
+        return "" if all(item == known[1] for item in known.values()) else f"the nodes know different leaders: {known}"
+
+    def active_controller(self) -> int:
+        """The node that was the last to become active."""
+        return max(self._activations())[1]
+
+    def elections(self) -> int:
+        """How many epochs of the quorum had an active controller."""
+        return len({epoch for epoch, _ in self._activations()})
+
+    def _activations(self) -> list[tuple[int, int]]:
+        return [(int(epoch), node.node_id) for node in self.nodes.values() for epoch in _ACTIVE.findall(node.log)]
+
+    def stop(self) -> None:
+        """Stop every node as an operator does, all together."""
+        for node in self.nodes.values():
+            node.send(signal.SIGTERM)
+        for node in self.nodes.values():
+            node.stop()
+
+    def replicas(self, topic: str, partition: int) -> dict[int, bytes]:
+        """The bytes of each node's log of one partition; the nodes are stopped."""
+        found = {}
+        for node in self.nodes.values():
+            files = sorted((node.disk.path / "data" / f"{topic}-{partition}").glob("*.log"))
+            found[node.node_id] = b"".join(path.read_bytes() for path in files)
+        return found
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The newest leader epoch in which something was written to a partition."""
+        newest = 0
+        for node in self.nodes.values():
+            path = node.disk.path / "data" / f"{topic}-{partition}" / "leader-epoch-checkpoint"
+            if path.exists():
+                newest = max(newest, *(int(line.split()[0]) for line in path.read_text().splitlines()[2:]), 0)
+        return newest
+
+
+def _leaders(client: RawClient, topic: str) -> dict[str, tuple[tuple[int, int], tuple[int, ...]]]:
+    """{partition: ((leader, epoch), in-sync replicas)} of that topic and of the groups', as one node knows them."""
+    answer = client.call(
+        MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in (topic, GROUP_METADATA_TOPIC)]), 9
+    )
+    return {
+        f"{found.name}-{item.partition_index}": ((item.leader_id, item.leader_epoch), tuple(item.isr_nodes))
+        for found in answer.topics
+        for item in found.partitions
+    }
+
+
+def environment() -> dict[str, str]:
+    """What a program in a room needs to find the sources of the tests."""
+    tests = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -1,0 +1,251 @@
+"""Real clients at work while a cluster is hurt, who write down everything they do and are told (`integration.history`).
+
+Idempotent producers with keyed records, a consumer group whose members commit what they have read, a reader of all
+partitions, and a watcher who asks for ends and committed offsets.  No time-out counts as an answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from integration.history import (
+    Acknowledged,
+    Commit,
+    CommitFound,
+    EndTold,
+    Event,
+    Failed,
+    Logs,
+    Positioned,
+    Read,
+    Sent,
+    Value,
+)
+
+_KEYS = 24
+_FILLING = " " + "x" * 200
+_PAUSE_S = 0.01
+_WATCH_PAUSE_S = 0.3
+_CALL_S = 5.0
+_READ_BACK_S = 120.0
+_PATIENCE: dict[str, str | int | float | bool | None] = {
+    "socket.timeout.ms": 10_000,  # what is in flight to a node that is cut off is the client's affair
+    "socket.connection.setup.timeout.ms": 3_000,
+    "reconnect.backoff.max.ms": 1_000,
+    "log_level": 0,
+}
+
+
+class Clients:
+    """The clients of one topic, each in a thread of its own, and the history that they write."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self.events: list[Event] = []
+        self.topic = topic
+        self.partitions = range(partitions)
+        self.is_whole = threading.Event()
+        """Set while every node is up, connected and informed."""
+        self._settings = {"bootstrap.servers": bootstrap_servers, **_PATIENCE}
+        self._stop_sending = threading.Event()
+        self._stop = threading.Event()
+        self._senders: list[threading.Thread] = []
+        self._others: list[threading.Thread] = []
+        self.acknowledged: dict[int, int] = dict.fromkeys(self.partitions, 0)
+        """Up to which offset each partition is acknowledged."""
+        self.acknowledgements: dict[str, int] = defaultdict(int)
+        """How many records of each producer are acknowledged."""
+        self.sent: dict[str, int] = defaultdict(int)
+        self.read: dict[int, int] = dict.fromkeys(self.partitions, 0)
+        """Up to which offset the reader has read."""
+        self.committed: dict[int, int] = dict.fromkeys(self.partitions, 0)
+        """Up to which offset the group has committed."""
+
+    def start(self, producers: int = 3, members: int = 3) -> None:
+        """Begin."""
+        self._senders = [self._thread(self._produce, f"producer-{number}") for number in range(1, producers + 1)]
+        self._others = [self._thread(self._consume, f"member-{number}") for number in range(1, members + 1)]
+        self._others += [self._thread(self._follow, "reader"), self._thread(self._watch, "watcher")]
+        for thread in (*self._senders, *self._others):
+            thread.start()
+
+    def stop_sending(self, within_s: float) -> None:
+        """Send no more; every record has its answer by then, or that is a fault."""
+        self._stop_sending.set()
+        for thread in self._senders:
+            thread.join(within_s)
+        for producer, count in self.sent.items():
+            missing = count - self.acknowledgements[producer]
+            if missing:
+                self._fail(producer, f"{missing} records had no answer {within_s:.0f} s after the last was sent")
+
+    def stop(self) -> None:
+        """End all."""
+        self._stop.set()
+        for thread in self._others:
+            thread.join()
+
+    def _thread(self, work: Callable[[str], None], name: str) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(name)
+            except Exception as error:
+                self._fail(name, repr(error))
+                raise
+
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def _fail(self, client: str, error: str) -> None:
+        self.events.append(Failed(time.monotonic(), client, error))
+
+    # -- producers ---------------------------------------------------------------------------------------------------
+
+    def _produce(self, name: str) -> None:
+        def failed(error: KafkaError) -> None:
+            if error.fatal():
+                self._fail(name, f"fatal: {error}")
+
+        producer = Producer({**self._settings, "enable.idempotence": True, "linger.ms": 5, "error_cb": failed})
+        while not self._stop_sending.is_set():
+            number = self.sent[name]
+            value = (name, number)
+            try:
+                producer.produce(
+                    self.topic,
+                    f"{name} {number}{_FILLING}",
+                    key=f"{name} {number % _KEYS}",
+                    on_delivery=lambda error, message, value=value: self._delivered(value, error, message),
+                )
+            except BufferError:
+                producer.poll(0.1)
+                continue
+            self.events.append(Sent(time.monotonic(), value))
+            self.sent[name] += 1
+            producer.poll(_PAUSE_S)
+        producer.flush()
+
+    def _delivered(self, value: Value, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._fail(value[0], f"{value}: {error}")
+            return
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        if offset is not None and offset < 0:
+            offset = None  # a later answer acknowledged it
+        self.events.append(Acknowledged(time.monotonic(), value, partition, offset))
+        self.acknowledgements[value[0]] += 1
+        self.acknowledged[partition] = max(self.acknowledged[partition], (offset or -1) + 1)
+
+    # -- consumers ---------------------------------------------------------------------------------------------------
+
+    def _consumer(self, group: str, reset: str) -> Consumer:
+        settings = {"group.id": group, "auto.offset.reset": reset, "enable.auto.commit": False}
+        settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+        return Consumer({**self._settings, **settings, "error_cb": lambda error: None})
+
+    def _take(self, reader: str, messages: list[Message]) -> dict[int, int]:
+        """Write down what was read; {partition: next offset}."""
+        now_s = time.monotonic()
+        positions: dict[int, int] = {}
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._fail(reader, str(error))
+                continue
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self.events.append(Read(now_s, reader, partition, offset, value_of(message)))
+            positions[partition] = offset + 1
+        return positions
+
+    def _follow(self, name: str) -> None:
+        consumer = self._consumer("none", "error")
+        consumer.assign([TopicPartition(self.topic, partition, 0) for partition in self.partitions])
+        self.events.extend(Positioned(time.monotonic(), name, partition, 0) for partition in self.partitions)
+        while not self._stop.is_set():
+            self.read |= self._take(name, consumer.consume(500, 0.1))
+        consumer.close()
+
+    def _consume(self, name: str) -> None:
+        def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
+            self.events.extend(Positioned(time.monotonic(), name, item.partition, None) for item in partitions)
+
+        consumer = self._consumer(f"{self.topic}-readers", "earliest")
+        consumer.subscribe([self.topic], on_assign=assigned)
+        while not self._stop.is_set():
+            positions = self._take(name, consumer.consume(500, 0.1))
+            if positions:
+                self._commit(consumer, positions)
+        consumer.close()
+
+    def _commit(self, consumer: Consumer, positions: dict[int, int]) -> None:
+        asked_s = time.monotonic()
+        wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in positions.items()]
+        try:
+            done = {item.partition for item in consumer.commit(offsets=wanted, asynchronous=False) if not item.error}
+        except KafkaException:
+            done = set()  # refused, or of unknown fate: the group reads it again, or not
+        for partition, offset in positions.items():
+            self.events.append(Commit(asked_s, time.monotonic(), partition, offset, partition in done))
+            if partition in done:
+                self.committed[partition] = max(self.committed[partition], offset)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, name: str) -> None:
+        consumer = self._consumer(f"{self.topic}-readers", "error")
+        while not self._stop.wait(_WATCH_PAUSE_S):
+            for partition in self.partitions:
+                self._ask_end(consumer, partition)
+            self._ask_committed(consumer)
+        consumer.close()
+
+    def _ask_end(self, consumer: Consumer, partition: int) -> None:
+        asked_s, is_whole = time.monotonic(), self.is_whole.is_set()
+        try:
+            _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, partition), _CALL_S)
+        except KafkaException:
+            return  # nobody leads it now, or nobody answers
+        self.events.append(EndTold(asked_s, partition, end, is_whole))
+
+    def _ask_committed(self, consumer: Consumer) -> None:
+        asked_s, is_whole = time.monotonic(), self.is_whole.is_set()
+        try:
+            found = consumer.committed([TopicPartition(self.topic, item) for item in self.partitions], _CALL_S)
+        except KafkaException:
+            return
+        if is_whole:
+            self.events.extend(CommitFound(asked_s, item.partition, item.offset) for item in found if item.offset >= 0)
+
+    def read_back(self) -> Logs:
+        """What the topic holds now, read by nobody who has read before."""
+        consumer = self._consumer("audit", "error")
+        ends = {
+            item: consumer.get_watermark_offsets(TopicPartition(self.topic, item), 30)[1] for item in self.partitions
+        }
+        consumer.assign([TopicPartition(self.topic, item, 0) for item in self.partitions])
+        logs: dict[int, list[tuple[int, Value]]] = {item: [] for item in self.partitions}
+        deadline_s = time.monotonic() + _READ_BACK_S
+        while any(end > (logs[item][-1][0] + 1 if logs[item] else 0) for item, end in ends.items()):
+            assert time.monotonic() < deadline_s, (
+                f"read back { ({item: len(log) for item, log in logs.items()}) } of {ends}"
+            )
+            for message in consumer.consume(10_000, 0.5):
+                partition, offset = message.partition(), message.offset()
+                assert message.error() is None, message.error()
+                assert partition is not None
+                assert offset is not None
+                logs[partition].append((offset, value_of(message)))
+        consumer.close()
+        return logs
+
+
+def value_of(message: Message) -> Value:
+    """The producer and the number that a record says."""
+    producer, number, *_ = (message.value() or b"").decode().split(" ")
+    return producer, int(number)
