@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from headrace_broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
 from support.namespaces import Network, SmallDisk
 from support.raw_client import RawClient
 
