@@ -243,6 +243,8 @@ class Broker:
                 self._drop_partition(partition)
         self._follow_topics([topic.name for topic in changed_topics(delta, image)])
         self._follow_configs(delta, image)
+        if image.brokers is not delta.base.brokers:
+            self.replication.brokers_changed()
 
     def _follow_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
         changed = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}

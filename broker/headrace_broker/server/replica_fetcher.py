@@ -128,14 +128,13 @@ class ReplicaFetcher:
             try:
                 connection = await self._connect()
                 response = await self._fetch(connection)
+                if self._failures:
+                    self._failures = 0
+                    self._broker.departures.found(self._leader_id)
+                await self._take(connection, response)
             except (ClientError, ConnectionError) as error:
                 self._failed(error)
                 await self._wait(self._pause_ms(self._failures) / 1000)
-                continue
-            if self._failures:
-                self._failures = 0
-                self._broker.departures.found(self._leader_id)
-            await self._take(connection, response)
 
     def _resume(self) -> None:
         """Ask again for what was paused long enough."""
@@ -237,6 +236,11 @@ class ReplicaFetcher:
         except ApiError as error:
             logger.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error.message)
             self._broker.check_storage(partition.log)
+            self._pause(partition)
+        except ClientError:
+            raise
+        except Exception:  # one partition must not keep the others from being followed
+            logger.exception("%s-%d cannot be followed", partition.topic, partition.index)
             self._pause(partition)
 
     async def _act(

@@ -259,6 +259,17 @@ class Replication:
             if partition.replicas is not None:
                 self._propose(partition, may_shrink=True)
 
+    def brokers_changed(self) -> None:
+        """Brokers came or went: who has everything and was only fenced may join, and who waited for the dead goes on.
+
+        Nothing else would say so of a partition to which nothing is written: its followers have nothing to ask.
+        """
+        for partition in self._broker.partitions:
+            replicas = partition.replicas
+            if replicas is not None and len(replicas.isr) < len(replicas.replicas):
+                self._advance(partition)
+                self._propose(partition, may_shrink=False)
+
     def _propose(self, partition: Partition, *, may_shrink: bool) -> None:
         replicas = partition.replicas
         assert replicas is not None
@@ -345,7 +356,9 @@ class Replication:
             return True  # the image has overtaken it
         code = ErrorCode.of(answer.error_code)
         if code is not ErrorCode.NONE:
-            return not replicas.proposal_refused(code)
+            is_due_again = replicas.proposal_refused(code)
+            self._advance(partition)  # who is not to join is not waited for
+            return not is_due_again
         if answer.leader_epoch == replicas.leader_epoch:
             before = len(replicas.isr)
             replicas.proposal_confirmed(answer.isr, answer.partition_epoch)

@@ -1,0 +1,207 @@
+"""Replication on a broker that a test plays: who joins and who is waited for, and fetching that nothing ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace_broker.client.connection import Connection
+from headrace_broker.client.errors import ConnectionLostError
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from headrace_broker.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchResponse,
+    PartitionData,
+)
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.server.departures import Departures
+from headrace_broker.server.partitions import Partition, PartitionTable
+from headrace_broker.server.replication import Replication
+from headrace_broker.server.waiting import Waiting
+from support.images import TOPIC_ID, cluster_image, partition_image
+
+NOW = 1_700_000_000_000
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(20):
+            await work
+
+    asyncio.run(in_time())
+
+
+class PlayedBroker:
+    """Broker 1 with partition t-0; a test answers what it asks of the controller."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.node_id = 1
+        self.image = image
+        self.config = SimpleNamespace(
+            replica_lag_time_max_ms=30_000,
+            replica_socket_timeout_ms=30_000,
+            replica_fetch_wait_max_ms=500,
+            replica_fetch_min_bytes=1,
+            replica_fetch_response_max_bytes=1 << 20,
+            replica_fetch_max_bytes=1 << 20,
+            replica_fetch_backoff_ms=40,
+            inter_broker_listener="PLAINTEXT",
+        )
+        self.waiting = Waiting(asyncio.get_running_loop())
+        self.lifecycle = SimpleNamespace(epoch=101)
+        self.departures = Departures()
+        self.fetch_sessions = SimpleNamespace(disturbed=lambda partition: None)
+        self.node = SimpleNamespace(channel=self)
+        self.has_committed = asyncio.Event()
+        self.asked: asyncio.Queue[tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]]
+        self.asked = asyncio.Queue()
+        self.replication = Replication(self)  # type: ignore[arg-type]
+        self.partitions = PartitionTable(1, self._open, self._changed)
+        self.partitions.follow(image.topics["t"])
+        (self.partition,) = self.partitions
+
+    def _open(self, topic: Any, index: int) -> PartitionLog:
+        return PartitionLog.open(MemoryStorage(), "/data/t-0", "t", index, LogConfig(min_insync_replicas=2), NOW)
+
+    def _changed(self, partition: Partition, image: Any, is_new_epoch: bool) -> None:
+        self.replication.follow(partition, image, is_new_epoch=is_new_epoch)
+
+    async def request(self, request: AlterPartitionRequest, timeout_ms: int) -> AlterPartitionResponse:
+        answer: asyncio.Future[AlterPartitionResponse] = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((request, answer))
+        return await answer
+
+    def committed(self, partition: Partition, size_bytes: int) -> None:
+        self.has_committed.set()
+
+    def now_ms(self) -> int:
+        return NOW
+
+    def append(self) -> None:
+        records = memoryview(build_batch(RecordColumns(values=[b"v"], timestamps=NOW)))
+        self.partition.log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
+
+    def fetched(self, replica: int) -> None:
+        """A follower has everything."""
+        wanted = FetchPartition(partition=0, fetch_offset=self.partition.log.log_end_offset, log_start_offset=0)
+        self.replication.fetched(self.partition, replica, 100 + replica, wanted)
+
+
+def wanted_isr(request: AlterPartitionRequest) -> list[int]:
+    return [state.broker_id for state in request.topics[0].partitions[0].new_isr_with_epochs]
+
+
+def test_a_follower_that_was_fenced_joins_as_soon_as_it_is_not() -> None:
+    """Also where nothing is written any more, so that it has nothing to ask."""
+
+    async def work() -> None:
+        partition = partition_image("123", "12", 1)
+        broker = PlayedBroker(cluster_image(partition, fenced="3"))
+        broker.fetched(3)
+        assert broker.asked.empty()
+        broker.image = cluster_image(partition)
+        broker.replication.brokers_changed()
+        request, _ = await broker.asked.get()
+        assert wanted_isr(request) == [1, 2, 3]
+        broker.replication.close()
+
+    run(work())
+
+
+def refusal(code: ErrorCode) -> AlterPartitionResponse:
+    partition = AlterPartitionResponsePartitionData(partition_index=0, error_code=code)
+    return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[partition])])
+
+
+def test_nobody_waits_for_a_follower_that_the_controller_does_not_let_join() -> None:
+    async def work() -> None:
+        broker = PlayedBroker(cluster_image(partition_image("123", "12", 1)))
+        broker.fetched(3)
+        broker.append()
+        broker.fetched(2)
+        request, answer = await broker.asked.get()
+        assert wanted_isr(request) == [1, 2, 3]
+        assert broker.partition.log.high_watermark == 0
+        broker.image = cluster_image(partition_image("123", "12", 1), fenced="3")
+        answer.set_result(refusal(ErrorCode.INELIGIBLE_REPLICA))
+        await broker.has_committed.wait()
+        assert broker.partition.log.high_watermark == 1
+        broker.replication.close()
+
+    run(work())
+
+
+class PlayedLeader:
+    """In the place of a connection: answers requests as it is told."""
+
+    is_open = True
+
+    def __init__(self, *answers: Callable[[], Any]) -> None:
+        self._answers = list(answers)
+
+    def version_for(self, *arguments: Any, **bounds: int) -> int:
+        return 17
+
+    async def request(self, request: Any, version: int | None = None) -> Any:
+        return self._answers.pop(0)()
+
+    def close(self) -> None:
+        pass
+
+
+def fetch_answer(**partition: Any) -> FetchResponse:
+    answer = PartitionData(partition_index=0, **{"high_watermark": 0, "records": b"", **partition})
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
+    return FetchResponse(session_id=1, responses=[topic])
+
+
+def lost() -> Any:
+    raise ConnectionLostError("the leader is gone")
+
+
+def broken() -> Any:
+    raise AssertionError("nobody expected that")
+
+
+@pytest.mark.parametrize("second", [lost, broken])
+def test_fetching_goes_on_whatever_happens_to_a_leader(
+    monkeypatch: pytest.MonkeyPatch, second: Callable[[], Any]
+) -> None:
+    """Here while it is asked where its log begins, which is no fetch."""
+    done = asyncio.Event()
+
+    def last() -> Any:
+        done.set()
+        return fetch_answer()
+
+    def out_of_range() -> FetchResponse:
+        return fetch_answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    leaders = iter([PlayedLeader(out_of_range, second, last, lost), PlayedLeader(last, lost)])
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return next(leaders)
+
+    async def work() -> None:
+        monkeypatch.setattr(Connection, "open", opened)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        await done.wait()
+        broker.replication.close()
+
+    run(work())
