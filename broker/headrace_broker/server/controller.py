@@ -88,6 +88,7 @@ class ControllerService:
         self._refuses = refuses
         self._loop = asyncio.get_running_loop()
         self._controller: Controller | None = None
+        self._newest: asyncio.Future[None] | None = None
         self._liveness = BrokerLiveness(policy.session_timeout_ms)
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0
@@ -108,15 +109,25 @@ class ControllerService:
         if controller is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         before = controller.image
-        outcome = controller.decide(decision, self._quorum.next_offset)
+        try:
+            outcome = controller.decide(decision, self._quorum.next_offset)
+        except ApiError:
+            await self._is_committed()
+            raise
         if outcome.records:
             try:
-                committed = self._quorum.append(outcome.records)
+                self._newest = self._quorum.append(outcome.records)
             except Exception:
                 controller.revert(before)
                 raise
-            await asyncio.shield(committed)
+        await self._is_committed()
         return outcome.response
+
+    async def _is_committed(self) -> None:
+        """Wait until what the last decision knew is committed: an answer, a refusal too, may not tell of what may yet
+        be forgotten.  Raises ApiError NOT_CONTROLLER."""
+        if self._newest is not None:
+            await asyncio.shield(self._newest)
 
     async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
         """Register a broker that started.  Raises ApiError."""
@@ -191,6 +202,7 @@ class ControllerService:
     def _leadership(self, leads: bool) -> None:
         if leads:
             self._controller = Controller(self._committed.image, self._quorum.raft.epoch)
+            self._newest = None
             self._liveness = BrokerLiveness(self._policy.session_timeout_ms)
             for broker_id in self._committed.image.brokers:
                 self._liveness.registered(broker_id, self._now_ms())

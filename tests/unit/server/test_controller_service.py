@@ -152,6 +152,32 @@ def test_what_was_not_committed_is_forgotten_with_leadership() -> None:
     run(work())
 
 
+def test_a_refusal_is_not_told_before_what_it_knew_is_committed() -> None:
+    """Whoever is told that its state is old waits for the newer one, which might be forgotten."""
+
+    def refuse(image: MetadataImage) -> Outcome[None]:
+        assert image.next_producer_id == 1000
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION)
+
+    async def work() -> None:
+        for is_deposed, code in ((False, ErrorCode.INVALID_UPDATE_VERSION), (True, ErrorCode.NOT_CONTROLLER)):
+            cluster = await Cluster(Storage(), voters=(1, 2, 3)).start()
+            change = asyncio.ensure_future(cluster.service.submit(next_block))
+            await asyncio.sleep(0)
+            refused = asyncio.ensure_future(cluster.service.submit(refuse))
+            await cluster.voter.until(cluster.voter.is_flushed)
+            assert not refused.done()
+            await (cluster.voter.deposed() if is_deposed else cluster.voter.fetched())
+            with pytest.raises(ApiError) as caught:
+                await refused
+            assert caught.value.code == code
+            await asyncio.wait({change})
+            assert (change.exception() is not None) == is_deposed
+            await cluster.stop()
+
+    run(work())
+
+
 def test_a_decision_that_cannot_be_appended_leaves_no_trace() -> None:
     async def work() -> None:
         storage = Storage()
