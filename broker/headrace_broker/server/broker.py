@@ -168,7 +168,7 @@ class Broker:
         self.lifecycle = BrokerLifecycle(
             self.node_id,
             node.channel,
-            lambda: self.image.offset,
+            lambda: self.image,
             cluster_id=node.cluster_id,
             incarnation_id=node.new_id(),
             heartbeat_interval_ms=config.broker_heartbeat_interval_ms,

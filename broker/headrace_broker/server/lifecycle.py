@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from headrace_broker.metadata.cluster import METADATA_VERSION, METADATA_VERSION_FEATURE, METADATA_VERSION_MIN
-from headrace_broker.metadata.image import Endpoint
+from headrace_broker.metadata.image import Endpoint, MetadataImage
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
@@ -29,7 +29,7 @@ class BrokerLifecycle:
         self,
         node_id: int,
         channel: ControllerChannel,
-        metadata_offset: Callable[[], int],
+        image: Callable[[], MetadataImage],
         *,
         cluster_id: str,
         incarnation_id: bytes,
@@ -41,13 +41,14 @@ class BrokerLifecycle:
         self.epoch = -1
         self.is_fenced = True
         self._channel = channel
-        self._metadata_offset = metadata_offset
+        self._image = image
         self._cluster_id = cluster_id
         self._incarnation_id = incarnation_id
         self._interval_ms = heartbeat_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
         self._session_timeout_ms = session_timeout_ms
         self._wants_to_stop = False
+        self._out = ""
         self._may_stop = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._unfenced = asyncio.Event()
@@ -87,8 +88,10 @@ class BrokerLifecycle:
         self._beating = asyncio.ensure_future(self._beat_forever())
 
     async def unfenced(self) -> None:
-        """Wait until the controller lets the broker serve."""
+        """Wait until the controller lets the broker serve.  Raises StartError when it will not."""
         await self._unfenced.wait()
+        if self._out:
+            raise StartError(self._out)
 
     async def _register(self) -> None:
         """Register; an earlier process of this node may have to be taken for dead first, which takes its session."""
@@ -137,20 +140,29 @@ class BrokerLifecycle:
                 logger.warning("broker %d: %s", self.node_id, error)
                 continue
             if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
-                logger.warning("the controller does not know broker %d any more: registering again", self.node_id)
-                await self._register_again()
-                continue
-            self._heard(response)
+                self._look_whether_out()
+            else:
+                self._heard(response)
             if self._may_stop.is_set():
                 return
             await self._pause(self._interval_ms / 1000 if self._is_settled else _CATCH_UP_PAUSE_S)
 
-    async def _register_again(self) -> None:
-        try:
-            await self._register()
-        except StartError as error:
-            logger.error("%s", error)
-            await self._pause(self._interval_ms / 1000)
+    def _look_whether_out(self) -> None:
+        """The controller knows another registration, or none.  When that is committed, this process stays out, as in
+        Kafka: whoever unregistered it, or started another in its place, meant it."""
+        image = self._image()
+        known = image.brokers.get(self.node_id)
+        if image.offset < self.epoch or (known is not None and known.epoch == self.epoch):
+            return
+        why = "was unregistered" if known is None else "was replaced by another process with the same node.id"
+        self._out = (
+            f"broker {self.node_id} {why}: it leads nothing and is in sync with nothing from now on; stop it, or "
+            "restart it to have it registered again"
+        )
+        logger.error("%s", self._out)
+        self.is_fenced = True
+        self._unfenced.set()
+        self._may_stop.set()
 
     @property
     def _is_settled(self) -> bool:
@@ -160,7 +172,7 @@ class BrokerLifecycle:
         return BrokerHeartbeatRequest(
             broker_id=self.node_id,
             broker_epoch=self.epoch,
-            current_metadata_offset=self._metadata_offset(),
+            current_metadata_offset=self._image().offset,
             want_fence=False,
             want_shut_down=self._wants_to_stop,
         )

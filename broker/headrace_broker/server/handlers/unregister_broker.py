@@ -1,4 +1,7 @@
-"""UnregisterBroker (64): forget a broker that will not come back; its replicas stay to be moved away."""
+"""UnregisterBroker (64): forget a broker that will not come back; its replicas stay to be moved away.
+
+One that runs stays out, until it is restarted.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,6 @@ IS_FORWARDED = True
 
 
 async def handle(context: RequestContext, request: UnregisterBrokerRequest, version: int) -> UnregisterBrokerResponse:
-    """Remove the registration; a broker that is alive after all registers again."""
+    """Remove the registration."""
     await context.controller.unregister(request.broker_id)
     return UnregisterBrokerResponse(error_message=None)
