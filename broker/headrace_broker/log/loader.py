@@ -48,6 +48,7 @@ class LoadedLog:
     epochs_changed: bool
     producers: ProducerState
     topic_id: bytes | None
+    is_damaged: bool
 
 
 def load(
@@ -71,13 +72,13 @@ def load(
         _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
-    epochs = _load_epochs(storage, directory, names)
-    saved_epochs = epochs.entries
+    epochs, saved_epochs = _load_epochs(storage, directory, names, segments)
     if not segments:
         segments = [
             new_segment(storage, directory, log_start_offset, config, now_ms=now_ms, open_segments=open_segments)
         ]
     producers: ProducerState | None = None
+    is_damaged = False
     if not names:  # a new one: nothing to check
         end_offset = recovery_point = log_start_offset
         producers = ProducerState()
@@ -88,6 +89,7 @@ def load(
             producers = load_producers(storage, directory, segments, end_offset)
         except CorruptBatchError as error:
             _log.warning("Checking %s, which was closed cleanly: %s", directory, error)
+            is_damaged = True
             recovery_point = segments[-1].base_offset
     if producers is None:
         end_offset, producers = recover(
@@ -116,6 +118,7 @@ def load(
         epochs_changed=epochs.entries != saved_epochs,
         producers=producers,
         topic_id=_load_topic_id(storage, directory, names),
+        is_damaged=is_damaged,
     )
 
 
@@ -223,14 +226,25 @@ def put_in_place(storage: Storage, swap: LogSegment) -> None:
             storage.rename(path, path.removesuffix(SWAP_SUFFIX))
 
 
-def _load_epochs(storage: Storage, directory: str, names: Sequence[str]) -> LeaderEpochCache:
+def _load_epochs(
+    storage: Storage, directory: str, names: Sequence[str], segments: Sequence[LogSegment]
+) -> tuple[LeaderEpochCache, list[tuple[int, int]]]:
+    """(the epochs of the log, those that the file has)."""
+    epochs = LeaderEpochCache()
     if LEADER_EPOCH_FILE not in names:
-        return LeaderEpochCache()
+        return epochs, []
     try:
-        return LeaderEpochCache(decode_epoch_checkpoint(storage.read(f"{directory}/{LEADER_EPOCH_FILE}")))
+        epochs = LeaderEpochCache(decode_epoch_checkpoint(storage.read(f"{directory}/{LEADER_EPOCH_FILE}")))
+        return epochs, epochs.entries
     except MalformedFileError as error:
         _log.warning("Rebuilding %s/%s from the records: %s", directory, LEADER_EPOCH_FILE, error)
-        return LeaderEpochCache()
+    try:
+        for segment in segments:
+            for _, header in segment.iter_headers(0):
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+    except CorruptBatchError as error:
+        _log.warning("%s: not all of its leader epochs are known any more: %s", directory, error)
+    return epochs, []
 
 
 def _load_topic_id(storage: Storage, directory: str, names: Sequence[str]) -> bytes | None:

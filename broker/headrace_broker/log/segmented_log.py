@@ -59,6 +59,7 @@ class SegmentedLog:
         self.partition = partition
         self.config = config
         self.topic_id = loaded.topic_id
+        self.is_damaged = loaded.is_damaged  # it had been closed cleanly, and was not whole
         self.offline_reason: str | None = None
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point

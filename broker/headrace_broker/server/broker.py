@@ -200,7 +200,9 @@ class Broker:
         node.every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
 
     def _previous_epoch(self) -> int:
-        """The broker epoch of the last clean stop, -1 when the last stop was not clean."""
+        """The broker epoch of the last clean stop, -1 when the last stop was not clean, or something is lost since."""
+        if any(log.is_damaged for log in self.logs.logs.values()):
+            return -1
         directories = self.logs.directories
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
         return epochs.pop() if len(epochs) == 1 else -1

@@ -262,6 +262,33 @@ def test_epochs_end_where_the_next_begins() -> None:
     assert log.storage.read(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
 
 
+def test_epochs_that_cannot_be_read_are_taken_from_the_records_after_a_clean_stop_too() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, LogConfig(segment_bytes=200))
+    for epoch in (1, 1, 3, 4):
+        append(log, b"value", epoch=epoch)
+    log.close(clean=True, now_ms=NOW)
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    kept = storage.read(path)
+    storage.write(path, b"\xff")
+    log = open_log(storage, was_closed_cleanly=True)
+    assert log.end_offset_for_epoch(1) == (1, 2)
+    assert storage.read(path) == kept
+    assert not log.is_damaged
+
+
+def test_a_log_that_was_closed_cleanly_and_is_not_whole_says_so() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    append(log, b"a")
+    append(log, b"b")
+    log.close(clean=True, now_ms=NOW)
+    path = log.segments[0].path(".log")
+    storage.write(path, storage.read(path)[:-1])
+    again = open_log(storage, was_closed_cleanly=True)
+    assert (again.log_end_offset, again.is_damaged) == (1, True)
+
+
 def test_truncation_drops_whole_segments_and_parts_of_one() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400))
