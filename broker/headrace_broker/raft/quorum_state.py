@@ -47,4 +47,4 @@ class QuorumState:
                 voters=tuple(int(item["voterId"]) for item in fields.get("currentVoters") or ()),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise QuorumStateError(f"quorum-state is damaged: {error!r}") from None
+            raise QuorumStateError(f"this voter's state cannot be read ({error})") from None

@@ -37,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024
 _CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=8 * 1024 * 1024, file_delete_delay_ms=0)
+_FETCH_ANEW = (
+    "put back a copy of it; or, while the other voters have a leader, remove all of {} but quorum-state to have it "
+    "fetched from them"
+)
 
 MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
 """(records of one batch, offset of the last, epoch)."""
@@ -90,7 +94,7 @@ class MetadataLog:
             if found is not None:
                 raise StartError(
                     f"{path} is damaged at byte {found[0]}, with sound metadata behind it from byte {found[1]} on: "
-                    "put back a copy of it"
+                    + _FETCH_ANEW.format(self._directory)
                 )
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
@@ -107,9 +111,8 @@ class MetadataLog:
                 self.snapshots.ids.remove(snapshot)
         if base_offset > 0:
             raise StartError(
-                f"{self._directory} begins at offset {base_offset} and has no sound snapshot of what was before: put "
-                "back a copy of it; or, while a majority of the other voters is there, remove all of it but "
-                "quorum-state to have it fetched from them"
+                f"{self._directory} begins at offset {base_offset} and has no sound snapshot of what was before: "
+                + _FETCH_ANEW.format(self._directory)
             )
         return None, []
 
@@ -190,7 +193,9 @@ class MetadataLog:
         except FileNotFoundError:
             return QuorumState()
         except QuorumStateError as error:
-            raise StartError(f"{path}: {error}") from None
+            raise StartError(
+                f"{path}: {error}: put back a copy of it; or, while the other voters have a leader, remove it"
+            ) from None
 
     def write_state(self, state: QuorumState) -> None:
         """Have the state on disk; for a thread.  Raises OSError."""

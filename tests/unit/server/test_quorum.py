@@ -183,7 +183,7 @@ def test_a_quorum_state_that_cannot_be_read_is_refused() -> None:
         storage = Storage()
         await (await started(storage)).stop()
         storage.write(QUORUM_STATE, b"{broken")
-        with pytest.raises(StartError, match="quorum-state is damaged"):
+        with pytest.raises(StartError, match=r"quorum-state: this voter's state cannot be read .*, remove it"):
             Voter(storage)
 
     run(work())
