@@ -10,10 +10,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from support import apache
 from support.cluster import ClusterProcess, running_cluster
@@ -171,8 +173,9 @@ def test_records_are_deleted_one_partition_in_trouble_or_not(cluster: ClusterPro
     assert consumed[1].split(", ")[4] == "300"
 
 
-def test_a_broker_is_added_filled_emptied_and_forgotten(cluster: ClusterProcess, tmp_path: Path) -> None:
-    create_topic(cluster.bootstrap_servers, "travels", 2)
+@contextmanager
+def broker_4(cluster: ClusterProcess, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """A broker that is no voter, while it runs; yields what reads its log."""
     voters = ",".join(f"{node}@127.0.0.1:{cluster.base_port + 1000 + node - 1}" for node in (1, 2, 3))
     cluster_id = run(cluster, "cluster", "cluster-id").split()[-1]
     command = [sys.executable, "-m", "headrace_broker.server", "--cluster-id", cluster_id]
@@ -180,30 +183,69 @@ def test_a_broker_is_added_filled_emptied_and_forgotten(cluster: ClusterProcess,
         "node.id=4",
         "process.roles=broker",
         "listeners=PLAINTEXT://127.0.0.1:0",
+        "broker.heartbeat.interval.ms=200",
         f"controller.quorum.voters={voters}",
         f"log.dirs={tmp_path / 'data'}",
     ):
         command += ["--property", pair]
-    with (tmp_path / "log").open("wb") as log:
+    path = tmp_path / "log"
+    with path.open("wb") as log:
         broker = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
-        while "headrace broker 4 serves" not in (tmp_path / "log").read_text():
-            assert broker.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        there = write(tmp_path / "there.json", moves("travels", [4, 1], [4, 2]))
-        run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", there)
-        await_moved(cluster, there)
-        assert leader_of(cluster.bootstrap_servers, "travels", 0) in (4, 1)
-        assert directories_of(cluster, "travels")[4] == {"travels-0", "travels-1"}
-        back = write(tmp_path / "back.json", moves("travels", [3, 1], [3, 2]))
-        run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", back)
-        await_moved(cluster, back)
+        await_text(path.read_text, "headrace broker 4 serves")
+        yield path.read_text
     finally:
         broker.terminate()
-        assert broker.wait(60) == 0, (tmp_path / "log").read_text()
-    assert run(cluster, "cluster", "unregister", "--id", "4") == "Broker 4 is no longer registered.\n"
+        assert broker.wait(60) == 0, path.read_text()
+
+
+def await_text(read: Callable[[], str], words: str) -> None:
+    deadline = time.monotonic() + 60
+    while words not in read():
+        assert time.monotonic() < deadline, read()
+        time.sleep(0.01)
+
+
+def brokers_of(cluster: ClusterProcess) -> set[int]:
+    return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=10).brokers)
+
+
+def test_a_broker_is_added_filled_emptied_and_removed_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
+    """Clients see nothing of it: `running_load` compares what they were told with what is there."""
+    with running_load(cluster.bootstrap_servers, "travels", partitions=2) as load:
+        with broker_4(cluster, tmp_path):
+            there = write(tmp_path / "there.json", moves("travels", [4, 1], [4, 2]))
+            run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", there)
+            await_moved(cluster, there)
+            assert leader_of(cluster.bootstrap_servers, "travels", 0) in (4, 1)
+            assert directories_of(cluster, "travels")[4] == {"travels-0", "travels-1"}
+            run(cluster, "leader_election", "--election-type", "preferred", "--all-topic-partitions")
+            load.await_acknowledged(200)
+            assert {leader_of(cluster.bootstrap_servers, "travels", index) for index in (0, 1)} == {4}
+            back = write(tmp_path / "back.json", moves("travels", [3, 1], [3, 2]))
+            run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", back)
+            await_moved(cluster, back)
+            assert not directories_of(cluster, "travels").get(4)
+            load.await_acknowledged(200)
+        assert run(cluster, "cluster", "unregister", "--id", "4") == "Broker 4 is no longer registered.\n"
+        load.await_acknowledged(200)
+        assert not load.errors
+    assert brokers_of(cluster) == {1, 2, 3}
+
+
+def test_a_broker_that_is_unregistered_while_it_runs_stays_out_until_it_is_restarted(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    with broker_4(cluster, tmp_path) as log:
+        assert 4 in brokers_of(cluster)
+        run(cluster, "cluster", "unregister", "--id", "4")
+        await_text(log, "broker 4 was unregistered: it leads nothing and is in sync with nothing from now on; stop it")
+        stopped_s = time.monotonic()
+    assert time.monotonic() - stopped_s < 10  # nobody is asked for consent
+    assert brokers_of(cluster) == {1, 2, 3}
+    with broker_4(cluster, tmp_path):
+        assert 4 in brokers_of(cluster)
+    run(cluster, "cluster", "unregister", "--id", "4")
 
 
 @pytest.mark.parametrize(
