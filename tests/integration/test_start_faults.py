@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,26 +32,39 @@ def cluster_id_of(cluster: ClusterProcess) -> str:
     return dict(line.split("=", 1) for line in found.read_text().splitlines() if "=" in line)["cluster.id"]
 
 
-def command(directory: Path, cluster_id: str | None, **properties: object) -> list[str]:
+_AHEAD = """
+import runpy, time
+real_ns = time.time_ns
+time.time_ns = lambda: real_ns() + {seconds} * 10**9
+runpy.run_module("headrace_broker.server", run_name="__main__")
+"""
+
+
+def command(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **properties: object) -> list[str]:
     values = {
         "node.id": 4,
         "process.roles": "broker",
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": directory,
-        "initial.broker.registration.timeout.ms": 3000,
+        "initial.broker.registration.timeout.ms": 20_000,
         "broker.session.timeout.ms": 1500,
         "broker.heartbeat.interval.ms": 300,
         **{key.replace("_", "."): value for key, value in properties.items()},
     }
     words = [sys.executable, "-m", "headrace_broker.server"]
+    if ahead_s:
+        words[1:] = ["-c", _AHEAD.format(seconds=ahead_s)]
     words += ["--cluster-id", cluster_id] if cluster_id is not None else []
     return words + [word for key, value in values.items() for word in ("--property", f"{key}={value}")]
 
 
-def fault(directory: Path, cluster_id: str | None, **properties: object) -> str:
+def fault(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **properties: object) -> str:
     """The line with which a node that is started so refuses."""
     done = subprocess.run(
-        command(directory, cluster_id, **properties), capture_output=True, text=True, timeout=_TIMEOUT_S
+        command(directory, cluster_id, ahead_s=ahead_s, **properties),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("headrace broker: ")]
@@ -92,6 +106,13 @@ def test_a_voter_that_the_others_do_not_know(cluster: ClusterProcess, tmp_path: 
     )
     assert "does not count node 4 among its voters" in line
     assert "must be the same in every node's file" in line
+
+
+@pytest.mark.parametrize(("ahead_s", "words"), [(7200, "ahead of"), (-7200, "behind")])
+def test_a_clock_that_is_far_apart(cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str) -> None:
+    line = fault(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))
+    assert re.search(f"the clock of node 4 is (7199|7200|7201) s {words} the controller's, more than", line), line
+    assert "have both clocks set by NTP, then start again" in line
 
 
 def test_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
