@@ -1,8 +1,9 @@
 """One connection to one broker: pipelined requests, answers matched in order, version negotiation, time-outs.
 
 A thin shell: it moves bytes. A small receive buffer takes size prefixes and short answers; the rest of a long one is
-received straight into a frame of its own, and the records in it stay a view of that frame. A connection that times
-out, answers out of order or sends what cannot be read is closed; everything in flight then fails with a
+received straight into a frame of its own, and the records in it stay a view of that frame. A request times out when
+nothing is heard for that long: an answer that arrives slowly is none that is missing. A connection that times out,
+answers out of order or sends what cannot be read is closed; everything in flight then fails with a
 ConnectionLostError. ApiVersions is the first request (KIP-35), in a version that old brokers may not know: they
 answer in version 0 (KIP-511).
 """
@@ -47,7 +48,7 @@ _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
 class _InFlight:
     """A request that waits for its answer."""
 
-    __slots__ = ("api_key", "correlation_id", "on_answer", "response", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "heard", "on_answer", "response", "timer", "version")
 
     def __init__(
         self, correlation_id: int, api_key: int, version: int, response: type[Response], on_answer: OnAnswer
@@ -58,6 +59,7 @@ class _InFlight:
         self.response = response
         self.on_answer = on_answer
         self.timer: asyncio.TimerHandle | None = None
+        self.heard = 0  # bytes of the answer that was arriving when the timer was due
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -301,6 +303,10 @@ class Connection(asyncio.BufferedProtocol):
         return decoder(waiting.response, version)(frame, offset)[0]
 
     def _time_out(self, waiting: _InFlight, timeout_ms: float) -> None:
+        if self._frame is not None and self._frame_filled != waiting.heard:
+            waiting.heard = self._frame_filled
+            waiting.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, waiting, timeout_ms)
+            return
         name = API[waiting.api_key].name
         self._fail(RequestTimeoutError(f"{self.broker} did not answer {name} within {timeout_ms:.0f} ms"))
 

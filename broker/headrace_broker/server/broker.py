@@ -167,7 +167,7 @@ class Broker:
         previous_epoch = self._previous_epoch()
         self.lifecycle = BrokerLifecycle(
             self.node_id,
-            node.channel,
+            node.own_channel,
             lambda: self.image,
             cluster_id=node.cluster_id,
             incarnation_id=node.new_id(),

@@ -1,7 +1,8 @@
 """Requests from a broker to the active controller, wherever that is: here, on another node, or not known yet.
 
-A request is sent again to the new controller when the old one is gone or says that it is none; requests to the
-controller are such that a repetition does no harm.
+A request is sent again to the new controller when the old one is gone, silent for too long, or says that it is none.
+A broker has two channels: on one it hands on what clients ask, which may take long and is better not asked twice; on
+the other, where silence counts soon, it says what it can repeat: that it lives, and who is in sync.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 _PAUSE_S = 0.02
-_REQUEST_TIMEOUT_MS = 30_000
+_SILENCE_MS = 30_000
 _SETUP_TIMEOUT_MS = 1_000
 
 
@@ -43,12 +44,15 @@ class ControllerChannel:
         leader_id: Callable[[], int],
         handle_here: Callable[[Request[Any], int], Awaitable[Response]] | None,
         why_none: Callable[[], str] = lambda: "the quorum has no leader",
+        *,
+        silence_ms: int = _SILENCE_MS,
     ) -> None:
         self._node_id = node_id
         self._addresses = dict(addresses)
         self._leader_id = leader_id
         self._handle_here = handle_here
         self._why = why_none
+        self._silence_ms = silence_ms
         self._loop = asyncio.get_running_loop()
         self._connection: tuple[int, Connection] | None = None
         self._opening = asyncio.Lock()
@@ -117,7 +121,7 @@ class ControllerChannel:
                 port,
                 node_id=leader_id,
                 client_id=f"headrace-broker-{self._node_id}",
-                request_timeout_ms=_REQUEST_TIMEOUT_MS,
+                request_timeout_ms=self._silence_ms,
                 setup_timeout_ms=_SETUP_TIMEOUT_MS,
             )
             self._connection = (leader_id, connection)

@@ -8,6 +8,7 @@ does a broker open its logs, register with the ports it really got, and serve.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -115,6 +116,8 @@ class Node:
         self.quorum: Quorum
         self.controller: ControllerService | None = None
         self.channel: ControllerChannel
+        self.own_channel: ControllerChannel
+        """For what this broker itself has to tell the controller; `channel` is for what it was asked."""
         budget = descriptor_budget()
         self.router = RequestRouter(
             self,
@@ -264,14 +267,17 @@ class Node:
             )
             self.controller.on_active = self._bootstrap
         others = {voter: address for voter, address in config.voters.items() if voter != self.node_id}
-        self.channel = ControllerChannel(
+        channel = functools.partial(
+            ControllerChannel,
             self.node_id,
             others,
             lambda: self.quorum.raft.leader_id,
             self.dispatch if self.controller else None,
             self.watch.why,
         )
-        self.quorum.on_leader_changed = self.channel.leader_changed
+        self.channel = channel()
+        self.own_channel = channel(silence_ms=config.broker_session_timeout_ms // 2)
+        self.quorum.on_leader_changed = self._leader_changed
         self.quorum.start(
             Peers(
                 others,
@@ -280,6 +286,10 @@ class Node:
                 setup_timeout_ms=config.controller_quorum_request_timeout_ms,
             )
         )
+
+    def _leader_changed(self) -> None:
+        self.channel.leader_changed()
+        self.own_channel.leader_changed()
 
     async def _bootstrap(self) -> None:
         """The first leader of a new cluster says what version of the metadata it begins with."""
@@ -400,6 +410,7 @@ class Node:
         await asyncio.sleep(0)
         self.router.close()
         self.channel.close()
+        self.own_channel.close()
         if self.controller is not None:
             self.controller.close()
         await self._snapshotter.close()

@@ -3,6 +3,9 @@
 A partition that is new here does not wait for the long poll under way: that is given up and sent anew.  What fails is
 tried again after a pause that grows; a leader that says its epoch is over is asked no more until the image names the
 next one.
+
+A leader that is silent is connected to anew, long before replica.socket.timeout.ms: once a cut network works again,
+TCP takes up a connection only after as long a time as it was cut, and leaders wait for a replica that may come back.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ logger = logging.getLogger(__name__)
 _FETCH_VERSION_MAX = 17
 _PAUSE_MIN_MS = 20
 _LONG_POLL_S = 0.01
+_SILENCE_MS = 2_000
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 _EARLIEST = -2
 _LATEST = -1
@@ -177,7 +181,10 @@ class ReplicaFetcher:
             endpoint.port,
             node_id=self._leader_id,
             client_id=f"broker-{self._broker.node_id}-fetcher",
-            request_timeout_ms=self._config.replica_socket_timeout_ms,
+            request_timeout_ms=min(
+                self._config.replica_socket_timeout_ms, self._config.replica_fetch_wait_max_ms + _SILENCE_MS
+            ),
+            setup_timeout_ms=_SILENCE_MS,
         )
         return self._connection
 

@@ -291,7 +291,7 @@ class Replication:
                 proposals, self._proposals = self._proposals, {}
                 try:
                     request = self._alter_request(proposals)
-                    response = await self._broker.node.channel.request(request, _ALTER_TIMEOUT_MS)
+                    response = await self._broker.node.own_channel.request(request, _ALTER_TIMEOUT_MS)
                 except NoControllerError as error:
                     logger.warning("in-sync replicas cannot be changed: %s", error)
                     self._again(proposals)

@@ -150,6 +150,29 @@ async def test_a_late_answer_closes_the_connection_and_fails_all() -> None:
 
 
 @in_loop
+async def test_an_answer_that_arrives_slowly_is_waited_for() -> None:
+    connection, transport = connected()
+    slow = connection.request(beat(), timeout_ms=20)
+    frame = answer(1)
+    feed(connection, frame[:5], 5)
+    for position in range(5, len(frame)):
+        feed(connection, frame[position : position + 1], 1)
+        await asyncio.sleep(0.01)
+    assert (await slow).error_code == 0
+    assert not transport.aborted
+
+
+@in_loop
+async def test_an_answer_that_stops_arriving_is_not() -> None:
+    connection, transport = connected()
+    slow = connection.request(beat(), timeout_ms=5)
+    feed(connection, answer(1)[:-1], 100)
+    with pytest.raises(RequestTimeoutError):
+        await slow
+    assert transport.aborted
+
+
+@in_loop
 async def test_a_lost_connection_fails_what_is_in_flight_once() -> None:
     closed: list[int] = []
     connection = Connection("broker 1", "me", 30_000, lambda: closed.append(1))
