@@ -55,6 +55,7 @@ class PlayedBroker:
         self.image = image
         self.config = SimpleNamespace(
             replica_lag_time_max_ms=30_000,
+            replica_selector_class=None,
             replica_socket_timeout_ms=30_000,
             replica_fetch_wait_max_ms=500,
             replica_fetch_min_bytes=1,
@@ -67,7 +68,7 @@ class PlayedBroker:
         self.lifecycle = SimpleNamespace(epoch=101)
         self.departures = Departures()
         self.fetch_sessions = SimpleNamespace(disturbed=lambda partition: None)
-        self.node = SimpleNamespace(channel=self)
+        self.node = SimpleNamespace(own_channel=self)
         self.has_committed = asyncio.Event()
         self.asked: asyncio.Queue[tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]]
         self.asked = asyncio.Queue()
