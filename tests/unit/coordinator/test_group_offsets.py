@@ -186,6 +186,21 @@ def test_offsets_of_a_former_group_expire_after_it_became_empty() -> None:
     assert not driver.shard.groups
 
 
+def test_a_new_coordinator_counts_from_when_the_group_became_empty() -> None:
+    driver = GroupDriver()
+    (member,) = driver.stable()
+    driver.commit({("t", 0): 5}, member, 1)
+    driver.leave(member)
+    driver.advance(RETENTION - 1)
+    driver.restart()
+    expire(driver)
+    assert driver.fetch()
+    driver.advance(1)
+    expire(driver)
+    assert not driver.fetch()
+    assert not driver.shard.groups
+
+
 @pytest.mark.parametrize(
     ("protocol_type", "left"), [("consumer", {("t", 0): 5}), ("connect", {("t", 0): 5, ("u", 0): 6})]
 )
