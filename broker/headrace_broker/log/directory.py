@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 from headrace_broker.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _NOT_SERVED_SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, "-future")
+_PROBE_FILE = ".room.tmp"
+_ROOM_BYTES = 1024 * 1024
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 
 
@@ -150,6 +153,18 @@ class LogDirectory:
         if self._written.get(name) != data:
             self._storage.write_atomic(self._file(name), data, durable=durable)
             self._written[name] = data
+
+    def has_room(self) -> bool:
+        """Whether more than a last few bytes can be written."""
+        path = self._file(_PROBE_FILE)
+        try:
+            self._storage.write(path, bytes(_ROOM_BYTES))
+            return True
+        except OSError:
+            return False
+        finally:
+            with suppress(OSError):
+                self._storage.remove(path)
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
         """Write the clean shutdown marker if everything is safe on disk, and give back the lock. Raises OSError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from headrace_broker.log.checkpoints import (
     LEADER_EPOCH_FILE,
@@ -29,7 +30,7 @@ from headrace_broker.log.segment import (
     file_name,
     offset_of,
 )
-from headrace_broker.log.storage import Storage
+from headrace_broker.log.storage import Storage, is_lack_of_room
 from headrace_broker.records.batch import CorruptBatchError
 
 _log = logging.getLogger(__name__)
@@ -73,10 +74,11 @@ def load(
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
     epochs, saved_epochs = _load_epochs(storage, directory, names, segments)
+    begin = partial(
+        _begin, storage, directory, config, now_ms=now_ms, open_segments=open_segments, is_known=bool(names)
+    )
     if not segments:
-        segments = [
-            new_segment(storage, directory, log_start_offset, config, now_ms=now_ms, open_segments=open_segments)
-        ]
+        segments = [begin(log_start_offset)]
     producers: ProducerState | None = None
     is_damaged = False
     if not names:  # a new one: nothing to check
@@ -104,7 +106,7 @@ def load(
         )
         for segment in segments:
             segment.mark_deleted()
-        segments = [new_segment(storage, directory, start_offset, config, now_ms=now_ms, open_segments=open_segments)]
+        segments = [begin(start_offset)]
         end_offset = recovery_point = start_offset
         producers.clear(end_offset)
     epochs.truncate_from_end(end_offset)
@@ -141,6 +143,34 @@ def _segment_of(
         started_ms=started_ms,
         name_suffix=name_suffix,
     )
+
+
+def _begin(
+    storage: Storage,
+    directory: str,
+    config: LogConfig,
+    base_offset: int,
+    *,
+    now_ms: int,
+    open_segments: OpenSegments,
+    is_known: bool,
+) -> LogSegment:
+    """Return the only segment of an empty log; of a log that is known, on a full disk, without its files."""
+    try:
+        return new_segment(storage, directory, base_offset, config, now_ms=now_ms, open_segments=open_segments)
+    except OSError as error:
+        if not is_known or not is_lack_of_room(error):
+            raise
+        _log.warning("Beginning %s without a file: %s", directory, error.strerror or error)
+        return LogSegment(
+            storage,
+            directory,
+            base_offset,
+            open_segments=open_segments,
+            size_bytes=0,
+            started_ms=now_ms,
+            is_new=True,
+        )
 
 
 def new_segment(

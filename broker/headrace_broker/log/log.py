@@ -7,6 +7,7 @@ Order of an append (as Kafka's): admit, producer check, epoch entry, roll, write
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ from headrace_broker.records.batch import (
     read_header,
     verify_crc,
 )
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -108,7 +111,10 @@ class PartitionLog(SegmentedLog):
             storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
             log.topic_id = topic_id
         if loaded.epochs_changed:
-            log._write_epochs()
+            try:
+                log._write_epochs()
+            except OSError as error:  # they can be had from the records again
+                _log.warning("Keeping the leader epochs of %s in memory: %s", directory, error.strerror or error)
         return log
 
     # Appending
@@ -204,7 +210,7 @@ class PartitionLog(SegmentedLog):
         try:
             segment.append(data, headers, config.index_interval_bytes)
         except OSError as error:
-            raise self._go_offline("append to", error) from error
+            raise self._no_room_to("append to", error) from error
         self._log_end_offset = last.base_offset + last.last_offset_delta + 1
         position = 0
         for header in headers:

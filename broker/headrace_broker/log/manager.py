@@ -291,6 +291,7 @@ class LogManager:
     def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
         """Do what is due for at most `logs_max` logs; call it about once a second, more often with many partitions."""
         self._note_offline_directories()
+        self._come_back()
         self._run_due("high watermarks", HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_high_watermarks)
         self._run_due("recovery points", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_recovery_points)
         self._run_due("log starts", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_log_starts)
@@ -300,7 +301,7 @@ class LogManager:
             if log is None:
                 self._round = iter(list(self.logs.values()))
                 break
-            if log.offline_reason is None:
+            if log.offline_reason is None or log.lacks_room:  # what is too old makes room
                 self._maintain_log(log, now_ms)
         self._remove_deleted(now_ms)
 
@@ -372,6 +373,20 @@ class LogManager:
             if log.offline_reason is not None and directory.offline_reason is None:
                 directory.offline_reason = log.offline_reason
                 _log.error("Log directory %s is offline: %s", directory.path, log.offline_reason)
+
+    def _come_back(self) -> None:
+        """Have the logs of a full disk go on as soon as there is room."""
+        for directory in self.directories:
+            if directory.offline_reason is None:
+                continue
+            logs = [log for key, log in self.logs.items() if self._directory_of[key] is directory]
+            offline = [log for log in logs if log.offline_reason is not None]
+            if all(log.lacks_room for log in offline) and directory.has_room():
+                for log in offline:
+                    log.come_back()
+                if not any(log.offline_reason for log in offline):
+                    directory.offline_reason = None
+                    _log.info("Log directory %s is back", directory.path)
 
     # End
 

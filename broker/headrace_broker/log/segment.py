@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from headrace_broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace_broker.log.open_segments import OpenSegments
@@ -299,18 +300,17 @@ class LogSegment:
         try:
             (self._file or self.file).append(data)
         except OSError:
-            self._cut_torn_tail(position)
+            with suppress(OSError):  # the log goes offline for the first failure
+                self.cut_torn_tail()
             raise
         self.size_bytes = position + len(data)
         for header in batches:
             self.note(header, position, index_interval_bytes)
             position += header.batch_length + OVERHEAD_SIZE
 
-    def _cut_torn_tail(self, size_bytes: int) -> None:
-        try:
-            self.file.truncate(size_bytes)
-        except OSError:
-            pass  # the log goes offline for the first failure; recovery cuts the tail when it is opened again
+    def cut_torn_tail(self) -> None:
+        """Cut away what a failed append may have left. Raises OSError."""
+        self.file.truncate(self.size_bytes)
 
     def note(self, header: BatchHeader, position: int, index_interval_bytes: int) -> None:
         """Take in a batch that lies at `position`: timestamps, and an index entry when one is due."""

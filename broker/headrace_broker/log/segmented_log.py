@@ -1,7 +1,8 @@
 """The segments of one partition's log as a whole: offsets, epochs, roll, flush, retention, truncation, close.
 
 `PartitionLog` adds what reads and writes records. A failure of the storage takes the log offline: what was acknowledged
-stays readable, nothing more is acknowledged, and recovery at the next start cuts whatever was torn.
+stays readable, nothing more is acknowledged, and recovery at the next start cuts whatever was torn. A log that only
+lacked room to append can `come_back` before that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from headrace_broker.log.segment import (
     LogSegment,
     file_name,
 )
-from headrace_broker.log.storage import Storage, is_passing
+from headrace_broker.log.storage import Storage, is_lack_of_room, is_passing
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class SegmentedLog:
         self.topic_id = loaded.topic_id
         self.is_damaged = loaded.is_damaged  # it had been closed cleanly, and was not whole
         self.offline_reason: str | None = None
+        self.lacks_room = False
+        """Whether it is offline only because the disk was full when something was to be appended."""
+        self._epochs_unwritten = loaded.epochs_changed
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
         self.cleaner_offset: int | None = None  # compaction has seen everything before it
@@ -131,13 +135,15 @@ class SegmentedLog:
             try:
                 self._write_epochs()
             except OSError as error:
-                raise self._go_offline("write the leader epochs of", error) from error
+                raise self._no_room_to("write the leader epochs of", error) from error
 
     def _write_epochs(self) -> None:
         # Recovery rebuilds the newest epoch from the records; only earlier ones are worth waiting for the disk.
         entries = self._epochs.entries
         path = f"{self.directory}/{LEADER_EPOCH_FILE}"
+        self._epochs_unwritten = True
         self.storage.write_atomic(path, encode_epoch_checkpoint(entries), durable=len(entries) > 1)
+        self._epochs_unwritten = False
 
     def _go_offline(self, action: str, error: OSError) -> ApiError:
         reason = f"cannot {action} {self.directory}: {error.strerror or error}"
@@ -146,6 +152,23 @@ class SegmentedLog:
         self.offline_reason = reason
         _log.error("Log %s goes offline: %s", self.name, self.offline_reason)
         return self._offline_error()
+
+    def _no_room_to(self, action: str, error: OSError) -> ApiError:
+        """Go offline before anything of the log has changed: all it takes to go on may be room."""
+        went = self._go_offline(action, error)
+        self.lacks_room = self.offline_reason is not None and is_lack_of_room(error)
+        return went
+
+    def come_back(self) -> bool:
+        """Go on after a lack of room, now that there is some; False when it still cannot be written."""
+        try:
+            self._active.cut_torn_tail()
+            self._write_epochs()
+        except OSError:
+            return False
+        _log.info("Log %s goes on: there is room again", self.name)
+        self.offline_reason, self.lacks_room = None, False
+        return True
 
     def _offline_error(self) -> ApiError:
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason or "")
@@ -171,7 +194,7 @@ class SegmentedLog:
                 roll_jitter_ms=self._next_jitter_ms(jitter_ms) if (jitter_ms := self.config.segment_jitter_ms) else 0,
             )
         except OSError as error:
-            raise self._go_offline("roll", error) from error
+            raise self._no_room_to("roll", error) from error
         active.is_active = False
         active.note_indexes()
         self._segments.append(segment)
@@ -249,7 +272,7 @@ class SegmentedLog:
             high_watermark=self._high_watermark,
             log_start_offset=self._log_start_offset,
         )
-        if not count or self.offline_reason is not None:
+        if not count or (self.offline_reason is not None and not self.lacks_room):
             return 0
         if count == len(self._segments):
             self.roll(now_ms)
@@ -409,6 +432,8 @@ class SegmentedLog:
         if clean and self.offline_reason is None:
             try:
                 self._active.finish()
+                if self._epochs_unwritten:
+                    self._write_epochs()
                 if self._log_end_offset > self._log_start_offset:
                     self.write_producer_snapshot()
             except OSError as error:

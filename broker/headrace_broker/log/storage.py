@@ -21,6 +21,11 @@ def is_passing(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
+def is_lack_of_room(error: OSError) -> bool:
+    """Whether the disk, or a quota on it, is full: nothing is broken, and somebody may make room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class StorageFile(Protocol):
     """An open file that is read at any position and written at its end."""
 

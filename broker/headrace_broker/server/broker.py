@@ -136,7 +136,7 @@ class Broker:
     def check_storage(self, log: PartitionLog) -> None:
         """Leave the cluster when the log is offline."""
         if log.offline_reason is not None:
-            self.node.storage_failed(log.offline_reason)
+            self.node.log_failed(log.offline_reason)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
         """The leader's high watermark has moved: all that waited for it are answered, coordinators too."""
@@ -344,7 +344,7 @@ class Broker:
         self.logs.maintain(self.now_ms())
         for directory in self.logs.directories:
             if directory.offline_reason is not None:
-                self.node.storage_failed(directory.offline_reason)
+                self.node.log_failed(directory.offline_reason)
 
     def _background(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
         """Run file work in a thread and call back on the loop; before the loop is free, at once."""

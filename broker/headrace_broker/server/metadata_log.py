@@ -51,6 +51,7 @@ class MetadataLog:
 
     def __init__(self, storage: Storage, directory: LogDirectory, now_ms: Callable[[], int]) -> None:
         self._storage = storage
+        self._log_directory = directory
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
         self._now_ms = now_ms
         self._appended: deque[MetadataBatch] = deque()  # our own, which need not be read again
@@ -345,6 +346,11 @@ class MetadataLog:
         reason = f"{self._directory} cannot be synced: {error.strerror or error}"
         self.log.offline_reason = reason
         return reason
+
+    def come_back(self) -> None:
+        """Go on after a lack of room, if there is some by now; call it every second."""
+        if self.log.lacks_room and self._log_directory.has_room():
+            self.log.come_back()
 
     def close(self) -> None:
         """Close the files."""

@@ -199,11 +199,19 @@ class Node:
         await serving
         self.is_serving = True
 
-    def storage_failed(self, reason: str) -> None:
-        """A log cannot be written or synced.  Alone, a node that serves goes on with what is sound; others leave."""
-        is_alone = set(self.config.voters) == {self.node_id} and len(self.image.brokers) <= 1
-        if not (is_alone and self.is_serving) and not self.failed.done():
+    def log_failed(self, reason: str) -> None:
+        """A partition's log cannot be written or synced.  Alone, a node goes on with what is sound; others leave."""
+        if not self._is_alone and not self.failed.done():
             self.failed.set_result(reason)
+
+    def metadata_failed(self, reason: str) -> None:
+        """The same of the metadata log, without which no start comes to its end."""
+        if not (self._is_alone and self.is_serving) and not self.failed.done():
+            self.failed.set_result(reason)
+
+    @property
+    def _is_alone(self) -> bool:
+        return set(self.config.voters) == {self.node_id} and len(self.image.brokers) <= 1
 
     def _misconfigured(self, fault: str) -> None:
         if not self.failed.done():
@@ -215,6 +223,7 @@ class Node:
         await self._serve_metrics()
         await self._listening.serve(self._new_connection, self.config.controller_listeners)
         self.every(_RELIEVE_MS, self.router.relieve_memory)
+        self.every(_RELIEVE_MS, self.quorum.log.come_back)
         self.every(_SWEEP_MS, lambda: self.router.sweep(_SWEEP_MS))
         self.every(LOOK_INTERVAL_MS, self.watch.look)
         if self.broker is None:
@@ -254,7 +263,7 @@ class Node:
         self.watch = QuorumWatch(self.quorum, config.voters, self.node_id, self.cluster_id, self._misconfigured)
         self._snapshotter = Snapshotter(log, lambda: self.committed.image, _snapshot_policy(config), self.now_ms)
         self.quorum.on_commit = self.committed.apply
-        self.quorum.on_failure = self.storage_failed
+        self.quorum.on_failure = self.metadata_failed
         self.quorum.on_snapshot = self.committed.replace
         self.quorum.after_commit = self._snapshotter.committed
         if self.node_id in config.voters:

@@ -13,7 +13,7 @@ import pytest
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.manager import Done, LogManager, Work
-from headrace_broker.log.storage import DiskStorage, MemoryStorage
+from headrace_broker.log.storage import DiskStorage, MemoryFile, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
@@ -161,7 +161,7 @@ def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
     log = manager.get("t", 0)
 
     def fail(data: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     broken = type("Broken", (), {"append": staticmethod(fail), "truncate": lambda self, size: None, "close": id})()
     log.segments[-1]._file = broken
@@ -175,6 +175,76 @@ def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
     log.segments[-1]._file = None
     manager.close(now_ms=NOW)
     assert not storage.exists(f"{failed.path}/.kafka_cleanshutdown")
+
+
+class SmallStorage(MemoryStorage):
+    """A disk that is full while somebody says so."""
+
+    is_full = False
+
+    def write(self, path: str, data: bytes | bytearray | memoryview) -> None:
+        if not path.endswith(".lock"):
+            self.refuse_when_full()
+        super().write(path, data)
+
+    def open(self, path: str) -> MemoryFile:
+        file = super().open(path)
+        refuse_when_full = self.refuse_when_full
+
+        class File(MemoryFile):
+            def append(self, data: bytes | bytearray | memoryview) -> None:
+                before = len(self._data)
+                self._data += bytes(data)[: before % 7]  # a part of it may have been written
+                refuse_when_full()
+                del self._data[before:]
+                super().append(data)
+
+        return File(file._data)
+
+    def refuse_when_full(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_directory_without_room_is_back_when_it_has_some() -> None:
+    storage = SmallStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"before")
+    storage.is_full = True
+    with pytest.raises(ApiError, match="cannot append to /data/t-0: No space left"):
+        append(manager, "t", 0, b"lost")
+    manager.maintain(NOW)
+    assert manager.directories[0].offline_reason is not None
+    with pytest.raises(ApiError):
+        append(manager, "t", 0, b"lost")
+    storage.is_full = False
+    manager.maintain(NOW)
+    assert manager.directories[0].offline_reason is None
+    append(manager, "t", 0, b"after")
+    log = manager.get("t", 0)
+    assert log.log_end_offset == 2
+    assert storage.size("/data/t-0/00000000000000000000.log") == log.size_bytes
+    manager.close(now_ms=NOW)
+    assert storage.exists("/data/.kafka_cleanshutdown")
+
+
+def test_a_full_disk_keeps_no_log_from_being_opened() -> None:
+    storage = SmallStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"x")
+    append(manager, "u", 0, b"y")
+    manager.close(clean=False, now_ms=NOW)
+    for name in ("t-0/leader-epoch-checkpoint", *(f"u-0/{0:020d}.{kind}" for kind in ("log", "index", "timeindex"))):
+        storage.remove(f"/data/{name}")
+    storage.is_full = True
+    manager = start(storage)
+    assert [manager.get(topic, 0).log_end_offset for topic in "tu"] == [1, 0]
+    assert manager.get("t", 0).latest_epoch == 0
+    storage.is_full = False
+    append(manager, "u", 0, b"z")
+    manager.close(now_ms=NOW)
+    assert storage.exists("/data/t-0/leader-epoch-checkpoint")
+    assert start(storage).get("u", 0).log_end_offset == 1
 
 
 def test_names_that_are_no_partition_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
