@@ -31,6 +31,8 @@ class SimulatedDisk:
         self.sync_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
         """Called once, in the middle of the next append: what comes before is written, what comes after is not."""
+        self.may_tear: Callable[[], bool] = lambda: True
+        """Whether `on_append` may be called by now."""
         self.on_appended: Callable[[str], None] | None = None
         """Called after each append."""
         self.on_write: Callable[[str], None] | None = None
@@ -212,7 +214,7 @@ class _SimulatedFile:
         storage._files()
         storage._take_room(len(data))
         disk = storage.disk
-        if disk.on_append is not None:
+        if disk.on_append is not None and disk.may_tear():
             torn, disk.on_append = disk.on_append, None
             self._file.append(bytes(data)[: disk.rng.randint(0, len(data))])
             torn(self._path)

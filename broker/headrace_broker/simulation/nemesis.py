@@ -164,14 +164,14 @@ async def torn_append(nemesis: Nemesis) -> None:
     world, machine = nemesis.world, nemesis.machine()
 
     def torn(path: str) -> None:
-        if world.may_kill(machine):
-            world.say(f"{machine.name} writes a part of {path}")
-            world.kill(machine)
+        world.say(f"{machine.name} writes a part of {path}")
+        world.kill(machine)
 
     if machine.is_up:
-        machine.disk.on_append = torn
+        disk = machine.disk
+        disk.on_append, disk.may_tear = torn, lambda: world.may_kill(machine)
         await nemesis.some_time(0.5)
-        machine.disk.on_append = None
+        disk.on_append = None
         await nemesis.boot_later(machine)
 
 
