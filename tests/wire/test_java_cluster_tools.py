@@ -52,7 +52,8 @@ def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_pat
         json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [3, 2, 1]}]})
     )
     tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-    run(tool, cluster, "--reassignment-json-file", str(plan), "--execute")
+    begun = run(tool, cluster, "--reassignment-json-file", str(plan), "--execute", "--throttle", "5000000")
+    assert "The inter-broker throttle limit was set to 5000000 B/s" in begun
     verified = run(tool, cluster, "--reassignment-json-file", str(plan), "--verify")
     assert re.search(r"moved-0 is (completed|still in progress)", verified)
     described = run(topics, cluster, "--describe", "--topic", "moved")

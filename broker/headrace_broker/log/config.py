@@ -27,6 +27,7 @@ from headrace_broker.log.topic_configs import TOPIC_CONFIGS
 __all__ = [
     "BROKER_CONFIGS",
     "LONG_MAX",
+    "THROTTLED_RATES",
     "TOPIC_CONFIGS",
     "Altered",
     "ConfigError",
@@ -72,8 +73,20 @@ def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
         raise ConfigError("\n".join(problems))
 
 
-BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names}
-"""The keys of a broker that can be altered while it runs, by the names they have there: topics' defaults."""
+THROTTLED_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+"""What a broker sends to replicas, and fetches for them, in bytes a second, where the topic names them throttled."""
+
+BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names} | {
+    name: ConfigKey(
+        name,
+        ConfigType.LONG,
+        LONG_MAX,
+        f"Bytes a second for the replicas in {name.removesuffix('rate')}replicas of each topic, on this side.",
+        lambda value: None if value >= 0 else "Value must be at least 0",
+    )
+    for name in THROTTLED_RATES
+}
+"""The keys of a broker that can be altered while it runs, by the names they have there: topics' defaults, throttles."""
 
 
 def validate_broker_configs(configs: Mapping[str, str | None]) -> None:

@@ -189,6 +189,7 @@ class Broker:
         node.check_clock(self.lifecycle.epoch, before_ms)
         for topic in self.image.topics.values():
             self.partitions.follow(topic)
+        self.replication.throttle(self.image, self.image.topics)
         node.committed.subscribe(self._follow)
         await self._lead_groups()
         self.groups.start()
@@ -252,6 +253,7 @@ class Broker:
         changed = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
         if any(kind == BROKER_RESOURCE for kind, _ in delta.changed_configs):
             changed.update(self.partitions.by_name)
+        self.replication.throttle(image, changed)
         for name in changed & image.topics.keys():
             config = self._log_config_of(name)
             for partition in self.partitions.by_name.get(name, {}).values():

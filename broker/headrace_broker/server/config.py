@@ -90,6 +90,8 @@ class BrokerConfig:
     replica_fetch_response_max_bytes: int = _key("replica.fetch.response.max.bytes", 10_485_760, minimum=1)
     replica_fetch_backoff_ms: int = _key("replica.fetch.backoff.ms", 1000, minimum=0)
     replica_socket_timeout_ms: int = _key("replica.socket.timeout.ms", 30_000, minimum=1)
+    replication_quota_window_num: int = _key("replication.quota.window.num", 11, minimum=1)
+    replication_quota_window_size_seconds: int = _key("replication.quota.window.size.seconds", 1, minimum=1)
     auto_leader_rebalance_enable: bool = _key("auto.leader.rebalance.enable", True)
     leader_imbalance_check_interval_seconds: int = _key("leader.imbalance.check.interval.seconds", 300, minimum=1)
     leader_imbalance_per_broker_percentage: int = _key("leader.imbalance.per.broker.percentage", 10, minimum=0)

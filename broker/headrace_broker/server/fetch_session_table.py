@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from headrace_broker.protocol.messages.fetch import FetchRequest
@@ -54,11 +55,13 @@ class FetchSessionTable:
 
     # -- news --------------------------------------------------------------------------------------------------------
 
-    def appended(self, partition: Partition, size_bytes: int) -> None:
-        """Records were appended: news for replicas, and for consumers only when they are committed."""
+    def appended(
+        self, partition: Partition, size_bytes: int, is_held_back: Callable[[int], bool] | None = None
+    ) -> None:
+        """Records were appended: news for replicas that may have them, and for consumers when they are committed."""
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
-            if session.replica_id >= 0:
+            if session.replica_id >= 0 and (is_held_back is None or not is_held_back(session.replica_id)):
                 self._tell(session, key, size_bytes)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:

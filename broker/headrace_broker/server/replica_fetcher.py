@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _FETCH_VERSION_MAX = 17
 _PAUSE_MIN_MS = 20
+_HELD_BACK_MAX_MS = 1000
 _LONG_POLL_S = 0.01
 _SILENCE_MS = 2_000
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -118,7 +119,7 @@ class ReplicaFetcher:
         """Without the session that the leader had: the next request says everything."""
         self._session.reset()
         self._gone.clear()
-        self._unsaid = dict.fromkeys(self._partitions)
+        self._unsaid = {partition: None for partition in self._partitions if partition not in self._resting}
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +127,7 @@ class ReplicaFetcher:
         while True:
             self._changed.clear()
             self._resume()
+            self._hold_back()
             if len(self._resting) == len(self._partitions):
                 await self._wait(self._until_ready_s())
                 continue
@@ -147,6 +149,16 @@ class ReplicaFetcher:
             del self._resting[partition]
             self._gone.pop(partition, None)
             self._unsaid[partition] = None
+
+    def _hold_back(self) -> None:
+        """Leave out for a while what is throttled, and not in sync (KIP-73)."""
+        replication = self._broker.replication
+        if replication.follower_throttle.is_idle:
+            return
+        for partition in self._partitions:
+            delay_ms = 0 if partition in self._resting else replication.follower_delay_ms(partition)
+            if delay_ms > 0:
+                self._rest(partition, min(delay_ms, _HELD_BACK_MAX_MS))
 
     def _until_ready_s(self) -> float | None:
         return max(0.001, min(self._resting.values()) - self._loop.time()) if self._resting else None
@@ -277,6 +289,9 @@ class ReplicaFetcher:
                 data = b"".join(data)
             log.append_as_follower(data, now_ms=self._broker.now_ms(), leader_epoch_max=epoch)
             partition.uncommitted.append((log.log_end_offset, len(data)))
+            throttle = self._broker.replication.follower_throttle
+            if throttle.holds_for(partition.topic, partition.index):
+                throttle.count(len(data), self._broker.replication.now_ms())
         self._broker.replication.learned(partition, min(verdict.high_watermark, log.log_end_offset))
         self.lags[partition] = max(0, verdict.high_watermark - log.log_end_offset)
         if verdict.log_start_offset > log.log_start_offset:
@@ -285,6 +300,9 @@ class ReplicaFetcher:
     def _pause(self, partition: Partition) -> None:
         pause_ms = self._pauses_ms.get(partition, _PAUSE_MIN_MS // 2) * 2
         pause_ms = self._pauses_ms[partition] = min(pause_ms, max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
+        self._rest(partition, pause_ms)
+
+    def _rest(self, partition: Partition, pause_ms: int) -> None:
         self._resting[partition] = self._loop.time() + pause_ms / 1000
         self._unsaid.pop(partition, None)
         self._gone[partition] = None

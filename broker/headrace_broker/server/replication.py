@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace_broker.metadata.image import PartitionImage
+from headrace_broker.metadata.image import MetadataImage, PartitionImage
 from headrace_broker.metadata.partition_changes import RECOVERED
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
@@ -26,6 +27,7 @@ from headrace_broker.protocol.messages.alter_partition import (
 from headrace_broker.protocol.messages.fetch import FetchPartition
 from headrace_broker.replication.leader import IsrProposal, LeaderReplicas
 from headrace_broker.replication.read_replica import SELECTORS, ReplicaView
+from headrace_broker.replication.throttle import Throttle
 from headrace_broker.server.controller_channel import NoControllerError
 from headrace_broker.server.partitions import Partition
 from headrace_broker.server.replica_fetcher import ReplicaFetcher
@@ -54,6 +56,12 @@ class Replication:
         self.isr_expands = 0
         self._log_start_moved = asyncio.Event()
         self._selector = SELECTORS.get(self._config.replica_selector_class or "")
+        samples, sample_ms = (
+            self._config.replication_quota_window_num,
+            self._config.replication_quota_window_size_seconds * 1000,
+        )
+        self.leader_throttle = Throttle(samples, sample_ms)
+        self.follower_throttle = Throttle(samples, sample_ms)
 
     def now_ms(self) -> int:
         """The clock of lag: monotonic."""
@@ -147,7 +155,9 @@ class Replication:
         if self._broker.waiting.waiting_for(partition.end):
             self._broker.waiting.advanced(partition.end, log.log_end_offset, size_bytes)
         if partition.sessions:
-            self._broker.fetch_sessions.appended(partition, size_bytes)
+            is_throttled = self.leader_throttle.holds_for(partition.topic, partition.index)
+            is_held_back = partial(self.holds_back, partition) if is_throttled else None
+            self._broker.fetch_sessions.appended(partition, size_bytes, is_held_back)
         assert partition.replicas is not None
         if len(partition.replicas.maximal_isr) == 1:  # nobody else is waited for, unless it keeps up
             self._advance(partition)
@@ -198,6 +208,34 @@ class Replication:
         """The leader has told how far it is committed what is held here: consumers that wait here are answered."""
         if high_watermark > partition.log.high_watermark:
             self._broker.readable(partition, _move_high_watermark(partition, high_watermark))
+
+    # -- throttles ---------------------------------------------------------------------------------------------------
+
+    def throttle(self, image: MetadataImage, topics: Iterable[str]) -> None:
+        """Take up the rates that the brokers' configs say, and the throttled replicas of these topics."""
+        for throttle, side in ((self.leader_throttle, "leader"), (self.follower_throttle, "follower")):
+            name, broker_id = f"{side}.replication.throttled", self._broker.node_id
+            rate = {**image.broker_configs(), **image.broker_configs(broker_id)}.get(f"{name}.rate")
+            throttle.bytes_per_s = None if rate is None else int(rate)
+            for topic in topics:
+                throttle.hold_for(topic, image.topic_configs(topic).get(f"{name}.replicas", ""), broker_id)
+
+    def holds_back(self, partition: Partition, replica: int, more_bytes: int = 0) -> bool:
+        """Whether a follower that is not in sync has to wait for its records, after `more_bytes` for others."""
+        throttle, replicas = self.leader_throttle, partition.replicas
+        return (
+            throttle.holds_for(partition.topic, partition.index)
+            and (replicas is None or replica not in replicas.isr)
+            and throttle.is_exceeded(self.now_ms(), more_bytes)
+        )
+
+    def follower_delay_ms(self, partition: Partition) -> int:
+        """How long the replica here, if it is not in sync, has to wait before it fetches on."""
+        topic = self._broker.image.topics.get(partition.topic)
+        if topic is None or not self.follower_throttle.holds_for(partition.topic, partition.index):
+            return 0
+        is_in_sync = self._broker.node_id in topic.partitions[partition.index].isr
+        return 0 if is_in_sync else self.follower_throttle.delay_ms(self.now_ms())
 
     # -- deleted records ---------------------------------------------------------------------------------------------
 

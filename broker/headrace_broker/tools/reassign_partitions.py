@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace_broker.log.config import THROTTLED_RATES
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
 from headrace_broker.tools.command_line import (
@@ -23,6 +24,7 @@ from headrace_broker.tools.command_line import (
     run,
 )
 from headrace_broker.tools.reassignment_plans import (
+    Move,
     Plan,
     Replica,
     as_json,
@@ -33,6 +35,7 @@ from headrace_broker.tools.reassignment_plans import (
     parse_plan,
     parse_topics,
     propose,
+    replica_moves,
     states,
 )
 
@@ -66,9 +69,8 @@ _EXISTING = (
     "a new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
     "throttle by resubmitting the current reassignment."
 )
-_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-_BROKER_THROTTLES = (*_RATES, "replica.alter.log.dirs.io.max.bytes.per.second")
+_BROKER_THROTTLES = (*THROTTLED_RATES, "replica.alter.log.dirs.io.max.bytes.per.second")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,8 +211,8 @@ async def _execute(admin: Admin, plan: Plan, options: argparse.Namespace) -> Non
     current = {partition: everything[partition] for partition in plan.replicas}
     print(f"Current partition replica assignment\n\n{as_json(current, await _log_dirs(admin, current))}\n")
     print("Save this to use as the --reassignment-json-file option during rollback")
-    if options.throttle is not None:
-        await _throttle(admin, plan, current, options.throttle)
+    if options.throttle is not None and options.throttle >= 0:
+        await _throttle(admin, replica_moves(plan, moving, current), options.throttle)
     results = await admin.alter_reassignments(
         plan.replicas, may_change_replication_factor=not options.disallow_replication_factor_change
     )
@@ -235,9 +237,8 @@ async def _check_directories(admin: Admin, plan: Plan) -> None:
             )
 
 
-async def _throttle(
-    admin: Admin, plan: Plan, current: Mapping[TopicPartition, Sequence[int]], bytes_per_s: int
-) -> None:
+async def _throttle(admin: Admin, moves: Mapping[TopicPartition, Move], bytes_per_s: int) -> None:
+    """Slow these moves down on both sides: the replicas that are there as leaders, the new ones as followers."""
     from headrace_broker.client.admin import BROKER, SET, TOPIC
 
     print(
@@ -245,18 +246,15 @@ async def _throttle(
         "is removed."
     )
     changes: dict[Resource, list[tuple[str, int, str | None]]] = {}
-    for topic in sorted({topic for topic, _ in plan.replicas}):
-        moves = [(index, plan.replicas[name, index]) for name, index in sorted(plan.replicas) if name == topic]
-        sources = [f"{index}:{broker}" for index, _ in moves for broker in current[topic, index]]
-        targets = [f"{i}:{broker}" for i, brokers in moves for broker in brokers if broker not in current[topic, i]]
-        changes[TOPIC, topic] = [
-            (key, SET, ",".join(value)) for key, value in zip(_THROTTLED, (sources, targets), strict=True) if value
-        ]
-    for broker in sorted({broker for both in (plan.replicas, current) for item in both.values() for broker in item}):
-        changes[BROKER, str(broker)] = [(key, SET, str(bytes_per_s)) for key in _RATES]
+    for topic in sorted({topic for topic, _ in moves}):
+        here = [(index, move) for (name, index), move in moves.items() if name == topic]
+        sides = [sorted(f"{index}:{broker}" for index, move in here for broker in move[side]) for side in (0, 1)]
+        changes[TOPIC, topic] = [(key, SET, ",".join(value)) for key, value in zip(_THROTTLED, sides, strict=True)]
+    for broker in sorted({broker for move in moves.values() for side in move for broker in side}):
+        changes[BROKER, str(broker)] = [(key, SET, str(bytes_per_s)) for key in THROTTLED_RATES]
     for error in (await admin.incremental_alter_configs(changes)).values():
         if error is not None:
-            raise ToolError(f"--throttle: {reason(error)}; run again without it")
+            raise ToolError(reason(error))
     print(f"The inter-broker throttle limit was set to {bytes_per_s} B/s")
 
 

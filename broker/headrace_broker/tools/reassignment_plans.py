@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from headrace_broker.client.admin_replicas import Reassignment
 
 ANY_LOG_DIR = "any"
+Move = tuple[set[int], set[int]]
+"""(brokers that have the partition, brokers that get it)."""
 Replica = tuple[str, int, int]
 """(topic, partition, broker)."""
 
@@ -105,6 +107,19 @@ def propose(
         places = place_partitions(image, start, len(indexes), len(current[topic, indexes[0]]), topic)
         proposed |= {(topic, index): list(replicas) for index, replicas in zip(indexes, places, strict=True)}
     return proposed
+
+
+def replica_moves(
+    plan: Plan, moving: Mapping[TopicPartition, Reassignment], current: Mapping[TopicPartition, Sequence[int]]
+) -> dict[TopicPartition, Move]:
+    """Return what copies what once a plan is begun, the moves under way included."""
+    found: dict[TopicPartition, Move] = {
+        partition: (set(move.replicas) - set(move.adding), set(move.adding)) for partition, move in moving.items()
+    }
+    for partition, wanted in plan.replicas.items():
+        sources = found[partition][0] if partition in found else set(current[partition])
+        found[partition] = (sources, set(wanted) - sources)
+    return found
 
 
 def as_json(replicas: Mapping[TopicPartition, Sequence[int]], log_dirs: Mapping[Replica, str]) -> str:

@@ -18,6 +18,7 @@ from headrace_broker.tools.reassignment_plans import (
     parse_plan,
     parse_topics,
     propose,
+    replica_moves,
     states,
 )
 
@@ -103,3 +104,14 @@ def test_what_is_under_way() -> None:
         "a-0: replicas: 1.",
         "a-1: replicas: 1,2,3. adding: 1. removing: 3.",
     ]
+
+
+def test_what_is_throttled_is_what_copies_the_moves_under_way_included() -> None:
+    moving = {("a", 0): Reassignment((1, 2, 3), (3,), (1,)), ("a", 1): Reassignment((1, 4), (4,), ())}
+    begun = plan({"topic": "a", "partition": 0, "replicas": [2, 5]}, {"topic": "b", "partition": 0, "replicas": [3, 1]})
+    current = {("a", 0): [1, 2, 3], ("b", 0): [1, 2]}
+    assert replica_moves(begun, moving, current) == {
+        ("a", 0): ({1, 2}, {5}),  # 3 was only on its way
+        ("a", 1): ({1}, {4}),
+        ("b", 0): ({1, 2}, {3}),
+    }

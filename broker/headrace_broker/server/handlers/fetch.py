@@ -62,12 +62,13 @@ logger = logging.getLogger(__name__)
 class _Reading:
     """What one pass over the wanted partitions found."""
 
-    __slots__ = ("keys", "listener", "must_answer", "news", "responses", "size_bytes")
+    __slots__ = ("keys", "listener", "must_answer", "news", "responses", "size_bytes", "throttled_bytes")
 
     def __init__(self, listener: str) -> None:
         self.listener = listener
         self.responses: list[FetchableTopicResponse] = []
         self.size_bytes = 0
+        self.throttled_bytes = 0
         self.must_answer = False
         self.keys: list[Hashable] = []
         self.news: dict[Key, PartitionData] = {}
@@ -296,6 +297,9 @@ def _read_partition(
                 answer.preferred_read_replica = chosen
                 reading.must_answer = True
                 return answer, 0
+        if replica >= 0 and broker.replication.holds_back(partition, replica, reading.throttled_bytes):
+            reading.keys.append(partition.end)
+            return answer, 0
         max_bytes = min(wanted.partition_max_bytes, left)
         found = broker.read(partition, replica, wanted.fetch_offset, max_bytes, min_one_batch=reading.size_bytes == 0)
     except ApiError as error:
@@ -304,6 +308,8 @@ def _read_partition(
         return _failed(wanted, partition, error, version), 0
     reading.keys.append(partition.end if replica >= 0 else partition)
     reading.size_bytes += found.size_bytes
+    if replica >= 0 and broker.replication.leader_throttle.holds_for(partition.topic, partition.index):
+        reading.throttled_bytes += found.size_bytes
     if found.size_bytes:
         answer.records = [*found.buffers]
     return answer, found.size_bytes
@@ -360,6 +366,8 @@ def _encode(
     session_id: int = NO_SESSION,
 ) -> list[Buffer]:
     response = FetchResponse(session_id=session_id, responses=reading.responses)
+    if reading.throttled_bytes:
+        broker.replication.leader_throttle.count(reading.throttled_bytes, broker.replication.now_ms())
     if reading.must_answer and version >= _FIRST_VERSION_WITH_LEADER_HINTS:
         leaders = {answer.current_leader.leader_id for topic in reading.responses for answer in topic.partitions} - {-1}
         for leader in leaders:
