@@ -30,6 +30,7 @@ from headrace_broker.protocol.messages.fetch import (
 )
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
+from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.departures import Departures
 from headrace_broker.server.partitions import Partition, PartitionTable
 from headrace_broker.server.replication import Replication
@@ -53,17 +54,7 @@ class PlayedBroker:
     def __init__(self, image: MetadataImage) -> None:
         self.node_id = 1
         self.image = image
-        self.config = SimpleNamespace(
-            replica_lag_time_max_ms=30_000,
-            replica_selector_class=None,
-            replica_socket_timeout_ms=30_000,
-            replica_fetch_wait_max_ms=500,
-            replica_fetch_min_bytes=1,
-            replica_fetch_response_max_bytes=1 << 20,
-            replica_fetch_max_bytes=1 << 20,
-            replica_fetch_backoff_ms=40,
-            inter_broker_listener="PLAINTEXT",
-        )
+        self.config = BrokerConfig.from_properties({"node.id": "1", "replica.fetch.backoff.ms": "40"})
         self.waiting = Waiting(asyncio.get_running_loop())
         self.lifecycle = SimpleNamespace(epoch=101)
         self.departures = Departures()
