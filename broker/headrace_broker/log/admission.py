@@ -25,7 +25,7 @@ from headrace_broker.records.batch import (
     CorruptBatchError,
     crc32c,
 )
-from headrace_broker.records.builder import finish_batch
+from headrace_broker.records.builder import replace_records
 from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, Compression, compress
 from headrace_broker.records.reader import uncompressed
 from headrace_broker.records.validation import find_keyless_records
@@ -173,16 +173,5 @@ def recompress(records: bytearray | memoryview, header: BatchHeader, config: Log
         plain = uncompressed(memoryview(records), 0, header, _unpacked_size_max(config))
     except CorruptBatchError as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
-    return finish_batch(
-        compress(codec, memoryview(plain)[HEADER_SIZE:], config.compression_level),
-        attributes=header.attributes & ~COMPRESSION_MASK | codec,
-        records_count=header.records_count,
-        last_offset_delta=header.last_offset_delta,
-        base_offset=header.base_offset,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        partition_leader_epoch=header.partition_leader_epoch,
-    )
+    packed = compress(codec, memoryview(plain)[HEADER_SIZE:], config.compression_level)
+    return replace_records(header, packed, attributes=header.attributes & ~COMPRESSION_MASK | codec)

@@ -24,6 +24,7 @@ from headrace_broker.records.batch import (
     NO_SEQUENCE,
     OVERHEAD_SIZE,
     TRANSACTIONAL_MASK,
+    BatchHeader,
     Buffer,
     crc32c,
 )
@@ -33,6 +34,7 @@ from headrace_broker.records.varint import encode_varint, size_of_varint
 
 _C_BUILDER_SIZE_MAX = 0x7FFFFFFF
 _NO_KEY = b"\x01"  # varint -1
+_KEPT_FIELDS = tuple(name for name in BatchHeader.__slots__ if name not in ("batch_length", "crc", "magic"))
 
 
 class _PieceTable:
@@ -144,6 +146,11 @@ def finish_batch(payload: Buffer, **fields: int) -> bytearray:
     _write_header(batch, **fields)
     _seal(batch)
     return batch
+
+
+def replace_records(header: BatchHeader, payload: Buffer, **changes: int) -> bytearray:
+    """Return the batch of `header` with other encoded records, and these of its fields changed."""
+    return finish_batch(payload, **{name: getattr(header, name) for name in _KEPT_FIELDS} | changes)
 
 
 def _write_header(

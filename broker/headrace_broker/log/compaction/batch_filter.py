@@ -21,7 +21,7 @@ from headrace_broker.records.batch import (
     Buffer,
     CorruptBatchError,
 )
-from headrace_broker.records.builder import finish_batch
+from headrace_broker.records.builder import replace_records
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, compress
 from headrace_broker.records.reader import read_batch, uncompressed
@@ -98,19 +98,8 @@ class BatchFilter:
         """Return the bare header where that still says something: a producer's last sequence, the log's last offset."""
         if not self._is_last_of_producer(header) and header.next_offset != self._high_watermark:
             return None
-        return finish_batch(
-            b"",
-            attributes=header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK),
-            records_count=0,
-            last_offset_delta=header.last_offset_delta,
-            base_offset=header.base_offset,
-            base_timestamp=NO_TIMESTAMP,
-            max_timestamp=header.max_timestamp,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            partition_leader_epoch=header.partition_leader_epoch,
-        )
+        attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK)
+        return replace_records(header, b"", attributes=attributes, records_count=0, base_timestamp=NO_TIMESTAMP)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self._last_records.get(header.producer_id) if header.has_producer_id else None
@@ -138,18 +127,13 @@ def _rewritten(header: BatchHeader, batch: memoryview, kept: Sequence[int], hori
     except (ValueError, IndexError) as error:
         raise CorruptBatchError(0, f"records cannot be parsed: {error}") from error
     newest_ms = header.max_timestamp if header.timestamp_type else header.base_timestamp + max(deltas)
-    return finish_batch(
+    return replace_records(
+        header,
         compress(header.compression, payload),
         attributes=header.attributes | (0 if horizon_ms is None else DELETE_HORIZON_MASK),
         records_count=len(kept),
-        last_offset_delta=header.last_offset_delta,
-        base_offset=header.base_offset,
         base_timestamp=header.base_timestamp if horizon_ms is None else horizon_ms,
         max_timestamp=newest_ms,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        partition_leader_epoch=header.partition_leader_epoch,
     )
 
 
