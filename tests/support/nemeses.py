@@ -32,6 +32,9 @@ _CLIENTS = 0
 _DISK_MIB = 1024
 _LASTS_S = (2.0, 5.0, 11.0, 16.0)
 """How long harm lasts: shorter and longer than the session of a broker (9 s)."""
+_LASTS_LONG_S = 40.0
+"""In long runs: longer than followers may lag (30 s)."""
+_LONG_RUN_S = 600.0
 _WORKS_AGAIN_S = 60.0
 _QUIET_S = 1.0
 _NEW_ACKNOWLEDGEMENTS = 20
@@ -261,6 +264,13 @@ def _no_controller(run: Run) -> str:
     return f"node {victim} cut from the controller {controller} only ({ways})"
 
 
+def _pair(run: Run) -> str:
+    controller = run.cluster.active_controller()
+    one, other = sorted(_others(run, controller))
+    run.network.cut_both_ways([one], [other])
+    return f"nodes {one} and {other} lose each other, controller {controller} has both"
+
+
 def _flapping(run: Run) -> str:
     victim = _victim(run)
     for _ in range(10):
@@ -297,7 +307,7 @@ def _all_at_once(run: Run) -> str:
     return "; ".join(done)
 
 
-_MIXED = [_kill, _freeze, _cut_off, _mute, _deaf, _minority, _no_controller, _slow, _full_disk]
+_MIXED = [_kill, _freeze, _cut_off, _mute, _deaf, _minority, _no_controller, _pair, _slow, _full_disk]
 NEMESES: dict[str, Callable[[Run], str]] = {
     "kill": _kill,
     "freeze": _freeze,
@@ -308,6 +318,7 @@ NEMESES: dict[str, Callable[[Run], str]] = {
     "minority": _minority,
     "apart": _apart,
     "no controller": _no_controller,
+    "pair": _pair,
     "flapping": _flapping,
     "slow": _slow,
     "full disk": _full_disk,
@@ -319,12 +330,13 @@ def main(directory: str, seconds: str, seed: str) -> int:
     """Run for so long, each kind at least once; returns the exit status."""
     end_with_parent()
     run = Run(Path(directory), int(seed))
+    lasts_s = _LASTS_S if float(seconds) < _LONG_RUN_S else (*_LASTS_S, _LASTS_LONG_S)
     try:
         run.begin()
         until_s = time.monotonic() + float(seconds)
         while time.monotonic() < until_s:
             for name in run.rng.sample(list(NEMESES), len(NEMESES)):
-                run.episode(name, run.rng.choice(_LASTS_S))
+                run.episode(name, run.rng.choice(lasts_s))
                 time.sleep(_QUIET_S)
                 if run.episodes.keys() >= NEMESES.keys() and time.monotonic() > until_s:
                     break

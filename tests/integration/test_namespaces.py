@@ -1,0 +1,128 @@
+"""The networks and disks that nemeses hurt: what is cut is lost without a word, and nothing outlives the program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.isolated_cluster import environment
+from support.namespaces import in_room, missing
+
+pytestmark = pytest.mark.integration
+
+_LISTEN = """
+import socket
+with socket.create_server(("", 7)) as listening:
+    print("listens", flush=True)
+    while True:
+        listening.accept()[0].close()
+"""
+_CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 7), 0.5).close()
+except TimeoutError:
+    sys.exit("silence")
+"""
+_HURT = f"""
+import subprocess, sys
+from pathlib import Path
+from support.namespaces import Network, SmallDisk, end_with_parent
+
+end_with_parent()
+network = Network(2)
+
+def run(machine, *arguments):
+    where = network.within(machine) if machine else []
+    return subprocess.Popen([*where, sys.executable, "-c", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+def reaches(source, target):
+    status = run(source, {_CONNECT!r}, network.address(target)).communicate()
+    assert status[1] in (b"", b"silence\\n"), status
+    return not status[1]
+
+for machine in network.machines:
+    assert run(machine, {_LISTEN!r}).stdout.readline() == b"listens\\n"
+assert reaches(0, 1) and reaches(0, 2) and reaches(1, 2) and reaches(2, 1)
+network.cut([1], [0])
+assert not reaches(0, 1), "an answer that is lost"
+assert reaches(1, 2) and reaches(2, 1) and reaches(0, 2)
+network.cut_both_ways([1], [2])
+assert not reaches(1, 2) and not reaches(2, 1) and reaches(0, 2)
+network.join()
+network.slow(1, 100)
+assert reaches(0, 1) and reaches(1, 2) and reaches(2, 1)
+network.widen()
+disk = SmallDisk(Path(sys.argv[1]) / "disk", 4)
+(disk.path / "held").write_bytes(bytes(1_000_000))
+disk.fill()
+try:
+    (disk.path / "more").write_bytes(bytes(10_000))
+    raise AssertionError("there is room")
+except OSError as error:
+    assert error.errno == 28, error
+disk.free()
+(disk.path / "more").write_bytes(bytes(10_000))
+assert (disk.path / "held").read_bytes() == bytes(1_000_000)
+"""
+_WAIT = """
+import subprocess, time
+from support.namespaces import Network, end_with_parent
+network = Network(1)
+subprocess.Popen([*network.within(1), "sleep", "86391"])
+end_with_parent()
+print("waits", flush=True)
+time.sleep(86391)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _rooms() -> None:
+    if missing():
+        pytest.skip(missing())
+
+
+def in_a_room(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = in_room([sys.executable, "-c", code, *arguments])
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+
+
+def test_what_is_cut_is_lost_and_a_disk_can_be_full(tmp_path: Path) -> None:
+    with in_a_room(_HURT, str(tmp_path)) as room:
+        status = room.wait(60)
+        assert room.stdout is not None
+        assert room.stderr is not None
+        assert status == 0, room.stderr.read().decode()
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_room_ends_with_whoever_made_it() -> None:
+    """However that is: the other end of a pipe is closed by the kernel."""
+    with in_a_room(_WAIT) as room:
+        assert room.stdout is not None
+        assert room.stdin is not None
+        assert room.stdout.readline() == b"waits\n"
+        assert _sleepers()
+        room.stdin.close()
+        room.wait(20)
+    deadline_s = time.monotonic() + 20
+    while _sleepers():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def _sleepers() -> list[str]:
+    """The processes that only this test starts."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [str(path)] if path.read_bytes() == b"sleep\x0086391\x00" else []
+        except OSError:
+            continue  # it has gone
+    return found
