@@ -27,9 +27,19 @@ TIMES = [3, pytest.param(20, marks=pytest.mark.prove)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     with running_cluster(tmp_path_factory.mktemp("failover") / "c") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(running: ClusterProcess) -> ClusterProcess:
+    """The cluster, whole: a test that failed may have left nodes stopped or frozen."""
+    for node in range(1, running.nodes + 1):
+        running.resume(node)
+        if not running.is_serving(node):
+            running.start_node(node)
+    return running
 
 
 def roles(cluster: ClusterProcess, load: Load) -> tuple[int, int]:

@@ -139,6 +139,12 @@ class ClusterProcess:
         except (ProcessLookupError, StopIteration):
             return  # it has gone already
 
+    def is_serving(self, node_id: int) -> bool:
+        """Whether the supervisor says so."""
+        prefix = f"node {node_id} "
+        lines = self.ask("status").stdout.splitlines()
+        return any(line.startswith(prefix) and line.endswith(" serving") for line in lines)
+
     def start_node(self, node_id: int) -> None:
         """Start a node again, and wait until it serves."""
         done = self.ask("start-node", node_id)
