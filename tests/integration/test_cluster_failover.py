@@ -106,6 +106,7 @@ def test_a_rolling_restart_is_hardly_felt(cluster: ClusterProcess, times: int) -
             load.await_acknowledged(200)
             pauses.append(load.longest_pause_s(stopped_s))
             bring_back(cluster, load, turn % 3 + 1)
+            await_in_sync(cluster.bootstrap_servers, "__consumer_offsets", 3, timeout_s=10)  # most of it is idle
     assert not load.errors
     check_pauses("stopped", pauses, STOP_S)
 

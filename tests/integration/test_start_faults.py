@@ -108,6 +108,31 @@ def test_a_voter_that_the_others_do_not_know(cluster: ClusterProcess, tmp_path: 
     assert "must be the same in every node's file" in line
 
 
+def test_a_voter_that_counts_fewer_than_the_others(cluster: ClusterProcess) -> None:
+    cluster.stop_node(3)
+    file = cluster.directory / "node-3" / "server.properties"
+    kept = file.read_text()
+    try:
+        file.write_text(
+            kept.replace(
+                f"controller.quorum.voters={voters_of(cluster)}",
+                f"controller.quorum.voters={voters_of(cluster).partition(',')[2]}",
+            )
+        )
+        assert file.read_text() != kept
+        words = [sys.executable, "-m", "headrace_broker.server", str(file)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    finally:
+        file.write_text(kept)
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert re.search("voters of node 3 names 2, 3, the metadata quorum's leader (counts 1, 2, 3|is node 1): ", line), (
+        line
+    )
+    assert "it must be the same in every node's file" in line
+    cluster.start_node(3)
+
+
 @pytest.mark.parametrize(("ahead_s", "words"), [(7200, "ahead of"), (-7200, "behind")])
 def test_a_clock_that_is_far_apart(cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str) -> None:
     line = fault(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))

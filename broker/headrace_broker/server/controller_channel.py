@@ -103,6 +103,8 @@ class ControllerChannel:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
                 return None
+        if leader_id not in self._addresses:
+            return None
         try:
             connection = await self._connect(leader_id)
             return await connection.request(request, version=version)

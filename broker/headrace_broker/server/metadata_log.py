@@ -18,17 +18,23 @@ from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.segment import LOG_SUFFIX, file_name, offset_of
 from headrace_broker.log.storage import Storage
-from headrace_broker.protocol.control_records import LeaderChangeMessage, Voter, encode_control_value
+from headrace_broker.protocol.control_records import (
+    LeaderChangeMessage,
+    Voter,
+    decode_control_type,
+    decode_control_value,
+    encode_control_value,
+)
 from headrace_broker.protocol.errors import ApiError, ProtocolError
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.log_port import OffsetAndEpoch
 from headrace_broker.raft.quorum_state import FILE_NAME, QuorumState, QuorumStateError
-from headrace_broker.records.batch import CorruptBatchError, iter_batches, read_header
+from headrace_broker.records.batch import BatchHeader, CorruptBatchError, iter_batches, read_header
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
-from headrace_broker.records.reader import read_columns
+from headrace_broker.records.reader import read_batch, read_columns
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.metadata_damage import damage_inside
 from headrace_broker.server.snapshot_files import SnapshotError, SnapshotFiles
@@ -58,6 +64,8 @@ class MetadataLog:
         self.snapshots = SnapshotFiles(storage, self._directory)
         self.replayed_bytes = 0
         """How much of the log was replayed, or appended here, since this process began."""
+        self.voters: frozenset[int] = frozenset()
+        """Those that the newest leader counts, none while no record said so."""
         bases = self._segment_bases()
         self._snapshot, self._snapshot_records = self._load_snapshot(bases[0] if bases else 0)
         self._refuse_damage(bases)
@@ -250,6 +258,7 @@ class MetadataLog:
             voters=[Voter(voter_id=voter) for voter in voters],
             granting_voters=[Voter(voter_id=voter) for voter in granting],
         )
+        self.voters = frozenset(voters)
         value = encode_control_value(message)
         self._append(build_control_batch(ControlType.LEADER_CHANGE, value, timestamp=self._now_ms()), epoch)
 
@@ -301,6 +310,8 @@ class MetadataLog:
                 if header.last_offset >= end_offset:
                     return
                 offset = header.last_offset + 1
+                if header.is_control:
+                    self._note_voters(buffer, position, header)
                 if header.is_control or header.last_offset < before:
                     continue
                 self.replayed_bytes += header.size_bytes
@@ -309,6 +320,14 @@ class MetadataLog:
                 yield records, header.last_offset, header.partition_leader_epoch
             if offset == before:
                 raise StartError(f"{self._directory} cannot be read at offset {offset}")
+
+    def _note_voters(self, buffer: bytes, position: int, header: BatchHeader) -> None:
+        columns = read_batch(memoryview(buffer), position, header)
+        for key, value in zip(columns.keys or (), columns.values, strict=True):
+            if decode_control_type(key or b"") == ControlType.LEADER_CHANGE:
+                message = decode_control_value(ControlType.LEADER_CHANGE, value or b"")
+                assert isinstance(message, LeaderChangeMessage)
+                self.voters = frozenset(voter.voter_id for voter in message.voters)
 
     def timestamp_of(self, offset: int) -> int | None:
         """When the batch that holds `offset` was written, by its writer's clock; None when it is not here."""

@@ -85,6 +85,9 @@ class Peers:
     async def _open(self, node_id: int) -> Connection | None:
         try:
             for _ in range(_TRIES):
+                if node_id not in self._addresses:  # a leader that only the others' files name; QuorumWatch tells of it
+                    await asyncio.sleep(_PAUSE_S)
+                    return None
                 try:
                     connection = await self._connection_to(node_id)
                 except ClientError as error:

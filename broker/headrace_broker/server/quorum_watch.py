@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.server.data_dirs import StartError
@@ -37,16 +37,17 @@ class QuorumWatch:
         self._cluster_id = cluster_id
         self._looks_without_leader = 0
         self._told: set[tuple[int, ErrorCode]] = set()
+        self._told_voters = frozenset(voters)
         self._caught_up = asyncio.Event()
         self._on_fault = on_fault  # why this node must not go on; only before it has caught up
-        quorum.on_caught_up = self._caught_up.set
+        quorum.on_caught_up = self._on_caught_up
         quorum.on_refusal = self._on_refusal
 
     def why(self) -> str:
         """Why there is no active controller, in words for an operator."""
         raft = self._quorum.raft
         if raft.leader_id >= 0:
-            return f"node {raft.leader_id} leads the metadata quorum and is not active yet"
+            return f"node {raft.leader_id} leads it, and not all that is committed has come from there yet"
         faults = {voter: fault for voter, fault in self._quorum.peers.faults.items() if voter in self._voters}
         if len(self._voters) - len(faults) < raft.config.majority:
             listed = ", ".join(f"{self._name(voter)} {fault}" for voter, fault in sorted(faults.items()))
@@ -59,6 +60,7 @@ class QuorumWatch:
 
     def look(self) -> None:
         """Tell of a quorum without a leader; call it every `LOOK_INTERVAL_MS`."""
+        self._check_voters()
         if self._quorum.raft.leader_id >= 0:
             if self._looks_without_leader > 1:
                 logger.warning("the metadata quorum has a leader again, node %d", self._quorum.raft.leader_id)
@@ -67,6 +69,29 @@ class QuorumWatch:
         self._looks_without_leader += 1
         if self._looks_without_leader % _TELL_EVERY == 2:
             logger.error("the metadata quorum has no leader, nothing can be changed until it has one: %s", self.why())
+
+    def _on_caught_up(self) -> None:
+        if not self._caught_up.is_set():
+            self._check_voters()
+            self._caught_up.set()
+
+    def _check_voters(self) -> None:
+        """Voters that count differently may elect two leaders: one whose file is another does not start."""
+        leader_id = self._quorum.raft.leader_id
+        is_stranger = leader_id >= 0 and leader_id not in self._voters
+        counted = frozenset((leader_id,)) if is_stranger else self._quorum.log.voters
+        if not counted or counted == self._told_voters:
+            return
+        self._told_voters = counted
+        if counted == self._voters.keys():
+            return
+        fault = (
+            f"controller.quorum.voters of node {self._node_id} names {_listed(self._voters)}, the metadata quorum's "
+            f"leader {'is node' if is_stranger else 'counts'} {_listed(counted)}: it must be the same in every node's file"
+        )
+        logger.error("%s", fault)
+        if not self._caught_up.is_set() and (is_stranger or self._node_id in self._voters):
+            self._on_fault(fault)
 
     def _on_refusal(self, node_id: int, code: ErrorCode) -> None:
         if (node_id, code) in self._told:
@@ -104,3 +129,7 @@ class QuorumWatch:
                 f"the metadata quorum could not be joined within {timeout_ms} ms "
                 f"(initial.broker.registration.timeout.ms): {self.why()}"
             ) from None
+
+
+def _listed(voters: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(voters)))

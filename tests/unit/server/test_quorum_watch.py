@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 def watch(leader_id: int = -1, **faults: str) -> tuple[QuorumWatch, list[str]]:
     raft = SimpleNamespace(leader_id=leader_id, config=SimpleNamespace(majority=2))
     peers = SimpleNamespace(faults={int(name[1:]): fault for name, fault in faults.items()})
-    quorum: Any = SimpleNamespace(raft=raft, peers=peers)
+    quorum: Any = SimpleNamespace(raft=raft, peers=peers, log=SimpleNamespace(voters=frozenset()))
     told: list[str] = []
     return QuorumWatch(quorum, VOTERS, 1, "CLUSTER", told.append), told
 
@@ -31,7 +31,7 @@ def test_why_there_is_no_controller() -> None:
     lost = watch(n2="refuses connections", n3="does not answer")[0].why()
     assert lost.startswith("a majority of controller.quorum.voters is not reachable")
     assert "2@b:9093 refuses connections, 3@c:9093 does not answer" in lost
-    assert watch(leader_id=2)[0].why() == "node 2 leads the metadata quorum and is not active yet"
+    assert watch(leader_id=2)[0].why().startswith("node 2 leads it, and not all ")
 
 
 def test_a_lost_majority_is_told_now_and_then_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
@@ -59,6 +59,26 @@ def test_who_is_refused_by_a_voter_does_not_start() -> None:
     running._caught_up.set()
     running._on_refusal(2, ErrorCode.INCONSISTENT_VOTER_SET)
     assert told == []
+
+
+def test_a_voter_that_counts_others_than_the_leader_does_not_start(caplog: pytest.LogCaptureFixture) -> None:
+    watched, told = watch(leader_id=2)
+    watched._quorum.log.voters = frozenset((1, 2, 4))
+    watched._on_caught_up()
+    assert len(told) == 1
+    assert "of node 1 names 1, 2, 3, the metadata quorum's leader counts 1, 2, 4: it must be the same in" in told[0]
+    strange, told = watch(leader_id=4)
+    strange.look()
+    assert len(told) == 1
+    assert "of node 1 names 1, 2, 3, the metadata quorum's leader is node 4: it must be the same in" in told[0]
+    running, told = watch(leader_id=2)
+    running._quorum.log.voters = frozenset((1, 2, 3))
+    running._on_caught_up()
+    running._quorum.log.voters = frozenset((1, 2, 4))
+    caplog.clear()
+    for _ in range(2):
+        running.look()
+    assert (told, caplog.text.count("counts 1, 2, 4")) == ([], 1)
 
 
 def test_a_quorum_that_is_not_joined_in_time() -> None:
