@@ -85,9 +85,10 @@ class QuorumWatch:
         self._told_voters = counted
         if counted == self._voters.keys():
             return
+        leader = f"is node {leader_id}" if is_stranger else f"counts {_listed(counted)}"
         fault = (
             f"controller.quorum.voters of node {self._node_id} names {_listed(self._voters)}, the metadata quorum's "
-            f"leader {'is node' if is_stranger else 'counts'} {_listed(counted)}: it must be the same in every node's file"
+            f"leader {leader}: it must be the same in every node's file"
         )
         logger.error("%s", fault)
         if not self._caught_up.is_set() and (is_stranger or self._node_id in self._voters):
