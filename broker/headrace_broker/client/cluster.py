@@ -231,10 +231,6 @@ class Cluster:
             self._tracked |= new
             self.request_refresh()
 
-    def untrack(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more."""
-        self._tracked -= set(topics)
-
     def track_all(self, *, on: bool) -> None:
         """Keep every topic in the view while at least one user wants that."""
         self._tracks_all += 1 if on else -1

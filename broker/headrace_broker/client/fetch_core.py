@@ -381,10 +381,6 @@ class FetchCore:
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
-    def has_chunks(self) -> bool:
-        """True when something can be taken."""
-        return any(state.chunks and not state.paused for state in self._states.values())
-
     def take(self) -> Chunk | None:
         """Return the next chunk, partitions in turn; the position moves on when `taken` is called."""
         for topic_partition, state in self._states.items():

@@ -92,15 +92,6 @@ class LogDirectory:
         self._storage.write_atomic(self._file(META_PROPERTIES_FILE), data)
         self.meta = decode_meta_properties(data)
 
-    def check_owner(self, cluster_id: str, node_id: int) -> None:
-        """Raise LogDirectoryError when the directory belongs to another cluster or node."""
-        for key, expected in (("cluster.id", cluster_id), ("node.id", str(node_id))):
-            if self.meta.get(key) != expected:
-                raise LogDirectoryError(
-                    f"log directory {self.path} belongs to {key}={self.meta.get(key)}, this broker has {expected} "
-                    f"(see {self._file(META_PROPERTIES_FILE)})"
-                )
-
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"
 

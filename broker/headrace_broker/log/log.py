@@ -297,17 +297,3 @@ class PartitionLog(SegmentedLog):
             return search.max_timestamp_offset(self._segments)
         except CorruptBatchError as error:
             raise self._corrupt(error) from error
-
-    def list_offset(self, target: int, *, is_read_committed: bool = False) -> tuple[int, int, int] | None:
-        """Answer ListOffsets: a timestamp, or one of its special targets (-1 latest, -2 earliest, -3 largest timestamp,
-        -4 earliest local, -5 last tiered, -6 first not tiered yet). None when nothing is found."""
-        if target == search.LATEST:
-            offset = self.last_stable_offset if is_read_committed else self._high_watermark
-            return NO_TIMESTAMP, offset, self.latest_epoch
-        if target in (search.EARLIEST, search.EARLIEST_LOCAL):
-            return NO_TIMESTAMP, self._log_start_offset, self.epoch_for_offset(self._log_start_offset)
-        if target == search.MAX_TIMESTAMP:
-            return self.max_timestamp_offset()
-        if target < 0:
-            return None  # tiered storage: nothing is tiered
-        return self.offset_for_timestamp(target)

@@ -10,11 +10,6 @@ from headrace_broker.log.segment import LogSegment
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.reader import read_batch
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-
 _UNPACKED_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 _base_offset = attrgetter("base_offset")

@@ -140,14 +140,6 @@ class Api:
         """Whether `version` has compact lengths and tagged fields."""
         return self.flexible_version is not None and version >= self.flexible_version
 
-    def request_header_version(self, version: int) -> int:
-        """Return 2 (with tagged fields) or 1."""
-        return 2 if self.is_flexible(version) else 1
-
-    def response_header_version(self, version: int) -> int:
-        """Return 1 (with tagged fields) or 0; ApiVersions always answers with 0, before versions are agreed upon."""
-        return 1 if self.is_flexible(version) and self.key != ApiKey.API_VERSIONS else 0
-
 
 def _messages() -> Any:
     return import_module("headrace_broker.protocol.messages")

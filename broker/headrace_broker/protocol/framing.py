@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.codec import encoder
-from headrace_broker.protocol.errors import ErrorCode, ProtocolError
+from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.protocol.notation import Buffer, Message
 from headrace_broker.protocol.primitives import MalformedError, skip_tagged_section
 
@@ -91,20 +91,6 @@ def encode_response(correlation_id: int, message: Message, version: int) -> list
     if version >= _FLEXIBLE_FROM[key] and key != ApiKey.API_VERSIONS:
         return _with_head(_SIZED_FLEXIBLE_RESPONSE_HEADER.pack(size + 5, correlation_id), buffers)
     return _with_head(_SIZED_RESPONSE_HEADER.pack(size + 4, correlation_id), buffers)
-
-
-def encode_unsupported_api_versions(correlation_id: int, served: dict[int, tuple[int, int]]) -> list[Buffer]:
-    """Return the answer to an ApiVersions request of a version that is not served (KIP-511).
-
-    `served` maps API keys to their (first, last) version. Whoever asked reads version 0, and asks again with less.
-    """
-    from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-
-    response = ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in served.items()],
-    )
-    return encode_response(correlation_id, response, 0)
 
 
 def _with_head(head: bytes, buffers: list[Buffer]) -> list[Buffer]:

@@ -33,7 +33,6 @@ CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
 _BASE_OFFSET = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -159,12 +158,6 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatchError(
             position, f"{len(buffer) - position} bytes left of a {HEADER_SIZE}-byte header"
         ) from None
-
-
-def read_offset_and_size(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return (base offset, size in bytes) of the batch at `position`, reading 12 bytes only."""
-    base_offset, batch_length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
-    return base_offset, batch_length + OVERHEAD_SIZE
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:

@@ -9,7 +9,7 @@ Pure; owned by the event loop of a broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -215,10 +215,3 @@ class SessionState:
             return
         self.session_id = session_id
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
-
-
-def keys_of(request: FetchRequest) -> Iterator[Key]:
-    """The partitions that a request names."""
-    for topic in request.topics:
-        for partition in topic.partitions:
-            yield topic.topic_id, partition.partition

@@ -15,7 +15,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from time import monotonic
 from types import ModuleType
@@ -342,8 +342,3 @@ class RequestRouter:
                 connection.close()
         for connection in self._idle_ms.keys() - self.connections.keys():
             del self._idle_ms[connection]
-
-
-def advertised_versions(routes: Iterable[Route]) -> list[tuple[int, int, int]]:
-    """(key, min, max) of every route, by key."""
-    return sorted((int(route.api.key), *route.advertised) for route in routes)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError, ConnectionLostError, ProtocolViolationError, RequestTimeoutError
-from headrace_broker.protocol.framing import encode_response, encode_unsupported_api_versions, parse_request_header
+from headrace_broker.protocol.framing import encode_response, parse_request_header
 from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from headrace_broker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -192,7 +192,8 @@ async def test_old_brokers_are_asked_for_their_versions_again() -> None:
     negotiation = asyncio.ensure_future(connection._negotiate())
     await asyncio.sleep(0)
     assert parse_request_header(transport.written[0]).api_version == 4
-    feed(connection, b"".join(encode_unsupported_api_versions(1, {18: (0, 2)})), 10)
+    refusal = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)])
+    feed(connection, b"".join(encode_response(1, refusal, 0)), 10)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert parse_request_header(transport.written[1]).api_version == 2

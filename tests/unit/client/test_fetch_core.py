@@ -65,7 +65,7 @@ def test_an_answer_to_a_position_left_by_a_seek_is_thrown_away() -> None:
     (asked,) = plan(core)[1]
     core.seek(P0, 50)
     assert receive(core, asked, batch_at(0, 3)) is Answer.NOTHING
-    assert not core.has_chunks()
+    assert core.take() is None
     assert plan(core)[1][0].fetch_offset == 50
 
 
@@ -176,9 +176,8 @@ def test_assignment_keeps_what_stays() -> None:
     receive(core, asked, batch_at(0, 3))
     core.assign([P0, P1])
     assert core.without_position() == [P1]
-    assert core.has_chunks()
     core.assign([P1])
-    assert not core.has_chunks()
+    assert core.take() is None
 
 
 def plan_at(

@@ -121,7 +121,7 @@ def test_g10_offsets_of_a_subscribed_topic_cannot_be_deleted() -> None:
     driver.leave(member)
     driver.delete_offsets(("t", 0))
     assert driver.fetch() == {}
-    assert not driver.replayed().offsets.has_group("g")
+    assert not driver.replayed().offsets.topics_of("g")
 
 
 def test_offsets_of_a_group_of_another_type_can_be_deleted_only_when_it_is_empty() -> None:
@@ -141,7 +141,7 @@ def test_deleting_a_topic_removes_every_groups_offsets() -> None:
     driver.run(driver.shard.topics_deleted(frozenset({"t", "never"})))
     assert driver.fetch("g") == {("u", 0): 6}
     assert driver.fetch("h") == {}
-    assert not driver.replayed().offsets.has_group("h")
+    assert not driver.replayed().offsets.topics_of("h")
 
 
 # -- expiry

@@ -385,18 +385,14 @@ def test_offsets_are_found_by_timestamp_to_the_record() -> None:
     assert log.offset_for_timestamp(0) == (NOW + 70, 7, 0)
 
 
-def test_special_targets_of_list_offsets() -> None:
+def test_the_record_with_the_largest_timestamp() -> None:
     log = open_log()
-    assert log.list_offset(-3) is None
+    assert log.max_timestamp_offset() is None
     for number in (5, 9, 7):
         append(log, b"a", timestamp=NOW + number, epoch=2)
     log.delete_records_before(1)
-    assert log.list_offset(-1) == (-1, 3, 2)
-    assert log.list_offset(-2) == (-1, 1, 2)
-    assert log.list_offset(-3) == (NOW + 9, 1, 2)
-    assert log.list_offset(-4) == (-1, 1, 2)
-    assert log.list_offset(-5) is None
-    assert log.list_offset(NOW + 6) == (NOW + 9, 1, 2)
+    assert log.max_timestamp_offset() == (NOW + 9, 1, 2)
+    assert log.offset_for_timestamp(NOW + 6) == (NOW + 9, 1, 2)
 
 
 # Failure

@@ -80,13 +80,6 @@ def test_the_table_agrees_with_the_classes(api: object) -> None:
     assert ApiKey(entry.key).name.replace("_", "").lower() == entry.name.lower()
 
 
-def test_header_versions() -> None:
-    assert [API[0].request_header_version(version) for version in (8, 9)] == [1, 2]
-    assert [API[0].response_header_version(version) for version in (8, 9)] == [0, 1]
-    assert [API[18].request_header_version(version) for version in (2, 3, 99)] == [1, 2, 2]
-    assert API[17].request_header_version(1) == 1
-
-
 def test_requests_and_responses_only_are_in_the_package() -> None:
     assert messages.ProduceResponse is ProduceResponse
     with pytest.raises(AttributeError, match="TopicData"):

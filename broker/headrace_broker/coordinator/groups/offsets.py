@@ -49,9 +49,6 @@ class OffsetStore:
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.topics_of(group_id).get(topic, {}).get(partition)
 
-    def has_group(self, group_id: str) -> bool:
-        return group_id in self._offsets
-
     def topics(self) -> set[str]:
         """The topics that any group has offsets of."""
         return {topic for by_topic in self._offsets.values() for topic in by_topic}
