@@ -20,12 +20,12 @@ WARM_UP_REQUESTS = 2000
 _PRODUCE, _VERSION = 0, 7
 
 
-def request(topic: str, value: bytes, acks: int) -> bytes:
+def request(topic: str, value: bytes, acks: int, partition: int = 0) -> bytes:
     """A Produce v7 request with one record."""
     records = bytes(build_batch(RecordColumns(timestamps=int(time.time() * 1000), values=[value])))
     name = topic.encode()
     body = struct.pack(">hhih", _PRODUCE, _VERSION, 1, 3) + b"lat" + struct.pack(">hhi", -1, acks, 30000)
-    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iii", 1, partition, len(records)) + records
     return struct.pack(">i", len(body)) + body
 
 

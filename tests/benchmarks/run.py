@@ -1,7 +1,7 @@
 """`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/AREA.md and .json.
 
-`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, connect, jdbc,
-lakehouse.
+`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, partitions,
+followers, catch-up, connect, jdbc, lakehouse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from results import Row, markdown, save  # noqa: E402
 
-AREAS = ("startup", "broker", "cluster", "connect", "jdbc", "lakehouse")
+AREAS = ("startup", "broker", "cluster", "partitions", "followers", "catch-up", "connect", "jdbc", "lakehouse")
 
 
 def main() -> int:
@@ -39,7 +39,9 @@ def main() -> int:
 
     rows: list[Row] = []
     for area in areas:
-        measured = importlib.import_module(f"{area}_bench").run(arguments.rounds, arguments.scale, say)
+        measured = importlib.import_module(f"{area.replace('-', '_')}_bench").run(
+            arguments.rounds, arguments.scale, say
+        )
         if not arguments.no_save:
             say(f"written to {save(area, measured, 'python ' + ' '.join(sys.argv))}")
         rows += measured

@@ -1,0 +1,138 @@
+"""A follower that is back after 1 GB: how fast it catches up, and what others notice of it meanwhile.
+
+Its rate stands beside what one process reaches that receives over loopback and writes to new file pages, measured in
+the same minute; the latency of acks=all beside what it was before.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from clusters import Nodes, await_in_sync, headrace
+from confluent_kafka.admin import AdminClient, NewTopic
+from measured import Measured
+from paced_produce import paced, paced_meanwhile
+from produce_load import Load, produce
+from results import Row
+
+PARTITIONS = 6
+REPLICAS = 3
+LOAD = Load(1000, 131_072, 1_000_000, "1")
+PACE_S = 0.002
+BEFORE_S = 5.0
+VICTIM = 3
+CHUNK_BYTES = 1024 * 1024
+_LOOK_S = 0.005
+_TIMEOUT_S = 120.0
+
+
+def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
+    """Measure `rounds` times; `scale` shrinks what is to be caught up with."""
+    ours, floor = Measured(), Measured()
+    load = Load(LOAD.message_bytes, LOAD.batch_bytes, int(LOAD.count * scale), LOAD.acks)
+    with headrace(REPLICAS, min_insync_replicas="2", log_segment_delete_delay_ms="1000") as nodes:
+        for number in range(rounds):
+            floor.note("rate", receive_and_write(int(load.megabytes)))
+            _catch_up(nodes, f"catch-up-{number}", load, ours)
+            floor.note("rate", receive_and_write(int(load.megabytes)))
+            say(
+                f"round {number + 1}: {ours.measured['rate'][-1]:.0f} MB/s, receiving and writing alone "
+                f"{floor.measured['rate'][-2]:.0f} and {floor.measured['rate'][-1]:.0f} MB/s; p99 "
+                f"{ours.measured['before'][-1]:.0f} -> {ours.measured['meanwhile'][-1]:.0f} us; "
+                f"in sync after {ours.measured['in sync'][-1]:.1f} s"
+            )
+    size = f"{load.megabytes / 1000:g} GB"
+    return [
+        Row("catch-up", f"{size} over {PARTITIONS} partitions", "MB/s", ours.median("rate"), floor.median("rate"), 0.8),
+        Row(
+            "catch-up",
+            "paced produce p99 meanwhile, beside before",
+            "us",
+            ours.median("meanwhile"),
+            ours.median("before"),
+            2.0,
+            more_is_better=False,
+        ),
+        Row("catch-up", "start of the node until all are in sync", "s", ours.median("in sync"), more_is_better=False),
+    ]
+
+
+def _catch_up(nodes: Nodes, topic: str, load: Load, ours: Measured) -> None:
+    admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, REPLICAS)]).values():
+        future.result(30)
+    await_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
+    ours.note("before", paced(nodes.bootstrap, topic, BEFORE_S, PACE_S)["p99_us"])
+    nodes.stop(VICTIM)
+    produce(nodes.bootstrap, topic, load)
+    os.sync()
+    files = nodes.data(VICTIM)
+    before_bytes = _size(files, topic)
+    with paced_meanwhile(nodes.bootstrap, topic, PACE_S) as found:
+        started = time.perf_counter()
+        nodes.start(VICTIM)
+        ours.note("rate", _growth(files, topic, before_bytes, int(load.megabytes * 1e6)))
+        await_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
+        ours.note("in sync", time.perf_counter() - started)
+    ours.note("meanwhile", found["p99_us"])
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
+    time.sleep(3)  # a deleted topic's files go when its broker comes to it, and no event tells
+    os.sync()
+
+
+def _size(files: Path, topic: str) -> int:
+    return sum(path.stat().st_size for path in files.glob(f"{topic}-*/*.log"))
+
+
+def _growth(files: Path, topic: str, before_bytes: int, awaited_bytes: int) -> float:
+    """MB/s between the first and the last twentieth of what is awaited."""
+    first, last = before_bytes + awaited_bytes // 20, before_bytes + awaited_bytes * 19 // 20
+    began: tuple[float, int] | None = None
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        size, now = _size(files, topic), time.perf_counter()
+        if began is None and size >= first:
+            began = now, size
+        if began is not None and size >= last:
+            return (size - began[1]) / 1e6 / (now - began[0])
+        time.sleep(_LOOK_S)  # how fast a file grows is what is measured
+    raise TimeoutError(f"the follower did not catch up within {_TIMEOUT_S:.0f} s")
+
+
+def receive_and_write(megabytes: int) -> float:
+    """MB/s of a process that receives so much over loopback and writes it to a new file."""
+    with TemporaryDirectory(prefix="headrace-bench-") as directory, socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        command = [sys.executable, __file__, str(port), f"{directory}/file"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            connection, _ = server.accept()
+            chunk = os.urandom(CHUNK_BYTES)
+            for _ in range(max(1, megabytes * 1_000_000 // CHUNK_BYTES)):
+                connection.sendall(chunk)
+            connection.close()
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
+    return float(output)
+
+
+def _receive(port: int, path: str) -> None:
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    connection = socket.create_connection(("127.0.0.1", port))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    received, started = 0, time.perf_counter()
+    while size := connection.recv_into(buffer):
+        os.write(file, view[:size])
+        received += size
+    print(received / 1e6 / (time.perf_counter() - started))
+
+
+if __name__ == "__main__":
+    _receive(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,182 @@
+"""Three or more nodes of headrace, and of Apache Kafka where it can run, whose nodes can be stopped and started."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+import psutil
+from confluent_kafka.admin import AdminClient, TopicMetadata
+
+from support import apache
+from support.cluster import ClusterProcess
+
+_TIMEOUT_S = 300.0
+_LOOK_S = 0.05
+
+
+class Nodes(Protocol):
+    """A running cluster; its nodes are numbered from 1."""
+
+    name: str
+    bootstrap: str
+
+    def pids(self) -> list[int]: ...
+
+    def data(self, node: int) -> Path:
+        """The directory that holds the node's partitions."""
+
+    def stop(self, node: int) -> None:
+        """Controlled shutdown."""
+
+    def start(self, node: int) -> None: ...
+
+    def restart_all(self) -> None:
+        """Stop every node, then start them all."""
+
+    def describe(self, topic: str) -> None:
+        """Run the cluster's own `kafka-topics --describe`."""
+
+
+class Headrace:
+    """`headrace cluster`."""
+
+    name = "headrace"
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self._cluster = cluster
+        self.bootstrap = cluster.bootstrap_servers
+        self.stop = cluster.stop_node
+        self.start = cluster.start_node
+
+    def pids(self) -> list[int]:
+        return [self._cluster.pid(node) for node in range(1, self._cluster.nodes + 1)]
+
+    def data(self, node: int) -> Path:
+        return self._cluster.directory / f"node-{node}" / "data"
+
+    def restart_all(self) -> None:
+        self._cluster.stop()
+        self._cluster.start()
+
+    def describe(self, topic: str) -> None:
+        words = ["--bootstrap-server", self.bootstrap, "--describe", "--topic", topic]
+        command = [sys.executable, "-m", "headrace_broker.tools.topics", *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
+
+
+class Apache:
+    """Apache Kafka's processes; one that is started again is this object's own."""
+
+    name = "Apache Kafka"
+
+    def __init__(self, nodes: list[apache.ApacheProcess], stack: ExitStack) -> None:
+        self.bootstrap = ",".join(node.address for node in nodes)
+        self._nodes = nodes
+        self._stack = stack
+        self._pids = [node.pid for node in nodes]
+        self._commands = [psutil.Process(node.pid).cmdline() for node in nodes]
+
+    def pids(self) -> list[int]:
+        return self._pids
+
+    def data(self, node: int) -> Path:
+        return self._nodes[node - 1].directory / "data"
+
+    def stop(self, node: int) -> None:
+        process = psutil.Process(self._pids[node - 1])
+        process.send_signal(signal.SIGTERM)
+        process.wait(_TIMEOUT_S)
+
+    def start(self, node: int) -> None:
+        known = self._nodes[node - 1]
+        with known.log.open("ab") as output:
+            process = subprocess.Popen(
+                self._commands[node - 1], stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=known.directory
+            )
+        self._stack.callback(_end, process)
+        self._pids[node - 1] = process.pid
+
+    def restart_all(self) -> None:
+        for pid in self._pids:
+            psutil.Process(pid).send_signal(signal.SIGTERM)
+        for pid in self._pids:
+            psutil.Process(pid).wait(_TIMEOUT_S)
+        for node in range(1, len(self._nodes) + 1):
+            self.start(node)
+
+    def describe(self, topic: str) -> None:
+        words = ("--bootstrap-server", self.bootstrap, "--describe", "--topic", topic)
+        done = apache.tool("org.apache.kafka.tools.TopicCommand", *words, timeout_s=_TIMEOUT_S)
+        done.check_returncode()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def headrace(nodes: int, **settings: str) -> Iterator[Nodes]:
+    """A cluster of headrace's nodes; `a_b="x"` sets the key `a.b`."""
+    with TemporaryDirectory(prefix="headrace-bench-") as directory:
+        properties = {key.replace("_", "."): value for key, value in settings.items()}
+        cluster = ClusterProcess(Path(directory) / "cluster", nodes, properties)
+        try:
+            cluster.start()
+            yield Headrace(cluster)
+        finally:
+            cluster.close()
+
+
+@contextmanager
+def apache_kafka(nodes: int, **settings: str) -> Iterator[Nodes]:
+    """A cluster of Apache Kafka's nodes."""
+    properties = {key.replace("_", "."): value for key, value in settings.items()}
+    with ExitStack() as stack:
+        started = stack.enter_context(apache.cluster(nodes, **properties))
+        running = Apache(started, stack)
+        await_topics(running.bootstrap, lambda topics: True)
+        yield running
+
+
+def peers() -> list[Callable[..., AbstractContextManager[Nodes]]]:
+    """Those that can run here, headrace first."""
+    return [headrace] if apache.missing() else [headrace, apache_kafka]
+
+
+def await_topics(bootstrap: str, holds: Callable[[dict[str, TopicMetadata]], bool], topic: str | None = None) -> None:
+    """Wait until a client's metadata is as wanted; raises TimeoutError."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            if holds(admin.list_topics(topic, timeout=10).topics):
+                return
+        except Exception as error:  # a cluster that is just starting: librdkafka's errors have one class
+            if type(error).__name__ != "KafkaException":
+                raise
+        time.sleep(_LOOK_S)  # a foreign cluster's metadata has no event to wait for
+    raise TimeoutError(f"{topic or 'the topics'} did not get there within {_TIMEOUT_S:.0f} s")
+
+
+def await_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) -> None:
+    """Wait until every partition has a leader and all its replicas are in sync."""
+
+    def holds(topics: dict[str, TopicMetadata]) -> bool:
+        found = topics[topic].partitions.values() if topic in topics else ()
+        in_sync = sum(item.leader >= 0 and len(item.isrs) == replicas for item in found)
+        return in_sync == partitions
+
+    await_topics(bootstrap, holds, topic)

@@ -1,0 +1,107 @@
+"""Latency of acks=all while little is written: one request after the other, each to the next of a topic's partitions.
+
+As a program it prints one JSON object; it goes on until its standard input ends, or for SECONDS:
+`python paced_produce.py BOOTSTRAP TOPIC SECONDS|- PACE_S`.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from one_in_flight import request, round_trip
+
+_WARM_UP_REQUESTS = 200
+
+
+class _Leaders:
+    """A connection to the leader of every partition."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, 30)
+        sockets = {node.id: _connected(node.host, node.port) for node in found.brokers.values()}
+        partitions = found.topics[topic].partitions
+        self._error_at = 4 + 4 + 2 + len(topic.encode()) + 4 + 4
+        self._requests = [
+            (sockets[partitions[index].leader], request(topic, b"x" * 100, -1, index)) for index in sorted(partitions)
+        ]
+        self._next = 0
+
+    def produce(self) -> None:
+        """One record to the next partition, and its acknowledgement."""
+        connection, message = self._requests[self._next % len(self._requests)]
+        self._next += 1
+        (error,) = struct.unpack_from(">h", round_trip(connection, message), self._error_at)
+        if error:
+            raise RuntimeError(f"the broker answers with error {error}")
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def measure(bootstrap: str, topic: str, seconds: float | None, pace_s: float) -> dict[str, float]:
+    """Percentiles in microseconds; without `seconds` until standard input ends."""
+    leaders = _Leaders(bootstrap, topic)
+    for _ in range(_WARM_UP_REQUESTS):
+        leaders.produce()
+    print("ready", flush=True)
+    took: list[int] = []
+    end = None if seconds is None else time.perf_counter() + seconds
+    while time.perf_counter() < end if end is not None else not select.select([sys.stdin], [], [], 0)[0]:
+        started = time.perf_counter_ns()
+        leaders.produce()
+        took.append(time.perf_counter_ns() - started)
+        time.sleep(pace_s)  # the pace is what is measured
+    took.sort()
+    return {
+        "requests": len(took),
+        "p50_us": took[len(took) // 2] / 1000,
+        "p99_us": took[int(len(took) * 0.99)] / 1000,
+        "p999_us": took[int(len(took) * 0.999)] / 1000,
+        "max_us": took[-1] / 1000,
+    }
+
+
+def paced(bootstrap: str, topic: str, seconds: float, pace_s: float) -> dict[str, float]:
+    """Measure in a process of its own, for so long."""
+    command = [sys.executable, __file__, bootstrap, topic, str(seconds), str(pace_s)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return _found(done.stdout)
+
+
+@contextmanager
+def paced_meanwhile(bootstrap: str, topic: str, pace_s: float) -> Iterator[dict[str, float]]:
+    """Measure in a process of its own while the block runs; the dictionary is filled when it has ended."""
+    found: dict[str, float] = {}
+    command = [sys.executable, __file__, bootstrap, topic, "-", str(pace_s)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield found
+            output, _ = process.communicate(timeout=60)
+            found.update(_found(output))
+        finally:
+            process.kill()
+
+
+def _found(output: str) -> dict[str, float]:
+    found: dict[str, float] = json.loads(output.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    wanted_s = None if sys.argv[3] == "-" else float(sys.argv[3])
+    print(json.dumps(measure(sys.argv[1], sys.argv[2], wanted_s, float(sys.argv[4]))))
