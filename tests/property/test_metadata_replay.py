@@ -236,5 +236,5 @@ def test_replay_snapshots_and_soundness(steps_taken: list[tuple[Any, ...]]) -> N
     written = b"".join(encode_snapshot(image_records(image), image.epoch, 1_700_000_000_000))
     assert image_of(parse_snapshot(written), image.offset, image.epoch) == image
     told = difference(MetadataImage(), image)
-    assert told.changed_topics == set(image.topics)
+    assert told.changed_topics.keys() == image.topics.keys()
     assert told.changed_configs == set(image.configs)

@@ -1,14 +1,14 @@
 """Replay: what each metadata record does to an image.
 
 A delta copies a table of its image on the first change to it, so applying many records costs one copy.  It also
-remembers which topics changed or went, which is what a broker acts upon.
+remembers which partitions changed and which topics went, which is what a broker acts upon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace_broker.metadata.image import (
     TOPIC_RESOURCE,
@@ -33,8 +33,15 @@ from headrace_broker.protocol.metadata_records import (
     UnregisterBrokerRecord,
 )
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+_CHANGED_LISTS = (
+    "isr",
+    "replicas",
+    "removing_replicas",
+    "adding_replicas",
+    "directories",
+    "eligible_leader_replicas",
+    "last_known_elr",
+)
 
 
 class ReplayError(Exception):
@@ -55,11 +62,34 @@ def difference(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
     for topic in base.topics.values():
         if topic.topic_id not in image.topic_names:
             delta.removed_topics[topic.topic_id] = topic
-    delta.changed_topics = {name for name, topic in image.topics.items() if base.topics.get(name) != topic}
+    for name, topic in image.topics.items():
+        known = base.topics.get(name)
+        if known != topic:
+            before = () if known is None or known.topic_id != topic.topic_id else known.partitions
+            delta.changed_topics[name] = {
+                index
+                for index, partition in enumerate(topic.partitions)
+                if index >= len(before) or before[index] != partition
+            }
     delta.changed_configs = {
         key for key in base.configs.keys() | image.configs.keys() if base.configs.get(key) != image.configs.get(key)
     }
     return delta
+
+
+def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """The partition after the change."""
+    changes: dict[str, Any] = {"partition_epoch": old.partition_epoch + 1}
+    for attribute in _CHANGED_LISTS:
+        value = getattr(record, attribute)
+        if value is not None:
+            changes[attribute] = tuple(value)
+    if record.leader != -2:
+        changes["leader"] = record.leader
+        changes["leader_epoch"] = old.leader_epoch + 1
+    if record.leader_recovery_state != -1:
+        changes["leader_recovery_state"] = record.leader_recovery_state
+    return replace(old, **changes)
 
 
 class MetadataDelta:
@@ -67,7 +97,8 @@ class MetadataDelta:
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
-        self.changed_topics: set[str] = set()
+        self.changed_topics: dict[str, set[int]] = {}
+        """By name, with the indexes of the partitions that were made or changed."""
         self.removed_topics: dict[bytes, TopicImage] = {}
         self.changed_configs: set[tuple[int, str]] = set()
         self._brokers: dict[int, BrokerImage] | None = None
@@ -126,12 +157,13 @@ class MetadataDelta:
                 topics[name] = replace(topics[name], partitions=tuple(partitions))
             self._growing.clear()
 
-    def _partitions_of(self, topic_id: bytes) -> tuple[str, list[PartitionImage]]:
+    def _partitions_of(self, topic_id: bytes, index: int) -> tuple[str, list[PartitionImage]]:
+        """(name, the partitions so far) of a topic whose partition `index` changes."""
         topics, names = self._writable_topics()
         name = names.get(topic_id)
         if name is None:
             raise ReplayError(f"a partition record names topic id {topic_id.hex()}, which does not exist")
-        self.changed_topics.add(name)
+        self.changed_topics.setdefault(name, set()).add(index)
         partitions = self._growing.get(name)
         if partitions is None:
             partitions = self._growing[name] = list(topics[name].partitions)
@@ -145,10 +177,10 @@ class MetadataDelta:
             raise ReplayError(f"topic {record.name} is created, but it exists")
         topics[record.name] = TopicImage(record.name, record.topic_id)
         names[record.topic_id] = record.name
-        self.changed_topics.add(record.name)
+        self.changed_topics[record.name] = set()
 
     def _partition(self, record: PartitionRecord) -> None:
-        name, partitions = self._partitions_of(record.topic_id)
+        name, partitions = self._partitions_of(record.topic_id, record.partition_id)
         if record.partition_id > len(partitions):
             raise ReplayError(f"{name}-{record.partition_id} is created, but {name} has {len(partitions)} partitions")
         image = PartitionImage(
@@ -170,23 +202,10 @@ class MetadataDelta:
             partitions[record.partition_id] = image
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
-        name, partitions = self._partitions_of(record.topic_id)
+        name, partitions = self._partitions_of(record.topic_id, record.partition_id)
         if not 0 <= record.partition_id < len(partitions):
             raise ReplayError(f"{name}-{record.partition_id} is changed, but it does not exist")
-        old = partitions[record.partition_id]
-        changes: dict[str, Any] = {"partition_epoch": old.partition_epoch + 1}
-        for attribute in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories", "last_known_elr"):
-            value = getattr(record, attribute)
-            if value is not None:
-                changes[attribute] = tuple(value)
-        if record.eligible_leader_replicas is not None:
-            changes["eligible_leader_replicas"] = tuple(record.eligible_leader_replicas)
-        if record.leader != -2:
-            changes["leader"] = record.leader
-            changes["leader_epoch"] = old.leader_epoch + 1
-        if record.leader_recovery_state != -1:
-            changes["leader_recovery_state"] = record.leader_recovery_state
-        partitions[record.partition_id] = replace(old, **changes)
+        partitions[record.partition_id] = changed_partition(partitions[record.partition_id], record)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         self._settle()
@@ -195,7 +214,7 @@ class MetadataDelta:
         if name is None:
             raise ReplayError(f"topic id {record.topic_id.hex()} is removed, but it does not exist")
         self.removed_topics[record.topic_id] = topics.pop(name)
-        self.changed_topics.discard(name)
+        self.changed_topics.pop(name, None)
         if (TOPIC_RESOURCE, name) in (self.base.configs if self._configs is None else self._configs):
             del self._writable_configs()[TOPIC_RESOURCE, name]
 

@@ -8,7 +8,7 @@ out on the same state one is refused.  Whoever is fenced, on its way out, or reg
 from __future__ import annotations
 
 from headrace_broker.metadata.brokers import checked_broker
-from headrace_broker.metadata.delta import MetadataDelta
+from headrace_broker.metadata.delta import changed_partition
 from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from headrace_broker.metadata.leadership import TopicRules, change_of
 from headrace_broker.metadata.outcome import Outcome
@@ -69,7 +69,7 @@ def _alter(
     partition = topic.partitions[data.partition_index]
     if record is not None:
         records.append(record)
-        partition = _after(image, topic, data.partition_index, record)
+        partition = changed_partition(partition, record)
         if record.leader not in (NO_LEADER_CHANGE, broker_id):  # it completed a reassignment that moves the leader
             answer.error_code = ErrorCode.NEW_LEADER_ELECTED
             return answer
@@ -79,12 +79,6 @@ def _alter(
     answer.leader_recovery_state = partition.leader_recovery_state
     answer.partition_epoch = partition.partition_epoch
     return answer
-
-
-def _after(image: MetadataImage, topic: TopicImage, index: int, record: MetadataRecord) -> PartitionImage:
-    delta = MetadataDelta(image)
-    delta.replay(record)
-    return delta.image(image.offset, image.epoch).topics[topic.name].partitions[index]
 
 
 def _refusal(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -40,7 +41,7 @@ from headrace_broker.server.departures import Departures
 from headrace_broker.server.fetch_session_table import FetchSessionTable
 from headrace_broker.server.lifecycle import BrokerLifecycle
 from headrace_broker.server.offsets_topic import OffsetsTopic
-from headrace_broker.server.partitions import Partition, PartitionTable, changed_topics
+from headrace_broker.server.partitions import Partition, PartitionTable
 from headrace_broker.server.producer_id_block import ProducerIdBlock
 from headrace_broker.server.replication import Replication
 from headrace_broker.server.topic_rules import LogConfigs
@@ -91,7 +92,7 @@ class Broker:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._groups_led: dict[int, int] = {}  # with the leader epoch they were loaded in
-        self._topics_to_follow: dict[str, None] = {}
+        self._logs_to_make: dict[tuple[str, int], None] = {}
         self._topics_without_logs: set[str] = set()
         self._making_logs: asyncio.Task[None] | None = None
         self._log_configs = LogConfigs(config.log_properties, config.node_id)
@@ -188,7 +189,8 @@ class Broker:
         await node.quorum.reached(self.lifecycle.epoch + 1)  # so nothing is served that others lead by now (R11)
         node.check_clock(self.lifecycle.epoch, before_ms)
         for topic in self.image.topics.values():
-            self.partitions.follow(topic)
+            for index in self.partitions.follow(topic, range(len(topic.partitions))):
+                self.partitions.open(topic, index)
         self.replication.throttle(self.image, self.image.topics)
         node.committed.subscribe(self._follow)
         await self._lead_groups()
@@ -241,10 +243,11 @@ class Broker:
         for removed in delta.removed_topics.values():
             self._drop_topic(removed)
         self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])
-        for changed in changed_topics(delta, image):
-            for partition in self.partitions.moved_away(changed):
+        for name, indexes in delta.changed_topics.items():
+            topic = image.topics[name]
+            for partition in self.partitions.moved_away(topic, sorted(indexes)):
                 self._drop_partition(partition)
-        self._follow_topics([topic.name for topic in changed_topics(delta, image)])
+            self._follow_partitions(topic, sorted(indexes))
         self._follow_configs(delta, image)
         if image.brokers is not delta.base.brokers:
             self.replication.brokers_changed()
@@ -259,43 +262,46 @@ class Broker:
             for partition in self.partitions.by_name.get(name, {}).values():
                 partition.log.config = config
 
-    def _follow_topics(self, names: Iterable[str]) -> None:
-        """Hold the partitions of these topics: the first logs are made at once, many more in the background."""
-        self._topics_to_follow.update(dict.fromkeys(names))
-        self._make_some_logs()
-        if self._topics_to_follow and self._making_logs is None:
-            self._making_logs = self._start_task(self._make_logs())
+    def _follow_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
+        """Follow those that are here; of those that are not, the first logs are made at once, many more afterwards."""
+        missing = self.partitions.follow(topic, indexes)
+        self._logs_to_make.update(dict.fromkeys((topic.name, index) for index in missing))
+        if topic.name == GROUP_METADATA_TOPIC:
+            self._start_task(self._lead_groups())
+        if self._logs_to_make and self._making_logs is None:
+            self._make_some_logs()
+            self._making_logs = self._start_task(self._make_logs()) if self._logs_to_make else None
 
     async def _make_logs(self) -> None:
         try:
-            while self._topics_to_follow:
+            while self._logs_to_make:
                 await asyncio.sleep(0)  # making one takes a good part of a millisecond
                 self._make_some_logs()
         finally:
             self._making_logs = None
 
     def _make_some_logs(self) -> None:
-        left = _LOGS_AT_ONCE
-        for name in list(self._topics_to_follow):
-            left -= self._hold_logs(name, left)
-            if left <= 0:
-                return
-            del self._topics_to_follow[name]
-            if name == GROUP_METADATA_TOPIC:
-                self._start_task(self._lead_groups())
+        for key in list(islice(self._logs_to_make, _LOGS_AT_ONCE)):
+            if key in self._logs_to_make:
+                del self._logs_to_make[key]
+                self._make_log(*key)
 
-    def _hold_logs(self, name: str, logs_max: int) -> int:
-        """Make logs that the topic lacks; what fails leaves it without them, and is tried again."""
+    def _make_log(self, name: str, index: int) -> None:
+        """Hold a partition that is missing; where that fails, its topic is left alone, and tried again later."""
         topic = self.image.topics.get(name)
+        if topic is None or not self.partitions.follow(topic, (index,)):
+            return  # it was deleted, or moved, in the meantime
         try:
-            opened = self.partitions.follow(topic, logs_max) if topic is not None else 0
+            self.partitions.open(topic, index)
         except ApiError as error:
             if name not in self._topics_without_logs:
                 logger.error("partitions of %s cannot be served, trying again: %s", name, error.message)
                 self._topics_without_logs.add(name)
-            return 0
+            self._logs_to_make = {key: None for key in self._logs_to_make if key[0] != name}
+            return
         self._topics_without_logs.discard(name)
-        return opened
+        if name == GROUP_METADATA_TOPIC:
+            self._start_task(self._lead_groups())
 
     async def logs_are_made(self) -> None:
         """Wait until the logs of every topic are there, but for those that cannot be made."""
@@ -342,7 +348,9 @@ class Broker:
     # -- housekeeping --------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        self._follow_topics(self._topics_without_logs)
+        self._topics_without_logs &= self.image.topics.keys()
+        for topic in [self.image.topics[name] for name in sorted(self._topics_without_logs)]:
+            self._follow_partitions(topic, range(len(topic.partitions)))
         self.logs.maintain(self.now_ms())
         for directory in self.logs.directories:
             if directory.offline_reason is not None:

@@ -1,18 +1,18 @@
 """The partitions that this broker leads or follows, found by name and by topic id; the hot path's only table.
 
-A `Partition` joins what the image says (leader, epoch) with the log.  `PartitionTable.follow` makes the logs that a
-topic's image asks for; `forget` and `moved_away` name those that are no longer held, for the broker to delete.  A
-topic that was deleted and made again has another id, so nothing finds the old one's partitions.  Owned by the loop.
+A `Partition` joins what the image says (leader, epoch) with the log.  `PartitionTable.follow` names the partitions
+whose logs are to be made, `open` makes one; `forget` and `moved_away` name those that are no longer held, for the
+broker to delete.  A topic that was deleted and made again has another id, so nothing finds the old one's partitions.
+Owned by the loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from headrace_broker.metadata.delta import MetadataDelta
-from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from headrace_broker.metadata.image import PartitionImage, TopicImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -112,32 +112,34 @@ class PartitionTable:
             )
         return partition
 
-    def follow(self, topic: TopicImage, logs_max: int | None = None) -> int:
-        """Hold what the image says of this topic: open missing logs, take over leaders and epochs.
+    def follow(self, topic: TopicImage, indexes: Iterable[int]) -> list[int]:
+        """Take over leaders and epochs of these partitions; returns those that belong here and are to be opened."""
+        held = self._held(topic)
+        missing: list[int] = []
+        for index in indexes:
+            image = topic.partitions[index]
+            if self._node_id in image.replicas:
+                partition = held.get(index)
+                if partition is None:
+                    missing.append(index)
+                else:
+                    self._take_over(partition, image)
+        return missing
 
-        Opens at most `logs_max` logs and returns how many; if so many were opened, more may be missing.
-        """
-        opened = 0
+    def open(self, topic: TopicImage, index: int) -> None:
+        """Hold a partition that is missing here: open or make its log.  Raises ApiError."""
+        held = self._held(topic)
+        partition = held[index] = Partition(topic, index, self._open_log(topic, index))
+        self.named_max += _NAMED_PER_PARTITION
+        self._take_over(partition, topic.partitions[index])
+
+    def _held(self, topic: TopicImage) -> dict[int, Partition]:
         held = self.by_name.get(topic.name)
         if held is None:
             held = self.by_name[topic.name] = self.by_id[topic.topic_id] = {}
-        for index, image in enumerate(topic.partitions):
-            if self._node_id not in image.replicas:
-                continue
-            if index not in held:
-                if opened == logs_max:
-                    continue
-                opened += 1
-            self._follow_partition(held, topic, index, image)
-        return opened
+        return held
 
-    def _follow_partition(
-        self, held: dict[int, Partition], topic: TopicImage, index: int, image: PartitionImage
-    ) -> None:
-        partition = held.get(index)
-        if partition is None:
-            partition = held[index] = Partition(topic, index, self._open_log(topic, index))
-            self.named_max += _NAMED_PER_PARTITION
+    def _take_over(self, partition: Partition, image: PartitionImage) -> None:
         log = partition.log
         if image.leader == self._node_id and image.leader_epoch > log.latest_epoch and log.log_end_offset > 0:
             log.assign_epoch(image.leader_epoch, log.log_end_offset)
@@ -156,17 +158,9 @@ class PartitionTable:
         self.named_max -= _NAMED_PER_PARTITION * len(forgotten)
         return forgotten
 
-    def moved_away(self, topic: TopicImage) -> list[Partition]:
-        """The partitions whose replica here was taken away, which are not in the table any more."""
+    def moved_away(self, topic: TopicImage, indexes: Iterable[int]) -> list[Partition]:
+        """Those of these partitions whose replica here was taken away, which are not in the table any more."""
         held = self.by_name.get(topic.name, {})
-        gone = [index for index in held if self._node_id not in topic.partitions[index].replicas]
+        gone = [index for index in indexes if index in held and self._node_id not in topic.partitions[index].replicas]
         self.named_max -= _NAMED_PER_PARTITION * len(gone)
         return [held.pop(index) for index in gone]
-
-
-def changed_topics(delta: MetadataDelta, image: MetadataImage) -> Iterator[TopicImage]:
-    """The topics that a delta made or changed, as they are now."""
-    for name in delta.changed_topics:
-        topic = image.topics.get(name)
-        if topic is not None:
-            yield topic
