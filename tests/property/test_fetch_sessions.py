@@ -21,6 +21,7 @@ steps = st.lists(
         st.tuples(st.just("want"), st.integers(0, 4)),
         st.tuples(st.just("forget"), st.integers(0, 4)),
         st.tuples(st.just("fetch"), st.just(0)),
+        st.tuples(st.just("nudge"), st.just(0)),
         st.tuples(st.just("lose the answer"), st.just(0)),
         st.tuples(st.just("evict"), st.just(0)),
     ),
@@ -63,7 +64,7 @@ class _World:
         self.gone.clear()
         self.unsaid = set(self.wanted)
 
-    def fetch(self, *, is_lost: bool) -> None:
+    def fetch(self, *, is_lost: bool, is_nudged: bool = False) -> None:
         request = FetchRequest()
         changed = [
             (index, TOPIC, FetchPartition(partition=index, fetch_offset=self.wanted[index], partition_max_bytes=1))
@@ -78,6 +79,11 @@ class _World:
             return
         assert session is not None
         session.take(request)
+        nudge = FetchRequest(max_bytes=1)
+        if is_nudged and self.client.nudge(nudge):
+            assert nudge.max_bytes == nudge.max_wait_ms == 0
+            assert not nudge.topics
+            assert self.sessions.find(nudge, -1, 0) is session
         answers = self.answers(session, is_full=request.session_epoch == 0)
         if is_lost:
             self.begin_anew()
@@ -139,7 +145,7 @@ def test_nothing_is_missed(moves: list[tuple[str, int]]) -> None:
             for session_id in list(world.sessions._sessions):
                 world.sessions._close(session_id)
         else:
-            world.fetch(is_lost=move != "fetch")
+            world.fetch(is_lost=move == "lose the answer", is_nudged=move == "nudge")
     for _ in range(80):
         world.fetch(is_lost=False)
     for index, offset in world.wanted.items():

@@ -135,7 +135,7 @@ class FetchSessions:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
+        session.epoch = _after(session.epoch)
         session.last_used_ms = now_ms
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return session
@@ -208,10 +208,26 @@ class SessionState:
         request.topics = list(topics.values())
         request.forgotten_topics_data = list(forgotten.values())
 
+    def nudge(self, request: FetchRequest) -> bool:
+        """Make of the request one that asks for nothing, behind one that waits: the broker then answers that.
+
+        False where there is no session to send it in.
+        """
+        if self.is_full:
+            return False
+        request.session_id, request.session_epoch = self.session_id, _after(self.epoch)
+        request.max_wait_ms = request.min_bytes = request.max_bytes = 0
+        self.epoch = _after(self.epoch)
+        return True
+
     def answered(self, session_id: int) -> None:
         """The broker answered without an error of the session."""
         if session_id == NO_SESSION:
             self.reset()
             return
         self.session_id = session_id
-        self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+        self.epoch = _after(self.epoch)
+
+
+def _after(epoch: int) -> int:
+    return 1 if epoch == _EPOCH_MAX else epoch + 1

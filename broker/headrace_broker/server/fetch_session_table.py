@@ -23,8 +23,14 @@ class FetchSessionTable:
         return len(self._sessions)
 
     def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
-        """The session of a request, None when it is to be answered in full.  Raises ApiError."""
-        return self._sessions.find(request, replica_id, self._waiting.now_ms())
+        """The session of a request, None when it is to be answered in full.  Raises ApiError.
+
+        A request of the session that still waits is answered before the next one is looked at.
+        """
+        session = self._sessions.find(request, replica_id, self._waiting.now_ms())
+        if session is not None and self._waiting.waiting_for(session):
+            self._waiting.complete(session)
+        return session
 
     def take(self, session: FetchSession, request: FetchRequest, table: PartitionTable) -> None:
         """Take up what the request wants and wants no more."""

@@ -1,8 +1,8 @@
 """Fetches, from one leader, every partition that this broker follows there; one request at a time.
 
-A partition that is new here does not wait for the long poll under way: that is given up and sent anew.  What fails is
-tried again after a pause that grows; a leader that says its epoch is over is asked no more until the image names the
-next one.
+A partition that is new here does not wait for the long poll under way, which is ended by a request behind it.  What
+fails is tried again after a pause that grows; a leader that says its epoch is over is asked no more until the image
+names the next one.
 
 A leader that is silent is connected to anew, long before replica.socket.timeout.ms: once a cut network works again,
 TCP takes up a connection only after as long a time as it was cut, and leaders wait for a replica that may come back.
@@ -83,7 +83,7 @@ class ReplicaFetcher:
         if self._task is None:
             self._task = self._loop.create_task(self._run())
         elif self._asked_at is not None and self._loop.time() - self._asked_at > _LONG_POLL_S:
-            self._drop_connection()
+            self._end_long_poll()
 
     def remove(self, partition: Partition) -> None:
         """Fetch it no more; an answer that is under way is thrown away."""
@@ -98,6 +98,17 @@ class ReplicaFetcher:
     def is_following(self) -> bool:
         """Whether there is anything to fetch."""
         return bool(self._partitions)
+
+    def _end_long_poll(self) -> None:
+        self._asked_at = None  # once is enough
+        request = self._request()
+        if self._connection is None or not self._session.nudge(request):
+            self._drop_connection()
+            return
+        try:
+            self._connection.send(request, self._version(self._connection), lambda response, error: None)
+        except ClientError:
+            pass  # the connection is lost, which whoever waits for the answer hears of
 
     def leader_has_gone(self) -> bool:
         """Whether the leader has closed the connection, noticed here or not yet."""
@@ -201,12 +212,7 @@ class ReplicaFetcher:
         return self._connection
 
     async def _fetch(self, connection: Connection) -> FetchResponse:
-        request = FetchRequest(
-            replica_state=ReplicaState(replica_id=self._broker.node_id, replica_epoch=self._broker.lifecycle.epoch),
-            max_wait_ms=self._config.replica_fetch_wait_max_ms,
-            min_bytes=self._config.replica_fetch_min_bytes,
-            max_bytes=self._config.replica_fetch_response_max_bytes,
-        )
+        request = self._request()
         unsaid, self._unsaid = self._unsaid, {}
         gone, self._gone = self._gone, {}
         self._session.fill(
@@ -215,10 +221,20 @@ class ReplicaFetcher:
         self.fetches += 1
         self._asked_at = self._loop.time()
         try:
-            version = connection.version_for(FetchRequest, at_least=15, at_most=_FETCH_VERSION_MAX)
-            return await connection.request(request, version=version)
+            return await connection.request(request, version=self._version(connection))
         finally:
             self._asked_at = None
+
+    def _request(self) -> FetchRequest:
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._broker.node_id, replica_epoch=self._broker.lifecycle.epoch),
+            max_wait_ms=self._config.replica_fetch_wait_max_ms,
+            min_bytes=self._config.replica_fetch_min_bytes,
+            max_bytes=self._config.replica_fetch_response_max_bytes,
+        )
+
+    def _version(self, connection: Connection) -> int:
+        return connection.version_for(FetchRequest, at_least=15, at_most=_FETCH_VERSION_MAX)
 
     def _wanted(self, partition: Partition) -> FetchPartition:
         wanted = follower.next_fetch(

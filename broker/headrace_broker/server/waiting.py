@@ -57,6 +57,11 @@ class Waiting:
         """A partition went away or changed hands: whoever waits for it answers."""
         self._soon(self._operations.disturbed(key))
 
+    def complete(self, key: Hashable) -> None:
+        """Answer whoever waits for this, here and now."""
+        for operation in self._operations.disturbed(key):
+            _complete(operation)
+
     def cancel(self, operation: Parked) -> None:
         """The client is gone."""
         self._operations.cancel(operation)

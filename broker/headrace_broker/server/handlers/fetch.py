@@ -124,9 +124,10 @@ def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSes
 def _answer_session(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
 ) -> None:
-    """Answer what is new in a session, or wait until something is."""
+    """Answer what is new in a session, or wait until something is; the first answer tells of everything, at once."""
     reading = _read_news(broker, connection, session, request, version)
     is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
+    is_enough = is_enough or request.session_epoch == INITIAL_EPOCH
     if is_enough or request.max_wait_ms <= 0 or not session.wanted:
         connection.reply(_encode_news(broker, connection, session, reading, version, correlation))
         return
