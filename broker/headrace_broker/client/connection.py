@@ -40,6 +40,8 @@ OnAnswer = Callable[[Any, ClientError | None], None]
 
 _RECEIVE_BUFFER_BYTES = 64 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
+_FRAME_SPARE_FACTOR = 4
+_NO_FRAME = bytearray()
 _SOFTWARE_NAME = "headrace"
 _INT32 = struct.Struct(">i")
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
@@ -66,7 +68,13 @@ class Connection(asyncio.BufferedProtocol):
     """A connection; make one with `open`."""
 
     def __init__(
-        self, broker: str, client_id: str, request_timeout_ms: float, on_closed: Callable[[], None] | None = None
+        self,
+        broker: str,
+        client_id: str,
+        request_timeout_ms: float,
+        on_closed: Callable[[], None] | None = None,
+        *,
+        reuses_frames: bool = False,
     ) -> None:
         self.broker = broker
         self.versions: dict[int, tuple[int, int]] = {}
@@ -86,6 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self._reuses_frames = reuses_frames
+        self._last_frame = _NO_FRAME
 
     @classmethod
     async def open(
@@ -100,11 +110,15 @@ class Connection(asyncio.BufferedProtocol):
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         on_closed: Callable[[], None] | None = None,
+        reuses_frames: bool = False,
     ) -> Connection:
-        """Connect and agree on versions. Raises ConnectionLostError, which names host and port."""
+        """Connect and agree on versions. Raises ConnectionLostError, which names host and port.
+
+        `reuses_frames`: the caller is done with the records of a long answer before it asks for the next.
+        """
         broker = f"broker {host}:{port}" if node_id is None else f"broker {node_id} ({host}:{port})"
         loop = asyncio.get_running_loop()
-        connection = cls(broker, client_id, request_timeout_ms, on_closed)
+        connection = cls(broker, client_id, request_timeout_ms, on_closed, reuses_frames=reuses_frames)
         try:
             async with asyncio.timeout(setup_timeout_ms / 1000):
                 await loop.create_connection(lambda: connection, host, port)
@@ -263,19 +277,28 @@ class Connection(asyncio.BufferedProtocol):
                 return
             position += 4
             if filled - position < size:
-                frame = memoryview(bytearray(size))
+                frame = self._new_frame(size)
                 self._frame_filled = filled - position
                 frame[: self._frame_filled] = view[position:filled]
                 self._frame = frame
                 position = filled
                 break
             frame = memoryview(bytes(view[position : position + size]))
+            self._last_frame = _NO_FRAME
             position += size
             self._receive(frame)
         left = filled - position
         if left and position:
             view[:left] = bytes(view[position:filled])
         self._filled = left
+
+    def _new_frame(self, size: int) -> memoryview:
+        """Memory for an answer of that size; fresh memory costs as much as receiving into it."""
+        if not self._reuses_frames or size <= _RECEIVE_BUFFER_BYTES:
+            return memoryview(bytearray(size))
+        if not size <= len(self._last_frame) <= _FRAME_SPARE_FACTOR * size:
+            self._last_frame = bytearray(size)
+        return memoryview(self._last_frame)[:size]
 
     def _receive(self, frame: memoryview) -> None:
         if not self._in_flight:

@@ -208,6 +208,7 @@ class ReplicaFetcher:
                 self._config.replica_socket_timeout_ms, self._config.replica_fetch_wait_max_ms + _SILENCE_MS
             ),
             setup_timeout_ms=_SILENCE_MS,
+            reuses_frames=True,
         )
         return self._connection
 

@@ -32,8 +32,9 @@ class FakeTransport(asyncio.Transport):
         return None
 
 
-def connected() -> tuple[Connection, FakeTransport]:
-    connection, transport = Connection("broker 1", "me", 30_000), FakeTransport()
+def connected(*, reuses_frames: bool = False) -> tuple[Connection, FakeTransport]:
+    connection = Connection("broker 1", "me", 30_000, reuses_frames=reuses_frames)
+    transport = FakeTransport()
     connection.connection_made(transport)
     connection.versions = {0: (3, 12), 1: (4, 12), 12: (0, 4), 18: (0, 4)}
     return connection, transport
@@ -90,6 +91,32 @@ def test_answers_are_found_however_they_are_cut(chunk_bytes: int) -> None:
         assert got == records
         assert (await last).error_code == 5
         assert connection.requests_in_flight == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reuses_frames", [False, True])
+def test_long_answers_share_their_memory_where_that_was_asked_for(reuses_frames: bool) -> None:
+    async def run() -> None:
+        connection, _ = connected(reuses_frames=reuses_frames)
+
+        async def fetched(number: int, size: int) -> memoryview:
+            future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
+            records = bytes([number]) * size
+            part = PartitionData(partition_index=0, high_watermark=9, records=records)
+            response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+            feed(connection, b"".join(encode_response(number, response, 12)), 10**9)
+            got = (await future).responses[0].partitions[0].records
+            assert isinstance(got, memoryview)
+            assert got == records
+            return got
+
+        first, second = await fetched(1, 300_000), await fetched(2, 200_000)
+        assert (first.obj is second.obj) == reuses_frames
+        small = await fetched(3, 10)  # nothing large is kept for small ones
+        third = await fetched(4, 300_000)
+        assert third.obj is not first.obj
+        assert small == bytes([3]) * 10
 
     asyncio.run(run())
 
