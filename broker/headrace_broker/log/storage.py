@@ -104,8 +104,8 @@ class DiskFile:
 
     def append(self, data: Buffer) -> None:
         written = os.write(self._fd, data)
-        while written != len(data):  # a nearly full disk takes a part, then says ENOSPC
-            written += os.write(self._fd, memoryview(data)[written:])
+        if written != len(data):
+            _write_all(self._fd, memoryview(data)[written:])
 
     def pread(self, size: int, position: int) -> bytes:
         data = os.pread(self._fd, size, position)
@@ -134,6 +134,12 @@ class DiskFile:
         os.close(self._fd)
 
 
+def _write_all(fd: int, data: Buffer) -> None:
+    view = memoryview(data)
+    while view:  # a nearly full disk takes a part, then says ENOSPC
+        view = view[os.write(fd, view) :]
+
+
 class DiskLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -153,17 +159,24 @@ class DiskStorage:
             return file.read()
 
     def write(self, path: str, data: Buffer) -> None:
-        with open(path, "wb") as file:
-            file.write(data)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, data)
+            # Cut afterwards: a file that is emptied before it is written again is flushed when it is closed (ext4).
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
         temporary = f"{path}.tmp"
         try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                _write_all(fd, data)
                 if durable:
-                    os.fdatasync(file.fileno())
+                    os.fdatasync(fd)
+            finally:
+                os.close(fd)
             os.rename(temporary, path)
         except OSError:
             with suppress(OSError):
