@@ -108,6 +108,18 @@ class LogManager:
         has_other_replicas: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> int:
         """Open the log of every partition found, and return how many there are. Raises LogDirectoryError."""
+        for _ in self.loading(config_of, now_ms, has_other_replicas=has_other_replicas):
+            pass
+        return len(self.logs)
+
+    def loading(
+        self,
+        config_of: Callable[[str], LogConfig],
+        now_ms: int,
+        *,
+        has_other_replicas: Callable[[str, int], bool],
+    ) -> Iterator[None]:
+        """The same with a halt after each log."""
         for directory in self.directories:
             for path in directory.left_over_deletions():
                 self._background(partial(self._storage.remove_tree, path), _warn("remove a deleted partition"))
@@ -140,7 +152,7 @@ class LogManager:
                     raise LogDirectoryError(reason) from error
                 self.logs[key].cleaner_offset = cleaner_offsets.get(key)
                 self._directory_of[key] = directory
-        return len(self.logs)
+                yield
 
     def _open(
         self,
@@ -336,10 +348,10 @@ class LogManager:
         self._due_ms[name] = now_ms + interval_ms
         return True
 
-    def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool) -> None:
+    def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
         """fsync in the background: rolled segments, so that recovery need not read them; the active one by flush.ms."""
         key = (log.topic, log.partition)
-        paths, end_offset = log.unflushed_files(with_active=with_active)
+        paths, end_offset = log.unflushed_files(with_active=with_active, before_close=before_close)
         if not paths or key in self._flushing:
             return
         self._flushing.add(key)
@@ -389,6 +401,15 @@ class LogManager:
                     _log.info("Log directory %s is back", directory.path)
 
     # End
+
+    def flush_all(self, now_ms: int) -> None:
+        """Have everything flushed in the background before `close`, which would flush one log after the other."""
+        for log in self.logs.values():
+            if log.offline_reason is None and log.log_end_offset > log.recovery_point:
+                try:
+                    self._flush(log, now_ms, with_active=True, before_close=True)
+                except ApiError as error:
+                    _log.error("%s", error.message)
 
     def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
         """Close every log and give back the directories; clean: with everything on disk and the marker that says so."""

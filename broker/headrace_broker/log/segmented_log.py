@@ -219,10 +219,11 @@ class SegmentedLog:
         self.recovery_point = self._log_end_offset
         self.last_flush_ms = now_ms
 
-    def unflushed_files(self, *, with_active: bool) -> tuple[list[str], int]:
+    def unflushed_files(self, *, with_active: bool, before_close: bool = False) -> tuple[list[str], int]:
         """Return (files of segments behind the recovery point, the offset they reach), for a flush elsewhere.
 
         Of the active segment the records only: its indexes are written when it is rolled, and rebuilt after a crash.
+        Before the log is closed they are written now, and flushed as well.  Raises ApiError where that fails.
         """
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]
@@ -230,7 +231,13 @@ class SegmentedLog:
         paths = [segment.path(suffix) for segment in rolled for suffix in suffixes]
         if not with_active:
             return paths, self._active.base_offset
-        return [*paths, self._active.path(LOG_SUFFIX)], self._log_end_offset
+        if before_close:
+            try:
+                self._active.finish()
+            except OSError as error:
+                raise self._go_offline("close", error) from error
+        of_active = suffixes if before_close else (LOG_SUFFIX,)
+        return [*paths, *(self._active.path(suffix) for suffix in of_active)], self._log_end_offset
 
     def flushed_elsewhere(self, end_offset: int, error: OSError | None, now_ms: int) -> None:
         """Take the result of a flush: all before `end_offset` is on disk since `now_ms`, or it failed."""

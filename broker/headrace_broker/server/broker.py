@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 _MAINTAIN_MS = 1000
 _HAND_OVER_TIMEOUT_MS = 30_000
 _LOGS_AT_ONCE = 8
+_FILE_WORK_MAX = 4
+"""Threads that file work may take at a time: fewer than there are, because the quorum's syncs need one, too."""
 
 
 class Broker:
@@ -91,6 +93,7 @@ class Broker:
             offsets_topic, _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._file_work = asyncio.Semaphore(_FILE_WORK_MAX)
         self._groups_led: dict[int, int] = {}  # with the leader epoch they were loaded in
         self._logs_to_make: dict[tuple[str, int], None] = {}
         self._topics_without_logs: set[str] = set()
@@ -178,7 +181,7 @@ class Broker:
         )
         self.producer_ids = ProducerIdBlock(node.channel, self.node_id, lambda: self.lifecycle.epoch)
         try:
-            self.logs.load(self._log_config_of, self.now_ms(), has_other_replicas=self._has_other_replicas)
+            await self._load_logs()
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
         self._put_unknown_logs_away()
@@ -201,6 +204,13 @@ class Broker:
         node.every(_MAINTAIN_MS, self._maintain)
         self.cleaner.start()
         node.every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
+
+    async def _load_logs(self) -> None:
+        """Raises LogDirectoryError."""
+        loading = self.logs.loading(self._log_config_of, self.now_ms(), has_other_replicas=self._has_other_replicas)
+        for count, _ in enumerate(loading, 1):
+            if count % _LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # the quorum goes on meanwhile
 
     def _previous_epoch(self) -> int:
         """The broker epoch of the last clean stop, -1 when the last stop was not clean, or something is lost since."""
@@ -361,7 +371,8 @@ class Broker:
 
         async def run() -> None:
             try:
-                await self._loop.run_in_executor(None, work)
+                async with self._file_work:
+                    await self._loop.run_in_executor(None, work)
             except OSError as error:
                 done(error)
             else:
@@ -400,6 +411,7 @@ class Broker:
         self.groups.close()
         await asyncio.sleep(0)  # the answers that closing the coordinator gave
         self.router.close()
+        self.logs.flush_all(self.now_ms())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         epoch = self.lifecycle.epoch

@@ -281,6 +281,49 @@ def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
     assert len(due) == 1
 
 
+def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_closed() -> None:
+    synced: list[str] = []
+
+    class Storage(MemoryStorage):
+        def sync(self, path: str) -> None:
+            synced.append(path)
+
+    due: list[tuple[Work, Done]] = []
+    storage = Storage()
+    manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
+    manager.open_directories()
+    for partition in range(3):
+        append(manager, "t", partition, b"one")
+    manager.get_or_create("t", 3, CONFIG, NOW)  # nothing in it, nothing to do
+    manager.flush_all(NOW)
+    assert len(due) == 3
+    assert synced == []
+    for work, done in due:
+        work()
+        done(None)
+    name = "0" * 20
+    assert sorted(synced) == sorted(
+        f"/data/t-{partition}/{name}{suffix}" for partition in range(3) for suffix in (".log", ".index", ".timeindex")
+    )
+    assert len(storage.read(f"/data/t-0/{name}.timeindex")) == 12
+    synced.clear()
+    manager.close(now_ms=NOW)
+    assert synced == []
+    assert storage.read("/data/recovery-point-offset-checkpoint") == b"0\n4\nt 0 1\nt 1 1\nt 2 1\nt 3 0\n"
+
+
+def test_a_flush_that_failed_leaves_no_mark_of_a_clean_stop() -> None:
+    due: list[tuple[Work, Done]] = []
+    storage = MemoryStorage()
+    manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
+    manager.open_directories()
+    append(manager, "t", 0, b"one")
+    manager.flush_all(NOW)
+    due[0][1](OSError(errno.EIO, os.strerror(errno.EIO)))
+    manager.close(now_ms=NOW)
+    assert not storage.exists("/data/.kafka_cleanshutdown")
+
+
 def test_partitions_set_aside_are_told_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
