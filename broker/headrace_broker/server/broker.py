@@ -299,7 +299,7 @@ class Broker:
     def _make_log(self, name: str, index: int) -> None:
         """Hold a partition that is missing; where that fails, its topic is left alone, and tried again later."""
         topic = self.image.topics.get(name)
-        if topic is None or not self.partitions.follow(topic, (index,)):
+        if topic is None or index >= len(topic.partitions) or not self.partitions.follow(topic, (index,)):
             return  # it was deleted, or moved, in the meantime
         try:
             self.partitions.open(topic, index)
