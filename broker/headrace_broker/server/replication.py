@@ -95,6 +95,7 @@ class Replication:
             before = len(replicas.isr)
             replicas.image_changed(image, self.now_ms())
             self._count_isr_change(before, len(replicas.isr))
+            self._propose(partition, may_shrink=False)  # whoever caught up while another change was under way
         elif len(image.replicas) > 1:
             log = partition.log
             partition.replicas = LeaderReplicas(

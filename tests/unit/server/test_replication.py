@@ -65,7 +65,7 @@ class PlayedBroker:
         self.asked = asyncio.Queue()
         self.replication = Replication(self)  # type: ignore[arg-type]
         self.partitions = PartitionTable(1, self._open, self._changed)
-        self.partitions.follow(image.topics["t"])
+        self.partitions.open(image.topics["t"], 0)
         (self.partition,) = self.partitions
 
     def _open(self, topic: Any, index: int) -> PartitionLog:
