@@ -19,7 +19,13 @@ from headrace_broker.protocol.messages.delete_records import (
 from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace_broker.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace_broker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headrace_broker.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 from headrace_broker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace_broker.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -183,6 +189,41 @@ def test_topics_are_produced_to_and_fetched_by_id(client: RawClient) -> None:
     assert read_columns(found.partitions[0].records).values == [b"x"]
     request.topic_data[0].topic_id = bytes(15) + b"\1"
     assert client.call(request, 13).responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_request_behind_a_waiting_one_of_the_session_ends_its_wait(client: RawClient) -> None:
+    topic_id = create_topic(client, "hastened")
+    wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+    request = FetchRequest(session_epoch=0, min_bytes=1, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
+    request.max_wait_ms = 20_000
+    session_id = client.call(request, 17).session_id  # at once, whatever there is
+    assert session_id > 0
+    following = FetchRequest(session_id=session_id, min_bytes=1, max_wait_ms=20_000, topics=[])
+    sent = []
+    for epoch, max_bytes in ((1, 1000), (2, 0)):
+        following.session_epoch, following.max_bytes = epoch, max_bytes
+        following.max_wait_ms = 20_000 if max_bytes else 0
+        sent.append(client.send(following, 17))
+    client.socket.settimeout(10)
+    answers = [client.receive(FetchRequest, 17, FetchResponse) for _ in sent]
+    assert [correlation_id for correlation_id, _ in answers] == sent
+    assert [(answer.error_code, answer.responses) for _, answer in answers] == [(0, []), (0, [])]
+
+
+def test_a_session_may_begin_with_very_many_partitions(client: RawClient) -> None:
+    topic_id = create_topic(client, "one-of-many")
+    wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(1001)]
+    request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
+    assert len(client.frame(request, 17)) > 32 * 1024
+    opened = client.call(request, 17)
+    assert opened.session_id > 0
+    errors = [item.error_code for item in opened.responses[0].partitions]
+    assert errors == [ErrorCode.NONE] + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+    with_records = FetchRequest(session_id=opened.session_id, session_epoch=1, topics=[])
+    with_records.forgotten_topics_data = [ForgottenTopic(topic_id=topic_id, partitions=list(range(1, 1001)))]
+    produce(client, "one-of-many", batch(b"x"))
+    (found,) = client.call(with_records, 17).responses[0].partitions
+    assert read_columns(found.records).values == [b"x"]
 
 
 def damaged(position: int, value: int) -> bytearray:

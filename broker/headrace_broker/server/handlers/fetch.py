@@ -82,7 +82,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         broker.router.start(connection, API_KEY.name, work)
         return
     request = read_fetch_request(frame, version)
-    if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
+    if _has_session(request):
         try:
             session = _session_of(broker, request, version)
         except ApiError as error:
@@ -107,6 +107,10 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
         complete, reading.keys, request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
     )
     connection.parked[operation] = None
+
+
+def _has_session(request: FetchRequest) -> bool:
+    return request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION
 
 
 def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSession | None:
@@ -149,15 +153,28 @@ def _answer_session(
 def _read_news(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int
 ) -> _Reading:
-    """Read the partitions of a session that have news; the first answer of a session tells of all."""
     reading = _Reading(connection.listener)
+    for _ in _news_steps(broker, session, request, version, reading):
+        pass
+    return reading
+
+
+def _news_steps(
+    broker: Broker, session: FetchSession, request: FetchRequest, version: int, reading: _Reading
+) -> Iterator[None]:
+    """Read the partitions of a session that have news, with halts; the first answer of a session tells of all."""
     is_full = request.session_epoch == INITIAL_EPOCH
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     topics: dict[bytes, FetchableTopicResponse] = {}
-    for key in list(session.news):
+    for count, key in enumerate(list(session.news), 1):
         if left <= 0 and not is_full:
             break  # the others keep their news, and come first the next time
-        wanted = session.wanted[key].partition
+        if count % _PARTITIONS_PER_STEP == 0:
+            yield
+        known = session.wanted.get(key)
+        if known is None:
+            continue  # forgotten in the meantime
+        wanted = known.partition
         partition = broker.fetch_sessions.attach(session, key, broker.partitions)
         topic = FetchTopic(topic_id=key[0])
         answer, size_bytes = _read_partition(broker, request, topic, wanted, left, reading, version)
@@ -175,15 +192,18 @@ def _read_news(
             # A new high watermark alone is worth an answer where consumers wait for it.
             reading.must_answer |= partition.replicas.serves_consumers(session.replica_id)
     reading.responses = list(topics.values())
-    return reading
 
 
 def _encode_news(
     broker: Broker, connection: Connection, session: FetchSession, reading: _Reading, version: int, correlation_id: int
 ) -> list[Buffer]:
+    _note_told(session, reading)
+    return _encode(broker, connection, reading, version, correlation_id, session.session_id)
+
+
+def _note_told(session: FetchSession, reading: _Reading) -> None:
     for key, answer in reading.news.items():
         session.told(key, answer)
-    return _encode(broker, connection, reading, version, correlation_id, session.session_id)
 
 
 def _end_for(partition: Partition | None, replica: int) -> int:
@@ -214,6 +234,15 @@ async def _answer_large(
         refused = FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
         slot.fill(encode_response(correlation_id, refused, version))
         return
+    try:
+        session = _session_of(broker, request, version) if _has_session(request) else None
+    except ApiError as error:
+        broker.refused(API_KEY, error.code, None)
+        slot.fill(encode_response(correlation_id, FetchResponse(error_code=error.code), version))
+        return
+    if session is not None:  # a small request will follow, and wait
+        await _answer_large_session(broker, connection, slot, session, request, version, correlation_id)
+        return
     reading = await _read_in_steps(broker, connection, request, version)
     wait_ms = min(request.max_wait_ms, _LARGE_WAIT_MS_MAX)
     if reading.keys and not reading.must_answer and reading.size_bytes < request.min_bytes and wait_ms > 0:
@@ -223,6 +252,23 @@ async def _answer_large(
         await due
         reading = await _read_in_steps(broker, connection, request, version)
     slot.fill(await aside(lambda: _encode(broker, connection, reading, version, correlation_id)))
+
+
+async def _answer_large_session(
+    broker: Broker,
+    connection: Connection,
+    slot: Slot,
+    session: FetchSession,
+    request: FetchRequest,
+    version: int,
+    correlation_id: int,
+) -> None:
+    reading = _Reading(connection.listener)
+    for _ in _news_steps(broker, session, request, version, reading):
+        await asyncio.sleep(0)
+    _note_told(session, reading)
+    aside = broker.router.large_requests.aside
+    slot.fill(await aside(lambda: _encode(broker, connection, reading, version, correlation_id, session.session_id)))
 
 
 async def _read_in_steps(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> _Reading:
