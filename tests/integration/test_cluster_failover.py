@@ -13,8 +13,13 @@ from statistics import median
 
 import pytest
 
+from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace_broker.protocol.metadata_records import RegisterBrokerRecord, decode_metadata_record
+from headrace_broker.records.batch import iter_batches
+from headrace_broker.records.reader import read_batch
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import Load, await_in_sync, elect_preferred, leader_of, running_load
+from support.raw_client import RawClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -109,6 +114,53 @@ def test_a_rolling_restart_is_hardly_felt(cluster: ClusterProcess, times: int) -
             await_in_sync(cluster.bootstrap_servers, "__consumer_offsets", 3, timeout_s=10)  # most of it is idle
     assert not load.errors
     check_pauses("stopped", pauses, STOP_S)
+
+
+def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
+    """The epoch of its last registration, from the metadata log of a node."""
+    epoch = -1
+    for path in sorted((cluster.directory / "node-1").rglob("__cluster_metadata-0/*.log")):
+        data = memoryview(path.read_bytes())
+        for position, header in iter_batches(data):
+            for value in [] if header.is_control else read_batch(data, position, header).values:
+                record = decode_metadata_record(value or b"")
+                if isinstance(record, RegisterBrokerRecord) and record.broker_id == broker:
+                    epoch = max(epoch, record.broker_epoch)
+    return epoch
+
+
+def raise_false_alarm(cluster: ClusterProcess, broker: int) -> None:
+    """Have a broker fenced that is as well as can be."""
+    controller = f"127.0.0.1:{cluster.base_port + 1000 + cluster.active_controller() - 1}"
+    request = BrokerHeartbeatRequest(
+        broker_id=broker,
+        broker_epoch=broker_epoch(cluster, broker),
+        current_metadata_offset=1 << 40,
+        want_fence=True,
+    )
+    with RawClient(controller) as client:
+        answer = client.call(request, 1)
+    assert (answer.error_code, answer.is_fenced) == (0, True), answer
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_false_alarm_is_harmless(cluster: ClusterProcess, times: int) -> None:
+    """A leader that is taken for dead loses its office, and nothing else: its next heartbeat brings it back."""
+    pauses, returns = [], []
+    with running_load(cluster.bootstrap_servers, f"alarm-{times}", partitions=1) as load:
+        await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+        for _ in range(times):
+            leader, _ = roles(cluster, load)
+            alarm_s = time.monotonic()
+            raise_false_alarm(cluster, leader)
+            load.await_acknowledged(200)
+            pauses.append(load.longest_pause_s(alarm_s))
+            await_in_sync(cluster.bootstrap_servers, load.topic, 3)
+            returns.append(time.monotonic() - alarm_s)
+            assert cluster.is_serving(leader)
+    assert not load.errors
+    check_pauses("taken for dead", pauses, LEADER_S)
+    print("in sync again after " + ", ".join(f"{seconds:.1f}" for seconds in returns) + " s")
 
 
 def test_a_frozen_leader_is_no_dead_one(cluster: ClusterProcess) -> None:
