@@ -120,13 +120,15 @@ class ControllerService:
             except Exception:
                 controller.revert(before)
                 raise
-        await self._is_committed()
+            await asyncio.shield(self._newest)
+        else:
+            await self._is_committed()
         return outcome.response
 
     async def _is_committed(self) -> None:
         """Wait until what the last decision knew is committed: an answer, a refusal too, may not tell of what may yet
         be forgotten.  Raises ApiError NOT_CONTROLLER."""
-        if self._newest is not None:
+        if self._newest is not None and not self._newest.done():
             await asyncio.shield(self._newest)
 
     async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
