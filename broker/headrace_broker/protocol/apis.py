@@ -136,10 +136,6 @@ class Api:
         """The class of its responses (loads the API's messages)."""
         return cast("type[Response]", getattr(_messages(), f"{self.name}Response"))
 
-    def is_flexible(self, version: int) -> bool:
-        """Whether `version` has compact lengths and tagged fields."""
-        return self.flexible_version is not None and version >= self.flexible_version
-
 
 def _messages() -> Any:
     return import_module("headrace_broker.protocol.messages")
