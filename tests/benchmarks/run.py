@@ -1,7 +1,7 @@
 """`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/AREA.md and .json.
 
-`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, partitions,
-followers, catch-up, connect, jdbc, lakehouse.
+`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, metadata,
+partitions, followers, catch-up, connect, jdbc, lakehouse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from results import Row, markdown, save  # noqa: E402
 
-AREAS = ("startup", "broker", "cluster", "partitions", "followers", "catch-up", "connect", "jdbc", "lakehouse")
+AREAS = (
+    "startup",
+    "broker",
+    "cluster",
+    "metadata",
+    "partitions",
+    "followers",
+    "catch-up",
+    "connect",
+    "jdbc",
+    "lakehouse",
+)
 
 
 def main() -> int:

@@ -72,16 +72,21 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+def size_of_records(path: Path) -> int:
+    """How long a file is without the zeros at the end of a preallocated one."""
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
 def in_the_middle(path: Path) -> None:
-    flip(path, path.stat().st_size // 2)
+    flip(path, size_of_records(path) // 2)
 
 
 def near_the_end(path: Path) -> None:
-    flip(path, path.stat().st_size - 5)
+    flip(path, size_of_records(path) - 5)
 
 
 def torn(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
+    path.write_bytes(path.read_bytes()[: size_of_records(path) - 5])
 
 
 def garbage(path: Path) -> None:

@@ -109,6 +109,8 @@ def load(
         segments = [begin(start_offset)]
         end_offset = recovery_point = start_offset
         producers.clear(end_offset)
+    if config.preallocate:
+        segments[-1].preallocate()
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)
     return LoadedLog(
@@ -195,10 +197,9 @@ def new_segment(
         roll_jitter_ms=roll_jitter_ms,
     )
     storage.remove(segment.path(LOG_SUFFIX))
+    storage.write(segment.path(LOG_SUFFIX), b"")
     if config.preallocate:
-        segment.file.allocate(config.segment_bytes)
-    else:
-        storage.write(segment.path(LOG_SUFFIX), b"")
+        segment.preallocate()
     segment.write_indexes()
     return segment
 

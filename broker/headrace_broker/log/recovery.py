@@ -101,18 +101,19 @@ def _recover_segment(
             next_offset = header.next_offset
             sound_bytes = position + header.size_bytes
     except CorruptBatchError as error:
-        _log.error(
-            "Cutting %s at byte %d (offset %d), %d bytes behind it are lost: %s",
-            segment.path(LOG_SUFFIX),
-            sound_bytes,
-            next_offset,
-            segment.size_bytes - sound_bytes,
-            error.reason,
-        )
-        segment.file.truncate(sound_bytes)
-        segment.size_bytes = sound_bytes
+        is_unwritten = segment.is_unwritten_from(sound_bytes)
+        if not is_unwritten:
+            _log.error(
+                "Cutting %s at byte %d (offset %d), %d bytes behind it are lost: %s",
+                segment.path(LOG_SUFFIX),
+                sound_bytes,
+                next_offset,
+                segment.size_bytes - sound_bytes,
+                error.reason,
+            )
+        segment.cut(sound_bytes)
         _finish(segment)
-        return next_offset, False
+        return next_offset, is_unwritten and next_offset == limit
     _finish(segment)
     return next_offset, True
 

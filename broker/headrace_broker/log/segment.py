@@ -40,6 +40,7 @@ INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _SCAN_SIZE = 8192
 _CHUNK_SIZE = 1024 * 1024
+_PREALLOCATED_BYTES = 4 * 1024 * 1024
 _MAGIC_OFFSET = 16
 _LOCATOR = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _CURSORS_MAX = 8
@@ -59,6 +60,7 @@ class LogSegment:
     """A segment; `size_bytes` is the truth about how much of its file counts."""
 
     __slots__ = (
+        "_allocated_bytes",
         "_bytes_since_index_entry",
         "_cursors",
         "_directory",
@@ -102,6 +104,7 @@ class LogSegment:
         self._index: OffsetIndex | None = OffsetIndex() if is_new else None
         self._time_index: TimeIndex | None = TimeIndex() if is_new else None
         self._index_bytes = 0
+        self._allocated_bytes: int | None = None  # how long the file is, when it is longer than its records
         self._indexes_dirty = is_new
         self._bytes_since_index_entry = 0
         self._cursors: dict[int, int] = {}
@@ -298,7 +301,9 @@ class LogSegment:
         """Write whole batches at the end and index them. Raises OSError with the segment as it was before."""
         position = self.size_bytes
         try:
-            (self._file or self.file).append(data)
+            if self._allocated_bytes is not None and position + len(data) > self._allocated_bytes:
+                self.preallocate(len(data))
+            (self._file or self.file).write(data, position)
         except OSError:
             with suppress(OSError):  # the log goes offline for the first failure
                 self.cut_torn_tail()
@@ -310,7 +315,40 @@ class LogSegment:
 
     def cut_torn_tail(self) -> None:
         """Cut away what a failed append may have left. Raises OSError."""
-        self.file.truncate(self.size_bytes)
+        self.cut(self.size_bytes)
+
+    def preallocate(self, size_bytes: int = 0) -> None:
+        """Make the file longer than its records, at once and whenever they get there. Raises OSError.
+
+        Up to there an fdatasync need not wait for a change of the file's size.
+        """
+        allocated_bytes = self.size_bytes + max(size_bytes, _PREALLOCATED_BYTES)
+        self.file.allocate(allocated_bytes)
+        self._allocated_bytes = allocated_bytes
+
+    def trim(self) -> bool:
+        """Let the file end where its records do, for good; False when it does. Raises OSError."""
+        if self._allocated_bytes is None:
+            return False
+        self.cut(self.size_bytes)
+        self._allocated_bytes = None
+        return True
+
+    def cut(self, size_bytes: int) -> None:
+        """Let the file end there; the indexes are the caller's affair. Raises OSError."""
+        self.file.truncate(size_bytes)
+        self.size_bytes = size_bytes
+        if self._allocated_bytes is not None:
+            self._allocated_bytes = size_bytes
+
+    def is_unwritten_from(self, position: int) -> bool:
+        """Whether there is nothing but zeros: the end of a preallocated file, or what a power failure left."""
+        while position < self.size_bytes:
+            chunk = self.file.pread(min(_CHUNK_SIZE, self.size_bytes - position), position)
+            if any(chunk):
+                return False
+            position += len(chunk)
+        return True
 
     def note(self, header: BatchHeader, position: int, index_interval_bytes: int) -> None:
         """Take in a batch that lies at `position`: timestamps, and an index entry when one is due."""
@@ -342,9 +380,8 @@ class LogSegment:
         What is written there next is other records: were the old ones back after a power failure, they would stand
         below a high watermark that is meant for those.
         """
-        self.file.truncate(size_bytes)
+        self.cut(size_bytes)
         self.file.sync()
-        self.size_bytes = size_bytes
         self._cursors.clear()
         self.index.truncate(size_bytes)
         times = self.time_index

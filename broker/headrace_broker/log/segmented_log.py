@@ -183,6 +183,7 @@ class SegmentedLog:
             return
         try:
             active.finish()
+            active.trim()
             self.write_producer_snapshot()
             segment = loader.new_segment(
                 self.storage,
@@ -439,12 +440,13 @@ class SegmentedLog:
         if clean and self.offline_reason is None:
             try:
                 self._active.finish()
+                was_longer = self._active.trim()
                 if self._epochs_unwritten:
                     self._write_epochs()
                 if self._log_end_offset > self._log_start_offset:
                     self.write_producer_snapshot()
             except OSError as error:
                 raise self._go_offline("close", error) from error
-            if self._log_end_offset > self.recovery_point:
+            if was_longer or self._log_end_offset > self.recovery_point:
                 self.flush(now_ms)
         self.release()

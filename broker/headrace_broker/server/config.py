@@ -98,6 +98,8 @@ class BrokerConfig:
     metadata_log_max_record_bytes_between_snapshots: int = _key(
         "metadata.log.max.record.bytes.between.snapshots", 20 * 1024 * 1024, minimum=1
     )
+    metadata_log_segment_bytes: int = _key("metadata.log.segment.bytes", 1_073_741_824, minimum=8 * 1024 * 1024)
+    metadata_log_segment_ms: int = _key("metadata.log.segment.ms", 604_800_000, minimum=1)
     metadata_log_max_snapshot_interval_ms: int = _key("metadata.log.max.snapshot.interval.ms", 3_600_000, minimum=0)
     metadata_max_retention_bytes: int = _key("metadata.max.retention.bytes", 100 * 1024 * 1024, minimum=-1)
     metadata_max_retention_ms: int = _key("metadata.max.retention.ms", 604_800_000, minimum=-1)

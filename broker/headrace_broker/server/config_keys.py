@@ -101,8 +101,7 @@ inter.broker.protocol.version kafka.metrics.polling.interval.secs
 kafka.metrics.reporters
 log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.threads
 log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms log.message.format.version
-metadata.log.segment.bytes
-metadata.log.segment.ms metadata.max.idle.interval.ms
+metadata.max.idle.interval.ms
 metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
 num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 offsets.commit.required.acks offsets.load.buffer.size offsets.topic.compression.codec password.encoder.secret

@@ -1,13 +1,17 @@
 """Tells a torn end of the metadata log, which a crash leaves and recovery may cut, from damage inside it. Pure.
 
-Every metadata record is synced before it counts, so only the last append can be incomplete. A broken batch with a
-sound one behind it was written whole once: cutting there would forget topics that exist, and set their data aside.
+Every metadata record is synced before it counts, so only the last appends can be incomplete. A broken batch with a
+sound one behind it was written whole once, unless a part of it never reached the disk: in a preallocated file a power
+failure leaves zeros there, in whole sectors. Cutting it would forget topics that exist, and set their data aside.
 """
 
 from __future__ import annotations
 
 from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatchError, read_header, verify_crc
 
+_SECTOR_BYTES = 512
+_ZEROS_MIN = 8
+"""Fewer zeros at the begin of a batch are its base offset, which says nothing of the sector."""
 _MAGIC_OFFSET = 16
 _MAGIC = b"\x02"
 
@@ -19,9 +23,19 @@ def damage_inside(log: bytes) -> tuple[int, int] | None:
     while magic >= 0:
         position = magic - _MAGIC_OFFSET
         if _sound_batch(log, position) is not None:
-            return broken, position
+            return None if _has_lost_sector(log, broken, position) else (broken, position)
         magic = log.find(_MAGIC, magic + 1)
     return None
+
+
+def _has_lost_sector(log: bytes, start: int, end: int) -> bool:
+    """Whether a sector between `start` and `end`, as far as it lies there, is as empty as before it was written."""
+    position = start
+    while (stop := (position // _SECTOR_BYTES + 1) * _SECTOR_BYTES) < end + _ZEROS_MIN:
+        if stop - position >= _ZEROS_MIN and not any(log[position:stop]):
+            return True
+        position = stop
+    return False
 
 
 def _end_of_sound_batches(log: bytes) -> int:

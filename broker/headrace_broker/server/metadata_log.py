@@ -11,6 +11,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
@@ -42,7 +43,13 @@ from headrace_broker.server.snapshot_files import SnapshotError, SnapshotFiles
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024
-_CONFIG = LogConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=8 * 1024 * 1024, file_delete_delay_ms=0)
+_CONFIG = LogConfig(
+    retention_ms=-1,
+    retention_bytes=-1,
+    max_message_bytes=8 * 1024 * 1024,
+    file_delete_delay_ms=0,
+    preallocate=True,
+)
 _FETCH_ANEW = (
     "put back a copy of it; or, while the other voters have a leader, remove all of {} but quorum-state to have it "
     "fetched from them"
@@ -55,7 +62,15 @@ MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
 class MetadataLog:
     """Owner of the metadata partition's files; lives on the event loop."""
 
-    def __init__(self, storage: Storage, directory: LogDirectory, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: LogDirectory,
+        now_ms: Callable[[], int],
+        *,
+        segment_bytes: int = _CONFIG.segment_bytes,
+        segment_ms: int = _CONFIG.segment_ms,
+    ) -> None:
         self._storage = storage
         self._log_directory = directory
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
@@ -74,7 +89,7 @@ class MetadataLog:
             self._directory,
             CLUSTER_METADATA_TOPIC,
             0,
-            _CONFIG,
+            replace(_CONFIG, segment_bytes=segment_bytes, segment_ms=segment_ms),
             now_ms(),
             was_closed_cleanly=directory.was_closed_cleanly,
             log_start_offset=self._start_offset(bases[0] if bases else 0),

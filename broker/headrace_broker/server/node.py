@@ -250,7 +250,13 @@ class Node:
         config = self.config
         path = config.metadata_dir.rstrip("/") or "/"
         directory = next(item for item in self._directories if item.path == path)
-        log = MetadataLog(self.surroundings.storage, directory, self.now_ms)
+        log = MetadataLog(
+            self.surroundings.storage,
+            directory,
+            self.now_ms,
+            segment_bytes=config.metadata_log_segment_bytes,
+            segment_ms=config.metadata_log_segment_ms,
+        )
         raft_config = RaftConfig(
             node_id=self.node_id,
             voters=frozenset(config.voters),

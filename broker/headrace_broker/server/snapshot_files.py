@@ -68,7 +68,7 @@ class SnapshotFiles:
         file = self._storage.open(self.path(snapshot) + PART_SUFFIX)
         try:
             file.truncate(position)
-            file.append(data)
+            file.write(data, position)
         finally:
             file.close()
 

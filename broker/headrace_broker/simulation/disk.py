@@ -15,6 +15,9 @@ from typing import Any
 
 from headrace_broker.log.storage import Buffer, MemoryStorage
 
+_SECTOR_BYTES = 512
+_ALLOCATED_BYTES_MAX = 8 * 1024
+
 
 class ProcessIsDeadError(Exception):
     """Remains of a killed process tried to touch its disk."""
@@ -37,6 +40,8 @@ class SimulatedDisk:
         """Called after each append."""
         self.on_write: Callable[[str], None] | None = None
         """Called after each replacement of a whole file."""
+        self._overwritten: dict[str, None] = {}  # files that were written before their end since they were synced
+        self._cut: dict[str, int] = {}  # files that were shortened since, and how far
         self._unsure: dict[str, bytes | None] = {}  # changed names: what stands there if the change is lost
 
     def mount(self) -> SimulatedStorage:
@@ -57,8 +62,10 @@ class SimulatedDisk:
         self._unsure.clear()
         self._lose_names()
         for path, data in list(self.files._files.items()):
-            synced = self.synced.get(path)
-            self.files._files[path] = bytearray(self._remains(synced or b"", bytes(data)))
+            remains = self._remains_of_overwritten if path in self._overwritten else self._remains
+            self.files._files[path] = bytearray(remains(self.synced.get(path, b""), bytes(data), self._cut.get(path)))
+        self._overwritten.clear()
+        self._cut.clear()
         self.synced = {path: bytes(data) for path, data in self.files._files.items()}
 
     def _lose_names(self) -> None:
@@ -67,7 +74,20 @@ class SimulatedDisk:
         for path in unsynced[self.rng.randint(0, len(unsynced)) :]:
             del self.files._files[path]
 
-    def _remains(self, sure: bytes, data: bytes) -> bytes:
+    def _remains_of_overwritten(self, sure: bytes, data: bytes, cut: int | None) -> bytes:
+        """A preallocated file: each of its sectors is the old one or the new one, if it was not cut before."""
+        if cut is not None and cut < len(sure):
+            if self.rng.random() < 0.5:
+                return sure
+            sure = sure[:cut]
+        kept = bytearray(sure)
+        for at in range(0, len(sure), _SECTOR_BYTES):
+            new = data[at : min(at + _SECTOR_BYTES, len(sure))]
+            if new != sure[at : at + _SECTOR_BYTES] and self.rng.random() < 0.5:
+                kept[at : at + len(new)] = new
+        return bytes(kept) + self._remains(data[: len(sure)], data)[len(sure) :]
+
+    def _remains(self, sure: bytes, data: bytes, cut: int | None = None) -> bytes:
         if data[: len(sure)] != sure:  # it was rewritten or cut since: old or new
             return data if self.rng.random() < 0.5 else sure
         size = self.rng.randint(len(sure), len(data))
@@ -76,8 +96,19 @@ class SimulatedDisk:
             return data[:written] + bytes(size - written)
         return data[:size]
 
+    def note_written(self, path: str, position: int, size_before: int) -> None:
+        """Bytes were written, perhaps where others had been."""
+        if position < size_before:
+            self._overwritten[path] = None
+
+    def note_cut(self, path: str, size: int) -> None:
+        """The file was shortened."""
+        self._cut[path] = min(size, self._cut.get(path, size))
+
     def note_synced(self, path: str) -> None:
         """The contents are safe, and a name that was never there before."""
+        self._overwritten.pop(path, None)
+        self._cut.pop(path, None)
         data = self.files._files.get(path)
         if data is not None:
             self.synced[path] = bytes(data)
@@ -209,18 +240,19 @@ class _SimulatedFile:
         self._file = file
         self._path = path
 
-    def append(self, data: Buffer) -> None:
+    def write(self, data: Buffer, position: int) -> None:
         storage = self._storage
         storage._files()
         storage._take_room(len(data))
         disk = storage.disk
+        disk.note_written(self._path, position, self._file.size())
         if disk.on_append is not None and disk.may_tear():
             torn, disk.on_append = disk.on_append, None
-            self._file.append(bytes(data)[: disk.rng.randint(0, len(data))])
+            self._file.write(bytes(data)[: disk.rng.randint(0, len(data))], position)
             torn(self._path)
             storage._files()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._file.append(data)
+        self._file.write(data, position)
         if disk.on_appended is not None:
             disk.on_appended(self._path)
 
@@ -235,10 +267,13 @@ class _SimulatedFile:
 
     def truncate(self, size: int) -> None:
         self._storage._files()
+        self._storage.disk.note_cut(self._path, size)
         self._file.truncate(size)
 
     def allocate(self, size: int) -> None:
-        """Room is what `free_bytes` says."""
+        """A little of what is asked for, so that files outgrow it; it takes no room, for there are only zeros."""
+        self._storage._files()
+        self._file.truncate(max(self._file.size(), min(size, self._file.size() + _ALLOCATED_BYTES_MAX)))
 
     def sync(self) -> None:
         files = self._storage._files()._files

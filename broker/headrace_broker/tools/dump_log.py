@@ -159,7 +159,8 @@ def _dump_log(path: str, options: argparse.Namespace, findings: Findings) -> Non
                 view, position, header, last_offset, path, options, findings, parser, is_printed
             )
         position += header.size_bytes
-    if position < len(view) and options.max_bytes == _INT32_MAX:
+    is_unwritten = not any(view[position:])  # the end of a preallocated file
+    if not is_unwritten and options.max_bytes == _INT32_MAX:
         print(f"Found {len(view) - position} invalid bytes at the end of {os.path.basename(path)}")
 
 

@@ -403,11 +403,11 @@ class FailingFile(MemoryFile):
 
     __slots__ = ("error",)
 
-    def append(self, data) -> None:
+    def write(self, data, position) -> None:
         if self.error:
-            super().append(memoryview(data)[: len(data) // 2])
+            super().write(memoryview(data)[: len(data) // 2], position)
             raise OSError(self.error, os.strerror(self.error))
-        super().append(data)
+        super().write(data, position)
 
 
 class FailingStorage(MemoryStorage):

@@ -43,3 +43,24 @@ def test_a_flipped_bit_anywhere_before_the_last_batch_is_damage(batch: int) -> N
 def test_zeros_behind_the_end_are_not_damage() -> None:
     log, _ = _log(2)
     assert damage_inside(log + bytes(200)) is None
+
+
+def test_a_sector_that_never_reached_the_disk_is_not_damage() -> None:
+    """Unsynced appends to a preallocated file may get there in any order: what is missing are zeros."""
+    log, ends = _log(40)
+    for first in range(0, len(log) - 512, 512):
+        lost = bytearray(log + bytes(4096))
+        lost[first : first + 512] = bytes(512)
+        assert damage_inside(bytes(lost)) is None
+    lost = bytearray(log + bytes(4096))
+    lost[ends[2] : 1024] = bytes(1024 - ends[2])  # a part of its first sector had been synced
+    assert damage_inside(bytes(lost)) is None
+
+
+def test_zeros_that_are_no_sector_are_damage() -> None:
+    log, ends = _log(40)
+    start = next(end for end in ends if end % 512 > 100)
+    for zeros in (slice(start + 20, start + 40), slice(start, start + 60)):
+        broken = bytearray(log)
+        broken[zeros] = bytes(zeros.stop - zeros.start)
+        assert damage_inside(bytes(broken)) is not None

@@ -21,9 +21,13 @@ def test_a_dead_process_touches_nothing_and_the_next_one_finds_everything() -> N
     disk = disks()[0]
     storage = disk.mount()
     file = storage.open("/d/log")
-    file.append(b"abc")
+    file.write(b"abc", file.size())
     storage.is_dead = True
-    for touch in (lambda: file.append(b"d"), lambda: storage.read("/d/log"), lambda: storage.sync("/d/log")):
+    for touch in (
+        lambda: file.write(b"d", file.size()),
+        lambda: storage.read("/d/log"),
+        lambda: storage.sync("/d/log"),
+    ):
         with pytest.raises(ProcessIsDeadError):
             touch()
     assert disk.mount().read("/d/log") == b"abc"
@@ -33,9 +37,9 @@ def test_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")
-        file.append(b"safe")
+        file.write(b"safe", file.size())
         file.sync()
-        file.append(b"perhaps")
+        file.write(b"perhaps", file.size())
         disk.lose_power()
         left = disk.mount().read("/d/log")
         found.add(left)
@@ -50,7 +54,7 @@ def test_files_that_were_never_synced_are_lost_newest_first() -> None:
     for disk in disks():
         storage = disk.mount()
         for name in ("1", "2", "3"):
-            storage.open(f"/d/{name}").append(b"x")
+            storage.open(f"/d/{name}").write(b"x", 0)
         disk.lose_power()
         left = disk.mount().listdir("/d")
         assert sorted(left) == ["1", "2", "3"][: len(left)]
@@ -92,7 +96,7 @@ def test_an_append_can_end_in_the_middle() -> None:
         file = storage.open("/d/log")
         disk.on_append = lambda path, storage=storage: setattr(storage, "is_dead", True)
         with pytest.raises(ProcessIsDeadError):
-            file.append(b"0123456789")
+            file.write(b"0123456789", file.size())
         lengths.add(len(disk.mount().read("/d/log")))
     assert {0, 10} < lengths
 
@@ -102,10 +106,51 @@ def test_a_full_disk_and_one_that_cannot_sync_say_so() -> None:
     storage = disk.mount()
     file = storage.open("/d/log")
     disk.free_bytes = 5
-    file.append(b"abc")
+    file.write(b"abc", file.size())
     with pytest.raises(OSError, match="No space") as full:
-        file.append(b"def")
+        file.write(b"def", file.size())
     assert full.value.errno == errno.ENOSPC
     disk.sync_error = OSError(errno.EIO, "Input/output error")
     with pytest.raises(OSError, match="Input/output"):
         file.sync()
+
+
+def test_power_loss_leaves_holes_in_a_preallocated_file() -> None:
+    """What is written before the end of a file gets to the disk in any order, a sector at a time."""
+    found = set()
+    for disk in disks():
+        file = disk.mount().open("/d/log")
+        file.allocate(4096)
+        file.write(b"s" * 100, 0)
+        file.sync()
+        file.write(b"a" * 1000, 100)
+        disk.lose_power()
+        left = disk.mount().read("/d/log")
+        found.add(left)
+        assert len(left) == 4096
+        assert left[:100] == b"s" * 100
+        for start in (0, 512, 1024):
+            assert left[max(100, start) : min(start + 512, 1100)].strip(b"a") in (
+                b"",
+                bytes(min(start + 512, 1100) - max(100, start)),
+            )
+        assert not left[1100:].strip(b"\0")
+    assert len(found) == 8
+
+
+def test_a_cut_is_lost_whole_or_not_at_all() -> None:
+    found = set()
+    for disk in disks():
+        file = disk.mount().open("/d/log")
+        file.allocate(2048)
+        file.write(b"o" * 1500, 0)
+        file.sync()
+        file.truncate(600)
+        file.allocate(2048)
+        file.write(b"n" * 600, 600)
+        disk.lose_power()
+        left = disk.mount().read("/d/log")
+        found.add(left)
+        assert left.startswith(b"o" * 600)
+        assert left[600:].strip(b"\0").strip(b"n") == b"" or left[600:].rstrip(b"\0") == b"o" * 900
+    assert len(found) > 3

@@ -1,0 +1,127 @@
+"""fdatasync of a metadata log, preallocated and not, idle and beside three nodes that take all that a client can send.
+
+The two logs are the real ones, on the disk that the nodes write to, and take turns at every append; the peer of a row
+is the log that is not preallocated.  What the nodes' own metadata logs wait for is told by their metrics.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cluster_bench import REPLICAS, SETTINGS
+from fresh_topic import fresh_topic
+from produce_load import Load, produce
+from results import Row
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import DiskStorage
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from support.cluster import ClusterProcess
+
+APPENDS = 3000
+PAUSE_S = 0.002
+RECORD_BYTES = 250
+LOAD = Load(1000, 131_072, 500_000, "-1")
+QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+_FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
+
+
+def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
+    """Measure idle, then under load."""
+    rows: list[Row] = []
+    appends = max(200, int(APPENDS * rounds * scale))
+    with TemporaryDirectory(prefix="headrace-bench-") as directory:
+        properties = {
+            **SETTINGS,
+            "headrace.metrics.listeners": "http://127.0.0.1:0",
+            "log.retention.bytes": "200000000",
+        }
+        properties["log.segment.bytes"] = "50000000"
+        properties["log.retention.check.interval.ms"] = "1000"
+        cluster = ClusterProcess(Path(directory) / "cluster", properties=properties)
+        cluster.start()
+        try:
+            rows += _measured(Path(directory) / "idle", "idle", appends, say)
+            with _full_load(cluster.bootstrap_servers) as sent:
+                rows += _measured(Path(directory) / "load", "under load", appends, say)
+            say(f"the client had {sum(sent) * LOAD.megabytes:.0f} MB acknowledged meanwhile")
+            rows += [_of_nodes(cluster, quantile) for quantile in ("0.5", "0.99", "0.999")]
+            leaders = {number: cluster.log(number).count("is active in epoch") for number in range(1, REPLICAS + 1)}
+            rows.append(Row("metadata", "elections under load", "", sum(leaders.values()) - 1))
+        finally:
+            cluster.close()
+    return rows
+
+
+def _measured(directory: Path, when: str, appends: int, say: Callable[[str], None]) -> list[Row]:
+    storage = DiskStorage()
+    logs = {
+        kind: PartitionLog.open(
+            storage, str(directory / kind), "__cluster_metadata", 0, LogConfig(preallocate=kind == "preallocated"), 0
+        )
+        for kind in ("preallocated", "plain")
+    }
+    times_ms: dict[str, list[float]] = {kind: [] for kind in logs}
+    for number in range(appends):
+        for kind in sorted(logs, reverse=number % 2 == 0):
+            batch = build_batch(RecordColumns(values=[bytes(RECORD_BYTES)], timestamps=number))
+            logs[kind].append_as_leader(batch, leader_epoch=1, now_ms=number)
+            paths = logs[kind].unflushed_files(with_active=True)[0]
+            started = time.perf_counter()
+            for path in paths:
+                storage.sync(path)
+            times_ms[kind].append((time.perf_counter() - started) * 1000)
+            time.sleep(PAUSE_S)
+    rows = []
+    for name, quantile in QUANTILES.items():
+        ours, plain = (_quantile(times_ms[kind], quantile) for kind in ("preallocated", "plain"))
+        rows.append(Row("metadata", f"fdatasync {when}, {name}", "ms", ours, plain, None, False))
+        say(f"fdatasync {when}, {name}: preallocated {ours:.2f} ms, plain {plain:.2f} ms")
+    return rows
+
+
+def _quantile(values: list[float], quantile: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(quantile * len(ordered)), len(ordered) - 1)]
+
+
+@contextmanager
+def _full_load(address: str) -> Iterator[list[int]]:
+    """Produce without end; the list grows with each load that was acknowledged."""
+    is_over, sent = threading.Event(), []
+
+    def work() -> None:
+        with fresh_topic(address, 6, REPLICAS) as topic:
+            while not is_over.is_set():
+                produce(address, topic, LOAD)
+                sent.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(5)
+    try:
+        yield sent
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _of_nodes(cluster: ClusterProcess, quantile: str) -> Row:
+    """The slowest node's own fsyncs of late: of its metadata log, and of the segments that it rolled."""
+    slowest = 0.0
+    for number in range(1, REPLICAS + 1):
+        address = re.findall(r"metrics at (http://\S+)", cluster.log(number))[-1]
+        with urllib.request.urlopen(address, timeout=10) as response:
+            text = response.read().decode()
+        with suppress(IndexError):
+            slowest = max(slowest, float(re.findall(rf'^{_FLUSHES}{{quantile="{quantile}"}} (\S+)$', text, re.M)[0]))
+    return Row("metadata", f"a node's own fsyncs under load, {quantile}", "ms", slowest)

@@ -1,0 +1,82 @@
+"""Three nodes on one disk take all that a client can send, for a while: nobody calls an election.
+
+HEADRACE_QUIET_S says how long, else it is the ten minutes of `make prove` or half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from support.cluster import ClusterProcess, running_cluster
+from support.cluster_load import create_topic
+from support.metrics import Samples, scrape, value
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+
+TOPIC = "full"
+FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
+DURATIONS_S = [pytest.param(30, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.prove)]
+
+
+def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[str]]:
+    """Send as fast as librdkafka can; (records acknowledged, errors)."""
+    acknowledged, errors = 0, []
+
+    def delivered(error: object, message: object) -> None:
+        nonlocal acknowledged
+        if error is None:
+            acknowledged += 1
+        else:
+            errors.append(str(error))
+
+    settings = {"acks": "all", "linger.ms": 5, "batch.size": 131_072, "compression.type": "none"}
+    queue = {"queue.buffering.max.messages": 200_000, "queue.buffering.max.kbytes": 200_000}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, **settings, **queue})
+    record = os.urandom(1000)
+    ends_s = time.monotonic() + duration_s
+    while time.monotonic() < ends_s:
+        try:
+            for _ in range(100):
+                producer.produce(TOPIC, record, on_delivery=delivered)
+        except BufferError:
+            producer.poll(0.05)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    return acknowledged, errors
+
+
+def pages(cluster: ClusterProcess) -> list[Samples]:
+    return [scrape(cluster.log(node)) for node in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("duration_s", DURATIONS_S)
+def test_a_full_disk_queue_elects_nobody(tmp_path: Path, duration_s: float) -> None:
+    duration_s = float(os.environ.get("HEADRACE_QUIET_S", duration_s))
+    settings = {
+        "headrace_metrics_listeners": "http://127.0.0.1:0",
+        "min_insync_replicas": "2",
+        "log_segment_bytes": str(64 * 1024 * 1024),
+        "log_retention_bytes": str(256 * 1024 * 1024),
+        "log_retention_check_interval_ms": "1000",
+        "log_segment_delete_delay_ms": "1000",
+    }
+    with running_cluster(tmp_path / "c", **settings) as cluster:
+        create_topic(cluster.bootstrap_servers, TOPIC, 6)
+        epochs = {value(page, "kafka_server_raft_metrics_current_epoch") for page in pages(cluster)}
+        assert len(epochs) == 1
+        acknowledged, errors = produce_for(cluster, duration_s)
+        after = pages(cluster)
+        print(f"\n{duration_s:.0f} s, {acknowledged / duration_s / 1000:.1f} MB/s with acks=all to three replicas")
+        for page in after:
+            flushes = {item: value(page, FLUSHES, quantile=item) for item in ("0.5", "0.99", "0.999")}
+            print(f"fsyncs of a node: {value(page, f'{FLUSHES}_count'):.0f}, of late {flushes} ms")
+        print(f"load average {Path('/proc/loadavg').read_text().split()[:3]}")
+        assert errors == []
+        assert {value(page, "kafka_server_raft_metrics_current_epoch") for page in after} == epochs
+        assert sum(len(re.findall(r"is active in epoch", cluster.log(node))) for node in (1, 2, 3)) == 1

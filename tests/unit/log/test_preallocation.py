@@ -1,0 +1,123 @@
+"""Preallocated segments: the file is longer than its records while it is active, and never when it is closed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import DiskStorage
+from headrace_broker.records.batch import iter_batches
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(preallocate=True, segment_bytes=8 * 1024 * 1024)
+
+
+def opened(directory: Path, config: LogConfig = CONFIG, **options: bool) -> PartitionLog:
+    return PartitionLog.open(DiskStorage(), str(directory), "t", 0, config, NOW, may_have_gaps=False, **options)
+
+
+def append(log: PartitionLog, value: bytes) -> None:
+    batch = build_batch(RecordColumns(values=[value], timestamps=NOW))
+    log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+
+
+def file_of(log: PartitionLog, base_offset: int = 0) -> Path:
+    return Path(log.directory) / f"{base_offset:020d}.log"
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def test_appends_do_not_change_the_size_of_the_file(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    sizes = set()
+    for _ in range(100):
+        append(log, b"x" * 1000)
+        sizes.add(size_of(file_of(log)))
+    assert len(sizes) == 1
+    assert sizes.pop() > log.size_bytes
+    for _ in range(6):
+        append(log, bytes(900_000))  # more than was allocated
+        assert size_of(file_of(log)) >= log.size_bytes
+    assert size_of(file_of(log)) > log.size_bytes > 5_000_000
+
+
+def test_a_closed_segment_ends_with_its_records(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, b"one")
+    log.roll(NOW)
+    append(log, b"two")
+    assert size_of(file_of(log)) == log.segments[0].size_bytes
+    assert size_of(file_of(log, 1)) > log.segments[1].size_bytes
+    log.close(clean=True, now_ms=NOW)
+    assert size_of(file_of(log, 1)) == log.segments[1].size_bytes
+    again = opened(tmp_path / "t-0", was_closed_cleanly=True)
+    assert again.log_end_offset == 2
+    assert size_of(file_of(log, 1)) > again.segments[1].size_bytes  # and it is preallocated again
+
+
+def test_the_zeros_of_a_crash_are_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, b"one")
+    log.roll(NOW)
+    append(log, b"two")
+    with file_of(log).open("ab") as file:  # the trimming was lost
+        file.write(bytes(10_000))
+    log.release()
+    with caplog.at_level(logging.WARNING):
+        again = opened(tmp_path / "t-0")
+    assert [segment.base_offset for segment in again.segments] == [0, 1]
+    assert again.log_end_offset == 2
+    assert not caplog.records
+    append(again, b"three")
+    data = file_of(again, 1).read_bytes()[: again.segments[1].size_bytes]
+    assert [header.base_offset for _, header in iter_batches(data)] == [1, 2]
+
+
+def test_a_trimming_that_was_lost_after_a_clean_stop_is_made_again(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, b"one")
+    log.close(clean=True, now_ms=NOW)
+    with file_of(log).open("ab") as file:
+        file.write(bytes(10_000))
+    assert opened(tmp_path / "t-0", was_closed_cleanly=True).log_end_offset == 1
+
+
+def test_records_that_are_missing_before_a_segment_end_the_log(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, b"one")
+    sound = log.size_bytes
+    append(log, b"two")
+    log.roll(NOW)
+    append(log, b"three")
+    log.release()
+    with file_of(log).open("r+b") as file:
+        file.seek(sound)
+        file.write(bytes(size_of(file_of(log)) - sound))
+    assert opened(tmp_path / "t-0").log_end_offset == 1
+
+
+def test_a_cut_log_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    for number in range(5):
+        append(log, b"%d" % number)
+    log.truncate_to(2, NOW)
+    append(log, b"new")
+    append(log, b"new")
+    assert size_of(file_of(log)) > log.size_bytes
+    log.close(clean=True, now_ms=NOW)
+    offsets = [header.base_offset for _, header in iter_batches(file_of(log).read_bytes())]
+    assert offsets == [0, 1, 2, 3]
+
+
+def test_without_preallocation_the_file_is_as_long_as_its_records(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0", LogConfig())
+    append(log, b"one")
+    assert size_of(file_of(log)) == log.size_bytes
