@@ -164,3 +164,27 @@ def test_what_waits_for_a_lost_connection_is_forgotten() -> None:
         assert client.frames == []
 
     with_broker(test)
+
+
+def test_what_follows_a_batch_that_comes_again_leaves_no_gap() -> None:
+    """The broker becomes leader between two batches that were on the way together."""
+
+    async def test(broker: Unreplicated, client: Client) -> None:
+        async def produce(sequence: int) -> int:
+            data = batch(b"%d" % sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            client.send(produce_request("t", data, acks=-1), 9)
+            broker.replicate(partition.log.log_end_offset)
+            await asyncio.sleep(0)
+            code: int = client.answer(ProduceResponse, 9).responses[0].partition_responses[0].error_code
+            return code
+
+        partition = broker.broker.partitions.require("t", 0)
+        assert await produce(0) == ErrorCode.NONE
+        partition.leader = 2
+        assert await produce(1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition.leader = 1
+        assert [await produce(2), await produce(3)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+        assert [await produce(1), await produce(2), await produce(3)] == [ErrorCode.NONE] * 3
+        assert await produce(5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    with_broker(test)

@@ -28,6 +28,7 @@ from typing import Protocol, cast
 
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.server.receive_memory import UNCOUNTED_BYTES, ReceiveMemory
+from headrace_broker.server.refused_batches import RefusedBatches
 from headrace_broker.server.wakefulness import SMALL_READ_BYTES, Wakefulness
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         "on_lost",
         "parked",
         "peer",
+        "refused_batches",
     )
 
     slot_type: type[Slot] = Slot
@@ -151,6 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.client_host = ""
         self.parked: dict[object, None] = {}
+        self.refused_batches = RefusedBatches()
         self.on_lost: Callable[[], None] | None = None
 
     # -- what the transport calls ------------------------------------------------------------------------------

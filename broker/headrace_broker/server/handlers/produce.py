@@ -66,7 +66,13 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
             return
     refused = _refused(transactional_id, acks)
     results = [
-        (topic, [_attempt(broker, topic, index, records, version, acks, refused) for index, records in partitions])
+        (
+            topic,
+            [
+                _attempt(broker, connection, topic, index, records, version, acks, refused)
+                for index, records in partitions
+            ],
+        )
         for topic, partitions in topics
     ]
     if acks == _NONE:
@@ -104,6 +110,7 @@ def _append_and_encode(
 
 def _attempt(
     broker: Broker,
+    connection: Connection,
     topic: str | bytes,
     index: int,
     records: memoryview | None,
@@ -118,9 +125,12 @@ def _attempt(
         partition = _find(broker, topic, index)
         if acks == _ALL and partition.replicas is not None:
             broker.replication.check_min_isr(partition)
-        return index, partition, _append(broker, partition, records, version)
+        info = _append(broker, partition, records, version)
     except ApiError as error:
-        return index, partition, error
+        return index, partition, connection.refused_batches.answer((topic, index), error)
+    if connection.refused_batches:
+        connection.refused_batches.appended((topic, index))
+    return index, partition, info
 
 
 def _refused(transactional_id: str | None, acks: int) -> ApiError | None:
