@@ -28,8 +28,9 @@ class _Leaders:
         from confluent_kafka.admin import AdminClient
 
         found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, 30)
-        sockets = {node.id: _connected(node.host, node.port) for node in found.brokers.values()}
         partitions = found.topics[topic].partitions
+        leaders = [found.brokers[item] for item in {partition.leader for partition in partitions.values()}]
+        sockets = {leader.id: _connected(leader.host, leader.port) for leader in leaders}
         self._error_at = 4 + 4 + 2 + len(topic.encode()) + 4 + 4
         self._requests = [
             (sockets[partitions[index].leader], request(topic, b"x" * 100, -1, index)) for index in sorted(partitions)

@@ -16,6 +16,7 @@ from headrace_broker.metadata.image import PartitionImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 UNKNOWN_EPOCH = -1
+NEVER_MS = -(2**62)
 
 
 @dataclass(slots=True)
@@ -24,12 +25,17 @@ class FollowerState:
 
     log_end_offset: int = -1
     log_start_offset: int = -1
-    last_fetch_ms: int = 0
-    last_caught_up_ms: int = 0
+    last_fetch_ms: int = NEVER_MS
+    last_caught_up_ms: int = NEVER_MS
     leader_end_at_fetch: int = -1
     broker_epoch: int | None = None
     serves_consumers: bool = False
     """Whether consumers were sent there: it hears of a high watermark that moves at once."""
+
+    def has_left(self) -> None:
+        """It is out of sync: how well it kept up before says nothing of when it will be back."""
+        self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
+        self.leader_end_at_fetch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
         """Whether it has everything now, or had everything there was a moment ago."""
@@ -67,21 +73,28 @@ class LeaderReplicas:
         self.epoch_start_offset = log_end_offset
         self.min_insync_replicas = min_insync_replicas
         self.followers: dict[int, FollowerState] = {}
+        self.isr: tuple[int, ...] = ()
         self.proposal: IsrProposal | None = None
         self._lag_time_max_ms = lag_time_max_ms
         self._take(image, now_ms)
 
     def _take(self, image: PartitionImage, now_ms: int) -> None:
         self.replicas = image.replicas
-        self.isr = image.isr
-        self.maximal_isr = frozenset(image.isr)
+        self._take_isr(image.isr)
         self.partition_epoch = image.partition_epoch
         known = self.followers
         self.followers = {
-            replica: known.get(replica) or FollowerState(last_caught_up_ms=now_ms if replica in image.isr else 0)
+            replica: known.get(replica) or FollowerState(last_caught_up_ms=now_ms if replica in image.isr else NEVER_MS)
             for replica in image.replicas
             if replica != self.node_id
         }
+
+    def _take_isr(self, isr: tuple[int, ...]) -> None:
+        for replica, follower in self.followers.items():
+            if replica in self.isr and replica not in isr:
+                follower.has_left()
+        self.isr = isr
+        self.maximal_isr = frozenset(isr)
 
     def image_changed(self, image: PartitionImage, now_ms: int) -> None:
         """The controller decided something about the partition in the same leader epoch."""
@@ -166,6 +179,14 @@ class LeaderReplicas:
 
     # -- who is in sync ----------------------------------------------------------------------------------------------
 
+    def lacks_nothing_but_membership(self, log_end_offset: int) -> bool:
+        """Whether a follower has everything there is and is not in sync: it will not fetch before there is more."""
+        return any(
+            follower.log_end_offset >= log_end_offset
+            for replica, follower in self.followers.items()
+            if replica not in self.isr
+        )
+
     def propose(
         self, *, high_watermark: int, log_end_offset: int, now_ms: int, is_eligible: IsEligible, may_shrink: bool
     ) -> IsrProposal | None:
@@ -213,8 +234,7 @@ class LeaderReplicas:
     def proposal_confirmed(self, isr: Iterable[int], partition_epoch: int) -> None:
         """The controller made the proposal, or what it became, true."""
         if partition_epoch >= self.partition_epoch:
-            self.isr = tuple(isr)
-            self.maximal_isr = frozenset(self.isr)
+            self._take_isr(tuple(isr))
             self.partition_epoch = partition_epoch
             self.proposal = None
 

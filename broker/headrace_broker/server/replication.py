@@ -95,7 +95,6 @@ class Replication:
             before = len(replicas.isr)
             replicas.image_changed(image, self.now_ms())
             self._count_isr_change(before, len(replicas.isr))
-            self._propose(partition, may_shrink=False)  # whoever caught up while another change was under way
         elif len(image.replicas) > 1:
             log = partition.log
             partition.replicas = LeaderReplicas(
@@ -113,6 +112,10 @@ class Replication:
             self._broker.waiting.disturbed(partition.end)
             self._broker.fetch_sessions.disturbed(partition)
         self._advance(partition)
+        if partition.replicas is not None and partition.replicas.lacks_nothing_but_membership(
+            partition.log.log_end_offset
+        ):
+            self._propose(partition, may_shrink=False)  # it caught up while another change was under way
 
     def _fetcher(self, leader_id: int) -> ReplicaFetcher:
         fetcher = self.fetchers.get(leader_id)

@@ -66,6 +66,35 @@ def test_a_follower_that_may_join_is_waited_for() -> None:
     assert replicas.committed_offset(12, LAG_MS + 1, everybody) == 12  # it does not keep up any more
 
 
+def test_a_follower_that_is_back_is_waited_for_only_when_it_has_caught_up_again() -> None:
+    """It left a moment ago, and has much to fetch: producers do not wait for that."""
+    replicas = leader()
+    for replica in (2, 3):
+        fetch(replicas, replica, 10, end=10, now_ms=1000)
+    without = PartitionImage(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=8)
+    replicas.image_changed(without, 1500)
+    fetch(replicas, 2, 1000, end=1000, now_ms=2000)
+    fetch(replicas, 3, 10, end=1000, now_ms=2000, epoch=200)
+    assert replicas.committed_offset(1000, 2000, everybody) == 1000
+    fetch(replicas, 3, 900, end=1001, now_ms=2001, epoch=200)
+    fetch(replicas, 2, 1001, end=1001, now_ms=2001)
+    assert replicas.committed_offset(1001, 2001, everybody) == 1001
+    fetch(replicas, 3, 1001, end=1002, now_ms=2002, epoch=200)  # what there was when it last asked
+    fetch(replicas, 2, 1002, end=1002, now_ms=2002)
+    assert replicas.committed_offset(1002, 2002, everybody) == 1001
+
+
+def test_a_confirmed_smaller_set_forgets_how_well_the_others_kept_up() -> None:
+    replicas = leader()
+    fetch(replicas, 2, 10, end=10, now_ms=1000)
+    fetch(replicas, 3, 10, end=10, now_ms=1000)
+    replicas.proposal_confirmed((1, 2), 8)
+    assert replicas.followers[3].is_caught_up(10, 1001, LAG_MS)  # it has everything
+    assert not replicas.followers[3].is_caught_up(11, 1001, LAG_MS)
+    assert replicas.lacks_nothing_but_membership(10)
+    assert not replicas.lacks_nothing_but_membership(11)
+
+
 def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_answer() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)
