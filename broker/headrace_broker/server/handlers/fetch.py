@@ -55,6 +55,8 @@ _LARGE_FRAME_BYTES = 32 * 1024
 _PARKED_SESSION_BYTES = 256
 _LARGE_WAIT_MS_MAX = 5000
 _PARTITIONS_PER_STEP = 500
+_REPLICA_ANSWER_BYTES = 2 * 1024 * 1024
+"""What a replica gets at once: while it writes more than that, it asks nothing, and acks=all waits for what it asks."""
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +167,8 @@ def _news_steps(
     """Read the partitions of a session that have news, with halts; the first answer of a session tells of all."""
     is_full = request.session_epoch == INITIAL_EPOCH
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
+    if session.replica_id >= 0:
+        left = min(left, _REPLICA_ANSWER_BYTES)
     topics: dict[bytes, FetchableTopicResponse] = {}
     for count, key in enumerate(list(session.news), 1):
         if left <= 0 and not is_full:
