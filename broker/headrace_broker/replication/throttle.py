@@ -23,6 +23,7 @@ class Throttle:
         self._samples_max = samples_max
         self._sample_ms = sample_ms
         self._samples: deque[list[int]] = deque()  # [when it began, when something was counted last, bytes]
+        self._counted = 0  # bytes in all samples
         self._partitions: dict[str, frozenset[int]] = {}
 
     # -- what it holds for -------------------------------------------------------------------------------------------
@@ -44,11 +45,6 @@ class Throttle:
         partitions = self._partitions.get(topic)
         return partitions is not None and (partitions is EVERY_PARTITION or index in partitions)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is throttled at all."""
-        return not self._partitions
-
     # -- the rate ----------------------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int, now_ms: int) -> None:
@@ -57,9 +53,13 @@ class Throttle:
         if not samples or now_ms - samples[-1][0] >= self._sample_ms:
             samples.append([now_ms, now_ms, 0])
             if len(samples) > self._samples_max + 1:
-                samples.popleft()
+                self._forget_oldest()
         samples[-1][1] = now_ms
         samples[-1][2] += size_bytes
+        self._counted += size_bytes
+
+    def _forget_oldest(self) -> None:
+        self._counted -= self._samples.popleft()[2]
 
     def is_exceeded(self, now_ms: int, more_bytes: int = 0) -> bool:
         """Whether what was counted, and these, are more than the rate allows."""
@@ -71,8 +71,8 @@ class Throttle:
             return 0
         samples = self._samples
         while samples and now_ms - samples[0][1] >= self._samples_max * self._sample_ms:
-            samples.popleft()
-        counted = more_bytes + sum(size_bytes for _, _, size_bytes in samples)
+            self._forget_oldest()
+        counted = self._counted + more_bytes
         elapsed_ms = max(now_ms - samples[0][0], self._sample_ms) if samples else self._sample_ms
         if counted * 1000 <= self.bytes_per_s * elapsed_ms:
             return 0

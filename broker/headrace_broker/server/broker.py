@@ -266,7 +266,7 @@ class Broker:
         changed = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
         if any(kind == BROKER_RESOURCE for kind, _ in delta.changed_configs):
             changed.update(self.partitions.by_name)
-        self.replication.throttle(image, changed)
+        self.replication.throttle(image, changed | {topic.name for topic in delta.removed_topics.values()})
         for name in changed & image.topics.keys():
             config = self._log_config_of(name)
             for partition in self.partitions.by_name.get(name, {}).values():

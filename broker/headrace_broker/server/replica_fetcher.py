@@ -164,11 +164,11 @@ class ReplicaFetcher:
     def _hold_back(self) -> None:
         """Leave out for a while what is throttled, and not in sync (KIP-73)."""
         replication = self._broker.replication
-        if replication.follower_throttle.is_idle:
+        delay_ms = replication.follower_throttle.delay_ms(replication.now_ms())
+        if delay_ms == 0:
             return
         for partition in self._partitions:
-            delay_ms = 0 if partition in self._resting else replication.follower_delay_ms(partition)
-            if delay_ms > 0:
+            if partition not in self._resting and replication.waits_as_follower(partition):
                 self._rest(partition, min(delay_ms, _HELD_BACK_MAX_MS))
 
     def _until_ready_s(self) -> float | None:

@@ -233,13 +233,14 @@ class Replication:
             and throttle.is_exceeded(self.now_ms(), more_bytes)
         )
 
-    def follower_delay_ms(self, partition: Partition) -> int:
-        """How long the replica here, if it is not in sync, has to wait before it fetches on."""
+    def waits_as_follower(self, partition: Partition) -> bool:
+        """Whether the replica here is held back while the rate is exceeded: it is throttled, and not in sync."""
         topic = self._broker.image.topics.get(partition.topic)
-        if topic is None or not self.follower_throttle.holds_for(partition.topic, partition.index):
-            return 0
-        is_in_sync = self._broker.node_id in topic.partitions[partition.index].isr
-        return 0 if is_in_sync else self.follower_throttle.delay_ms(self.now_ms())
+        return (
+            topic is not None
+            and self.follower_throttle.holds_for(partition.topic, partition.index)
+            and self._broker.node_id not in topic.partitions[partition.index].isr
+        )
 
     # -- deleted records ---------------------------------------------------------------------------------------------
 
