@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     properties = {
         "replica_selector_class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "headrace_metrics_listeners": "http://127.0.0.1:0",
-        "replica_lag_time_max_ms": "2000",
+        "replica_lag_time_max_ms": "3000",
     }
     with running_cluster(tmp_path_factory.mktemp("racks") / "c", **properties) as cluster:
         cluster.reconfigure({node: {"broker.rack": f"rack-{node}"} for node in (1, 2, 3)})
@@ -49,8 +49,8 @@ def make_topic(cluster: ClusterProcess, topic: str, values: int = 0) -> None:
     produce(cluster, topic, values)
 
 
-def produce(cluster: ClusterProcess, topic: str, values: int, first: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 0})
+def produce(cluster: ClusterProcess, topic: str, values: int, first: int = 0, **settings: object) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 0, **settings})
     for number in range(first, first + values):
         producer.produce(topic, b"%d " % number + bytes(1000))
     assert not producer.flush(60)
@@ -251,6 +251,24 @@ def test_a_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(clu
         assert message.value() == b"%d" % number
     consumer.close()
     assert statistics.median(delays_s) < 0.1, sorted(delays_s)
+
+
+def test_a_follower_shows_nothing_that_is_not_committed(cluster: ClusterProcess) -> None:
+    make_topic(cluster, "uncommitted", 5)
+    await_known(cluster, "uncommitted", 5)
+    follower = cluster.address(NEAR)
+    cluster.pause(OTHER)  # which is in sync, and waited for
+    try:
+        produce(cluster, "uncommitted", 1, first=5, acks=1)
+        deadline = time.monotonic() + 2
+        while fetched(follower, "uncommitted", 6).error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            assert time.monotonic() < deadline  # until the follower's log ends there
+        answer = fetched(follower, "uncommitted", 5, max_wait_ms=100)
+        assert (answer.error_code, answer.high_watermark, records_of(answer)) == (ErrorCode.NONE, 5, b"")
+    finally:
+        cluster.resume(OTHER)
+    await_known(cluster, "uncommitted", 6)
+    assert records_of(fetched(follower, "uncommitted", 5))
 
 
 def test_a_follower_out_of_sync_is_not_chosen(cluster: ClusterProcess) -> None:
