@@ -238,8 +238,10 @@ def _unread(events: Iterable[Event]) -> Iterator[str]:
             yield f"group: {len(unread)} records of partition {partition} were passed over, first {unread[0]}"
 
 
-def longest_pause_s(events: Sequence[Event]) -> float:
-    """The longest time without an acknowledgement, from the first of these events to the last."""
-    moments = [event.at_s for event in events if isinstance(event, Acknowledged)]
+def longest_pause_s(events: Sequence[Event], partition: int | None = None) -> float:
+    """The longest time without an acknowledgement, of one partition or of any, from the first event to the last."""
+    moments = [
+        event.at_s for event in events if isinstance(event, Acknowledged) and partition in (None, event.partition)
+    ]
     moments += [event.at_s for event in (*events[:1], *events[-1:])]
     return max((later - earlier for earlier, later in pairwise(sorted(moments))), default=0.0)

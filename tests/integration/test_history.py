@@ -48,6 +48,7 @@ def test_the_longest_pause_counts_from_the_first_event_to_the_last() -> None:
     assert longest_pause_s([Acknowledged(1.0, A[0], 0, 0), Acknowledged(4.0, A[1], 0, 1)]) == 3.0
     assert longest_pause_s([Sent(0.0, A[0]), Acknowledged(4.0, A[0], 0, 0), Sent(5.0, A[1])]) == 4.0
     assert longest_pause_s([]) == 0.0
+    assert longest_pause_s([Acknowledged(number, A[number], number % 2, None) for number in range(5)], 1) == 2.0
 
 
 @pytest.mark.parametrize(

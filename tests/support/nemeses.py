@@ -57,7 +57,8 @@ class Run:
         self.faults: list[str] = []
         self.episodes: Counter[str] = Counter()
         self.works_again_s: list[float] = []
-        self.pauses_s: dict[str, float] = {}
+        self.pauses_s: dict[str, tuple[float, float]] = {}
+        """By kind: the longest time in which nothing was acknowledged, and in which nothing was in some partition."""
         self.may_be_down: set[int] = set()
         self._started_s = time.monotonic()
 
@@ -85,10 +86,14 @@ class Run:
         self.clients.is_whole.set()
         self.works_again_s.append(max(steps.values()))
         self.episodes[name] += 1
-        pause_s = longest_pause_s(self.clients.events[began:])
-        self.pauses_s[name] = max(self.pauses_s.get(name, 0.0), pause_s)
+        events = self.clients.events[began:]
+        pause_s = longest_pause_s(events)
+        of_one_s = max(longest_pause_s(events, partition) for partition in self.clients.partitions)
+        before = self.pauses_s.get(name, (0.0, 0.0))
+        self.pauses_s[name] = max(before[0], pause_s), max(before[1], of_one_s)
         mended = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in steps.items())
-        self.tell(f"{name}: {what}, for {lasts_s:.0f} s; longest pause {pause_s:.1f} s; after mending: {mended}")
+        pauses = f"longest pause {pause_s:.1f} s, of one partition {of_one_s:.1f} s"
+        self.tell(f"{name}: {what}, for {lasts_s:.0f} s; {pauses}; after mending: {mended}")
 
     def _note_dead(self) -> None:
         for node in self.cluster.nodes.values():
@@ -167,13 +172,14 @@ class Run:
         """What was done and seen."""
         events = self.clients.events
         kinds = ", ".join(f"{count} {name}" for name, count in sorted(self.episodes.items()))
-        pauses = ", ".join(f"{name} {pause_s:.1f}" for name, pause_s in sorted(self.pauses_s.items()))
+        pauses = ", ".join(f"{name} {all_s:.1f}/{one_s:.1f}" for name, (all_s, one_s) in sorted(self.pauses_s.items()))
         epochs = sum(self.cluster.leader_epoch(TOPIC, partition) for partition in self.clients.partitions)
         return f"""\
 {sum(self.episodes.values())} episodes in {time.monotonic() - self._started_s:.0f} s: {kinds}
 {sum(self.clients.sent.values())} records sent, {sum(self.clients.acknowledgements.values())} acknowledged; \
 {sum(isinstance(event, Read) for event in events)} reads, {sum(isinstance(event, Commit) for event in events)} commits
-longest pause without an acknowledgement {longest_pause_s(events):.1f} s, by kind: {pauses}
+longest pause without an acknowledgement {longest_pause_s(events):.1f} s; \
+by kind, of all and of one partition: {pauses}
 all worked again within {max(self.works_again_s, default=0.0):.1f} s of being mended
 {self.cluster.elections()} controllers were elected; leader epochs of {PARTITIONS} partitions sum up to {epochs}"""
 
