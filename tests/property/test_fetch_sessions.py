@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_broker.protocol.errors import ApiError
@@ -127,6 +127,7 @@ class _World:
         return found, told
 
 
+@settings(deadline=None)
 @given(steps)
 def test_nothing_is_missed(moves: list[tuple[str, int]]) -> None:
     world = _World()
