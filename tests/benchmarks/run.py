@@ -1,7 +1,7 @@
 """`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/AREA.md and .json.
 
 `python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, metadata,
-partitions, followers, catch-up, connect, jdbc, lakehouse.
+compaction, partitions, followers, catch-up, connect, jdbc, lakehouse.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ AREAS = (
     "broker",
     "cluster",
     "metadata",
+    "compaction",
     "partitions",
     "followers",
     "catch-up",

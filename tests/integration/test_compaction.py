@@ -24,6 +24,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
 from support.broker import running_broker
 from support.cluster import running_cluster
+from support.processes import cleaner_pids
 from support.topics import end_offset, write_topic
 
 pytestmark = pytest.mark.integration
@@ -48,20 +49,6 @@ def await_that(condition: Callable[[], bool], what: str, timeout_s: float = 30) 
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
         time.sleep(0.02)  # another process's files and log are what is waited for
-
-
-def cleaner_pids(broker_pid: int) -> list[int]:
-    """The cleaner processes of a broker, which name it in their command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"headrace_broker.server.cleaner_process" in words and str(broker_pid).encode() in words:
-                found.append(int(entry.name))
-    return found
 
 
 def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:

@@ -51,6 +51,12 @@ def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[s
     return acknowledged, errors
 
 
+def starved_s(cluster: ClusterProcess) -> list[float]:
+    """For how long each node's loop was ready to run and had no processor, since it began."""
+    fields = [Path(f"/proc/{cluster.pid(node)}/schedstat").read_text().split() for node in (1, 2, 3)]
+    return [int(waited_ns) / 1e9 for _, waited_ns, _ in fields]
+
+
 def pages(cluster: ClusterProcess) -> list[Samples]:
     return [scrape(cluster.log(node)) for node in (1, 2, 3)]
 
@@ -70,13 +76,17 @@ def test_a_full_disk_queue_elects_nobody(tmp_path: Path, duration_s: float) -> N
         create_topic(cluster.bootstrap_servers, TOPIC, 6)
         epochs = {value(page, "kafka_server_raft_metrics_current_epoch") for page in pages(cluster)}
         assert len(epochs) == 1
+        starved_before_s = starved_s(cluster)
         acknowledged, errors = produce_for(cluster, duration_s)
+        starved = [after - before for before, after in zip(starved_before_s, starved_s(cluster), strict=True)]
         after = pages(cluster)
         print(f"\n{duration_s:.0f} s, {acknowledged / duration_s / 1000:.1f} MB/s with acks=all to three replicas")
         for page in after:
             flushes = {item: value(page, FLUSHES, quantile=item) for item in ("0.5", "0.99", "0.999")}
             print(f"fsyncs of a node: {value(page, f'{FLUSHES}_count'):.0f}, of late {flushes} ms")
         print(f"load average {Path('/proc/loadavg').read_text().split()[:3]}")
+        waited = ", ".join(f"{100 * seconds / duration_s:.0f}%" for seconds in starved)
+        print(f"of the time the nodes wanted a processor and had none: {waited}")
         assert errors == []
         assert {value(page, "kafka_server_raft_metrics_current_epoch") for page in after} == epochs
         assert sum(len(re.findall(r"is active in epoch", cluster.log(node))) for node in (1, 2, 3)) == 1

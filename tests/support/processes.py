@@ -1,0 +1,19 @@
+"""Which processes belong to a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def cleaner_pids(broker_pid: int) -> list[int]:
+    """The cleaner processes of a broker, which name it in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"headrace_broker.server.cleaner_process" in words and str(broker_pid).encode() in words:
+                found.append(int(entry.name))
+    return found
