@@ -2,7 +2,8 @@
 
     NEMESES_SECONDS=600 NEMESES_SEED=7 python -m pytest tests/integration/test_nemeses.py -m prove
 
-What is done and what is checked says `support.nemeses`.  Where network namespaces cannot be made, the test is skipped.
+What is done and what is checked say `support.nemeses` and `integration.history`.  Where network namespaces cannot be
+made, the test is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support import nemeses
+from support import nemesis_run
 from support.isolated_cluster import environment
 from support.namespaces import in_room, missing
 
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
 def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path, seconds: int) -> None:
     if missing():
         pytest.skip(missing())
-    command = [sys.executable, nemeses.__file__, str(tmp_path), str(seconds), str(_SEED)]
+    command = [sys.executable, nemesis_run.__file__, str(tmp_path), str(seconds), str(_SEED)]
     output = tmp_path / "output.txt"
     with output.open("wb") as out:
         room = subprocess.Popen(
