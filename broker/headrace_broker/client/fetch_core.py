@@ -44,6 +44,7 @@ _LEADER_ERRORS = frozenset(
 
 SPAN_RECORDS_MIN = 2000
 _AT_LEADER_MS = 1000.0
+_NEWER_LEADER_MS = 30_000.0
 
 
 class Answer(Enum):
@@ -110,6 +111,9 @@ class _State:
     preferred: _Preferred | None = None
     at_leader_until_ms: float = 0.0
     """A replica failed: until then the leader is to answer itself."""
+    position_epoch: int = -1
+    """The leader epoch that the position is known from: who led before may not have come so far, and not know it."""
+    newer_leader_by_ms: float = 0.0
 
 
 class FetchCore:
@@ -146,11 +150,14 @@ class FetchCore:
         """Return the partitions that need a committed offset or a reset before they can be fetched."""
         return [topic_partition for topic_partition, state in self._states.items() if state.position is None]
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`; what was read ahead is thrown away. Raises KeyError for a partition not assigned."""
+    def seek(self, topic_partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at `offset`, which a leader of `leader_epoch` has told (-1 = nobody knows); what was read ahead is
+        thrown away. Raises KeyError for a partition not assigned.
+        """
         state = self._states[topic_partition]
         self._drop_chunks(state)
         state.position = state.fetch_offset = offset
+        state.position_epoch, state.newer_leader_by_ms = leader_epoch, 0.0
         state.retry_at_ms, state.attempts = 0.0, 0
 
     def forget_position(self, topic_partition: TopicPartition) -> None:
@@ -205,6 +212,9 @@ class FetchCore:
                 outdated.add(topic)
                 continue
             node_id, leader_epoch = leader
+            if 0 <= leader_epoch < state.position_epoch and self._waits_for_newer(state, now_ms):
+                outdated.add(topic)
+                continue
             preferred = state.preferred
             if preferred is not None:
                 if now_ms >= preferred.until_ms or preferred.leader_epoch != leader_epoch:
@@ -238,6 +248,12 @@ class FetchCore:
         """Return when the next partition leaves its back-off, None when none is in one."""
         waits = [state.retry_at_ms for state in self._states.values() if state.retry_at_ms > now_ms]
         return min(waits, default=None)
+
+    def _waits_for_newer(self, state: _State, now_ms: float) -> bool:
+        """Whether to wait for metadata of the position's epoch: it may be that of a topic that is no more."""
+        if not state.newer_leader_by_ms:
+            state.newer_leader_by_ms = now_ms + _NEWER_LEADER_MS
+        return now_ms < state.newer_leader_by_ms
 
     def _is_full(self, node_id: int) -> bool:
         return self._waiting.get(node_id, 0) > 0 and self._waiting[node_id] >= self._response_bytes.get(node_id, 0)

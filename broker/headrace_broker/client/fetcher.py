@@ -129,7 +129,7 @@ class Fetcher:
             return
         for topic_partition, committed in (await self._committed(partitions)).items():
             if committed is not None:
-                self._place(topic_partition, committed.offset)
+                self._place(topic_partition, committed.offset, committed.leader_epoch)
 
     async def _apply_resets(self) -> None:
         missing = self.core.without_position()
@@ -149,12 +149,12 @@ class Fetcher:
         behind = [item for item, found in listed.items() if found.offset < 0]  # nothing as young as that: the end
         listed |= await self.list_offsets(dict.fromkeys(behind, offset_api.LATEST)) if behind else {}
         for topic_partition, found in listed.items():
-            self._place(topic_partition, found.offset)
+            self._place(topic_partition, found.offset, found.leader_epoch)
 
-    def _place(self, topic_partition: TopicPartition, offset: int) -> None:
+    def _place(self, topic_partition: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Set a position that was looked up, unless a seek or another assignment came first."""
         if topic_partition in self.core.assignment and self.core.position(topic_partition) is None:
-            self.core.seek(topic_partition, offset)
+            self.core.seek(topic_partition, offset, leader_epoch)
             self._out_of_range.discard(topic_partition)
 
     # -- fetching ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from headrace_broker.client import offsets as offset_api
 from headrace_broker.client.cluster import Cluster
@@ -46,6 +47,7 @@ class GroupOffsets:
         group_id = self._group_id("commit")
         if not offsets:
             return
+        offsets = {item: self._with_epoch(item, offset) for item, offset in offsets.items()}
         generation = None
         if self.membership is not None:
             generation = self.membership.generation
@@ -65,6 +67,13 @@ class GroupOffsets:
                     raise self._commit_error(group_id, f"{topic}-{partition}", code)
 
         await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
+
+    def _with_epoch(self, topic_partition: TopicPartition, offset: OffsetAndMetadata) -> OffsetAndMetadata:
+        """The offset with the epoch it was read in (KIP-320): who goes on there asks no leader before that one."""
+        leader = self._cluster.view.leader(*topic_partition)
+        return (
+            offset if leader is None or offset.leader_epoch >= 0 else replace(offset, leader_epoch=leader.leader_epoch)
+        )
 
     async def commit_by_itself(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit what was handed out; that it failed is logged."""

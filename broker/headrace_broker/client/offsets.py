@@ -36,7 +36,7 @@ _OFFSET_FETCH_VERSION_MAX = 9
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: the next record to read."""
+    """A committed offset: the next record to read, and the epoch of a leader that had come so far (-1 = unknown)."""
 
     offset: int
     leader_epoch: int = -1

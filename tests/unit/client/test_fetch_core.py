@@ -245,3 +245,21 @@ def test_an_answer_that_comes_after_a_seek_prefers_nothing() -> None:
     core.prefer(asked, 2, 1000)
     core.fetch_done(1)
     assert list(plan(core)) == [1]
+
+
+def test_no_leader_before_the_one_that_told_the_position_is_asked() -> None:
+    """KIP-320: one that does not know yet that it was replaced may call a committed offset out of range."""
+    core = make_core()
+    core.seek(P0, 52, leader_epoch=6)
+    plans, outdated = core.plan(0, lambda topic, partition: (1, 5), lambda node: True)
+    assert (plans, outdated) == ({}, {"t"})
+    (asked,) = core.plan(10, lambda topic, partition: (2, 6), lambda node: True)[0][2]
+    assert (asked.fetch_offset, asked.leader_epoch) == (52, 6)
+
+
+def test_an_epoch_that_never_comes_is_not_waited_for_for_ever() -> None:
+    """The offset was committed for a topic of this name that has been deleted since, say."""
+    core = make_core()
+    core.seek(P0, 52, leader_epoch=6)
+    assert plan(core, now_ms=0) == {} == plan(core, now_ms=29_000)
+    assert plan(core, now_ms=30_000)[1][0].fetch_offset == 52
