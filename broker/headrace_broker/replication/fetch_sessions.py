@@ -39,6 +39,8 @@ class Wanted:
     partition: FetchPartition
     high_watermark: int = -2
     log_start_offset: int = -2
+    is_noted: bool = False
+    """Whether the leader has taken note of how far this replica is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +67,7 @@ class FetchSession:
                     added.append(key)
                 else:
                     known.partition = partition
+                    known.is_noted = False
                 self.news[key] = None
         gone: list[Key] = []
         for forgotten in request.forgotten_topics_data:
@@ -193,18 +196,19 @@ class SessionState:
         request.session_id, request.session_epoch = self.session_id, self.epoch
         topics: dict[bytes, FetchTopic] = {}
         for key, topic_id, wanted in changed:
-            if self._told.get(key) == wanted:
+            known = self._told.get(key)
+            if known is not None and known.fetch_offset == wanted.fetch_offset and known == wanted:
                 continue
             self._told[key] = wanted
             self._topic_ids[key] = topic_id
             topics.setdefault(topic_id, FetchTopic(topic_id=topic_id, partitions=[])).partitions.append(wanted)
         forgotten: dict[bytes, ForgottenTopic] = {}
         for key in gone:
-            known = self._told.pop(key, None)
-            if known is not None and not self.is_full:
+            told = self._told.pop(key, None)
+            if told is not None and not self.is_full:
                 topic_id = self._topic_ids.pop(key)
                 topic = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
-                topic.partitions.append(known.partition)
+                topic.partitions.append(told.partition)
         request.topics = list(topics.values())
         request.forgotten_topics_data = list(forgotten.values())
 

@@ -131,6 +131,15 @@ class LeaderReplicas:
         follower.last_fetch_ms = now_ms
         follower.broker_epoch = broker_epoch
 
+    def appended(self, base_offset: int, now_ms: int) -> None:
+        """Records are there from `base_offset` on: whoever had everything before begins to lag now.
+
+        In a fetch session nobody asks again for what has no news, so the last fetch may lie far back.
+        """
+        for follower in self.followers.values():
+            if follower.log_end_offset == base_offset:
+                follower.last_caught_up_ms = now_ms
+
     # -- what is committed -------------------------------------------------------------------------------------------
 
     @property

@@ -122,7 +122,7 @@ class Broker:
         if info.is_duplicate:
             return info
         if partition.replicas is not None:
-            self.replication.appended(partition, len(records))
+            self.replication.appended(partition, info.base_offset, len(records))
         else:  # the only replica is in sync by definition: what is written is committed
             log.high_watermark = info.last_offset + 1
             self.committed(partition, len(records))

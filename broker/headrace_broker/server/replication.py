@@ -152,8 +152,10 @@ class Replication:
                 f"min.insync.replicas={replicas.min_isr_in_force}",
             )
 
-    def appended(self, partition: Partition, size_bytes: int) -> None:
+    def appended(self, partition: Partition, base_offset: int, size_bytes: int) -> None:
         """Records were appended as leader: followers that wait for them are answered."""
+        assert partition.replicas is not None
+        partition.replicas.appended(base_offset, self.now_ms())
         log = partition.log
         partition.uncommitted.append((log.log_end_offset, size_bytes))
         if self._broker.waiting.waiting_for(partition.end):
@@ -162,7 +164,6 @@ class Replication:
             is_throttled = self.leader_throttle.holds_for(partition.topic, partition.index)
             is_held_back = partial(self.holds_back, partition) if is_throttled else None
             self._broker.fetch_sessions.appended(partition, size_bytes, is_held_back)
-        assert partition.replicas is not None
         if len(partition.replicas.maximal_isr) == 1:  # nobody else is waited for, unless it keeps up
             self._advance(partition)
 

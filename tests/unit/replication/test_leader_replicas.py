@@ -95,6 +95,17 @@ def test_a_confirmed_smaller_set_forgets_how_well_the_others_kept_up() -> None:
     assert not replicas.lacks_nothing_but_membership(11)
 
 
+def test_who_had_everything_lags_from_the_next_record_on() -> None:
+    """However long nothing was written, and so nothing asked for."""
+    replicas = leader()
+    fetch(replicas, 2, 10, end=10, now_ms=0)
+    fetch(replicas, 3, 9, end=10, now_ms=0)
+    replicas.appended(10, 5 * LAG_MS)
+    assert replicas.followers[2].is_caught_up(11, 6 * LAG_MS, LAG_MS)
+    assert not replicas.followers[2].is_caught_up(11, 6 * LAG_MS + 1, LAG_MS)
+    assert not replicas.followers[3].is_caught_up(11, 5 * LAG_MS, LAG_MS)
+
+
 def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_answer() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)

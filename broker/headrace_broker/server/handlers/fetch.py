@@ -181,7 +181,10 @@ def _news_steps(
         wanted = known.partition
         partition = broker.fetch_sessions.attach(session, key, broker.partitions)
         topic = FetchTopic(topic_id=key[0])
-        answer, size_bytes = _read_partition(broker, request, topic, wanted, left, reading, version)
+        answer, size_bytes = _read_partition(
+            broker, request, topic, wanted, left, reading, version, is_noted=known.is_noted
+        )
+        known.is_noted = answer.error_code == ErrorCode.NONE
         left -= size_bytes
         # Nothing may be read although something is there: a batch that is larger than what is left of the answer.
         end_offset = _end_for(partition, session.replica_id)
@@ -317,7 +320,10 @@ def _read_partition(
     left: int,
     reading: _Reading,
     version: int,
+    *,
+    is_noted: bool = False,
 ) -> tuple[PartitionData, int]:
+    """(the answer, bytes of records); `is_noted`: how far the replica is was noted when it asked."""
     partition = None
     try:
         partition = _find(broker, topic, wanted.partition, version)
@@ -327,7 +333,8 @@ def _read_partition(
         partition.check_leader_epoch(wanted.current_leader_epoch)
         log = partition.log
         diverging = _diverging(partition, wanted)
-        if replica >= 0 and diverging is None and log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+        is_within = log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset
+        if replica >= 0 and not is_noted and diverging is None and is_within:
             broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
         high_watermark = log.high_watermark
         answer = PartitionData(
