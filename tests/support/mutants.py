@@ -237,7 +237,7 @@ MUTANTS = {
         Mutant(followers_keep_no_producer_state, 0, faults="kill,reset"),
         Mutant(unclean_restart_stays_in_sync, 0, faults="power_loss,power_loss_after_append"),
         Mutant(anybody_may_lead, 3, faults="kill,partition,stop"),
-        Mutant(leader_under_min_isr_commits, 4),
+        Mutant(leader_under_min_isr_commits, 3, faults="kill,stop"),
         Mutant(offsets_are_acknowledged_on_append, 3, faults=_SLOW_AND_KILLED),
     )
 }
