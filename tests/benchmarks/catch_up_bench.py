@@ -19,6 +19,7 @@ from clusters import Nodes, await_in_sync, headrace
 from confluent_kafka.admin import AdminClient, NewTopic
 from measured import Measured
 from paced_produce import paced, paced_meanwhile
+from process_stats import cpu_s
 from produce_load import Load, produce
 from results import Row
 
@@ -39,18 +40,30 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
     load = Load(LOAD.message_bytes, LOAD.batch_bytes, int(LOAD.count * scale), LOAD.acks)
     with headrace(REPLICAS, min_insync_replicas="2", log_segment_delete_delay_ms="1000") as nodes:
         for number in range(rounds):
-            floor.note("rate", receive_and_write(int(load.megabytes)))
-            _catch_up(nodes, f"catch-up-{number}", load, ours)
-            floor.note("rate", receive_and_write(int(load.megabytes)))
+            with TemporaryDirectory(
+                prefix="headrace-bench-"
+            ) as kept:  # pages that were given back cost less than new ones
+                receive_and_write(int(load.megabytes), f"{kept}/before", floor)
+                _catch_up(nodes, f"catch-up-{number}", load, ours)
+                receive_and_write(int(load.megabytes), f"{kept}/after", floor)
             say(
                 f"round {number + 1}: {ours.measured['rate'][-1]:.0f} MB/s, receiving and writing alone "
-                f"{floor.measured['rate'][-2]:.0f} and {floor.measured['rate'][-1]:.0f} MB/s; p99 "
+                f"{floor.measured['rate'][-2]:.0f} and {floor.measured['rate'][-1]:.0f} MB/s; "
+                f"{ours.measured['cpu'][-1]:.2f} ms/MB beside {floor.measured['cpu'][-1]:.2f}; p99 "
                 f"{ours.measured['before'][-1]:.0f} -> {ours.measured['meanwhile'][-1]:.0f} us; "
                 f"in sync after {ours.measured['in sync'][-1]:.1f} s"
             )
     size = f"{load.megabytes / 1000:g} GB"
     return [
         Row("catch-up", f"{size} over {PARTITIONS} partitions", "MB/s", ours.median("rate"), floor.median("rate"), 0.8),
+        Row(
+            "catch-up",
+            f"{size} over {PARTITIONS} partitions, CPU of the node",
+            "ms/MB",
+            ours.median("cpu"),
+            floor.median("cpu"),
+            more_is_better=False,
+        ),
         Row(
             "catch-up",
             "paced produce p99 meanwhile, beside before",
@@ -78,7 +91,7 @@ def _catch_up(nodes: Nodes, topic: str, load: Load, ours: Measured) -> None:
     with paced_meanwhile(nodes.bootstrap, topic, PACE_S) as found:
         started = time.perf_counter()
         nodes.start(VICTIM)
-        ours.note("rate", _growth(files, topic, before_bytes, int(load.megabytes * 1e6)))
+        _growth(nodes, topic, before_bytes, int(load.megabytes * 1e6), ours)
         await_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
         ours.note("in sync", time.perf_counter() - started)
     ours.note("meanwhile", found["p99_us"])
@@ -92,26 +105,30 @@ def _size(files: Path, topic: str) -> int:
     return sum(path.stat().st_size for path in files.glob(f"{topic}-*/*.log"))
 
 
-def _growth(files: Path, topic: str, before_bytes: int, awaited_bytes: int) -> float:
-    """MB/s between the first and the last twentieth of what is awaited."""
+def _growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: int, ours: Measured) -> None:
+    """MB/s, and ms of the node's processor time per MB, between the first and the last twentieth of what is awaited."""
     first, last = before_bytes + awaited_bytes // 20, before_bytes + awaited_bytes * 19 // 20
-    began: tuple[float, int] | None = None
+    began: tuple[float, float, int] | None = None
+    files, victim = nodes.data(VICTIM), [nodes.pids()[VICTIM - 1]]
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        size, now = _size(files, topic), time.perf_counter()
+        size, now, cpu = _size(files, topic), time.perf_counter(), cpu_s(victim)
         if began is None and size >= first:
-            began = now, size
+            began = now, cpu, size
         if began is not None and size >= last:
-            return (size - began[1]) / 1e6 / (now - began[0])
+            megabytes = (size - began[2]) / 1e6
+            ours.note("rate", megabytes / (now - began[0]))
+            ours.note("cpu", (cpu - began[1]) * 1000 / megabytes)
+            return
         time.sleep(_LOOK_S)  # how fast a file grows is what is measured
     raise TimeoutError(f"the follower did not catch up within {_TIMEOUT_S:.0f} s")
 
 
-def receive_and_write(megabytes: int) -> float:
-    """MB/s of a process that receives so much over loopback and writes it to a new file."""
-    with TemporaryDirectory(prefix="headrace-bench-") as directory, socket.create_server(("127.0.0.1", 0)) as server:
+def receive_and_write(megabytes: int, path: str, floor: Measured) -> None:
+    """A process that receives so much over loopback and writes it to a new file."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        command = [sys.executable, __file__, str(port), f"{directory}/file"]
+        command = [sys.executable, __file__, str(port), path]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             connection, _ = server.accept()
             chunk = os.urandom(CHUNK_BYTES)
@@ -119,7 +136,9 @@ def receive_and_write(megabytes: int) -> float:
                 connection.sendall(chunk)
             connection.close()
             output, _ = process.communicate(timeout=_TIMEOUT_S)
-    return float(output)
+    rate, cpu = map(float, output.split())
+    floor.note("rate", rate)
+    floor.note("cpu", cpu)
 
 
 def _receive(port: int, path: str) -> None:
@@ -127,11 +146,12 @@ def _receive(port: int, path: str) -> None:
     view = memoryview(buffer)
     connection = socket.create_connection(("127.0.0.1", port))
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    received, started = 0, time.perf_counter()
+    received, started, cpu = 0, time.perf_counter(), time.process_time()
     while size := connection.recv_into(buffer):
         os.write(file, view[:size])
         received += size
-    print(received / 1e6 / (time.perf_counter() - started))
+    megabytes = received / 1e6
+    print(megabytes / (time.perf_counter() - started), (time.process_time() - cpu) * 1000 / megabytes)
 
 
 if __name__ == "__main__":
