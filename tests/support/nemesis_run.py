@@ -36,6 +36,7 @@ _LASTS_LONG_S = (16.0, 40.0)
 """In long runs: longer than followers may lag (30 s)."""
 _LONG_RUN_S = 600.0
 _WORKS_AGAIN_S = 60.0
+_TELL_EVERY_S = 10.0
 _QUIET_S = 1.0
 _NEW_ACKNOWLEDGEMENTS = 20
 
@@ -119,7 +120,7 @@ class Run:
         ends = dict(clients.acknowledged)
         lacking: dict[str, Callable[[], str]] = {
             "in sync": self._not_in_sync,
-            "acknowledged": lambda: _behind(clients.acknowledgements, sent),
+            "acknowledged": lambda: _behind(clients.acknowledgements, sent) and self._unacknowledged(),
             "read": lambda: _behind(clients.read, ends),
             "committed": lambda: _behind(clients.committed, ends),
         }
@@ -127,7 +128,7 @@ class Run:
 
     def _await(self, lacking: dict[str, Callable[[], str]]) -> dict[str, float]:
         """Wait until none of these says what it lacks."""
-        began_s = time.monotonic()
+        began_s = told_s = time.monotonic()
         steps: dict[str, float] = {}
         while True:
             lacks = {name: what for name, look in lacking.items() if name not in steps and (what := look())}
@@ -138,9 +139,15 @@ class Run:
             for node in self.cluster.nodes.values():
                 if not node.is_running:
                     raise Unavailable(f"node {node.node_id} ended with status {node.status}: {node.log[-400:]}")
+            if time.monotonic() > told_s + _TELL_EVERY_S:
+                told_s = time.monotonic()
+                self.tell(f"still lacking: {lacks}")
             if seconds > _WORKS_AGAIN_S:
                 raise Unavailable(f"{_WORKS_AGAIN_S:.0f} s after all was mended: {lacks}")
             time.sleep(0.05)
+
+    def _unacknowledged(self) -> str:
+        return f"partitions without an acknowledgement, in seconds: {self.clients.unacknowledged()}"
 
     def await_in_sync(self) -> None:
         """Wait until every partition has all its replicas in sync.  Raises Unavailable."""

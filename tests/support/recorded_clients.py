@@ -57,6 +57,8 @@ class Clients:
         self._others: list[threading.Thread] = []
         self.acknowledged: dict[int, int] = dict.fromkeys(self.partitions, 0)
         """Up to which offset each partition is acknowledged."""
+        self.acknowledged_s: dict[int, float] = {}
+        """When each partition was acknowledged something last."""
         self.acknowledgements: dict[str, int] = defaultdict(int)
         """How many records of each producer are acknowledged."""
         self.sent: dict[str, int] = defaultdict(int)
@@ -72,6 +74,11 @@ class Clients:
         self._others += [self._thread(self._follow, "reader"), self._thread(self._watch, "watcher")]
         for thread in (*self._senders, *self._others):
             thread.start()
+
+    def unacknowledged(self) -> dict[int, float]:
+        """{partition: seconds} of those that had no acknowledgement for longer than two seconds."""
+        now_s = time.monotonic()
+        return {item: round(now_s - at_s, 1) for item, at_s in self.acknowledged_s.items() if at_s < now_s - 2}
 
     def stop_sending(self, within_s: float) -> None:
         """Send no more; every record has its answer by then, or that is a fault."""
@@ -136,7 +143,8 @@ class Clients:
         assert partition is not None
         if offset is not None and offset < 0:
             offset = None  # a later answer acknowledged it
-        self.events.append(Acknowledged(time.monotonic(), value, partition, offset))
+        self.acknowledged_s[partition] = now_s = time.monotonic()
+        self.events.append(Acknowledged(now_s, value, partition, offset))
         self.acknowledgements[value[0]] += 1
         self.acknowledged[partition] = max(self.acknowledged[partition], (offset or -1) + 1)
 

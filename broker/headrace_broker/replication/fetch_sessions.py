@@ -144,6 +144,8 @@ class FetchSessions:
         return session
 
     def _open(self, replica_id: int, now_ms: int) -> FetchSession | None:
+        if replica_id >= 0:
+            self._close_all_of(replica_id)
         if len(self._sessions) >= self._slots and not self._make_room(replica_id, now_ms):
             return None
         session_id = self._rng.randrange(1, _EPOCH_MAX)
@@ -151,6 +153,14 @@ class FetchSessions:
             session_id = self._rng.randrange(1, _EPOCH_MAX)
         session = self._sessions[session_id] = FetchSession(session_id, replica_id, last_used_ms=now_ms)
         return session
+
+    def _close_all_of(self, replica_id: int) -> None:
+        """A replica begins anew when it gives a connection up, whose last request the network may bring much later.
+
+        It would say that the replica is where it was then, until there is something new to tell it.
+        """
+        for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
+            self._close(session.session_id)
 
     def _make_room(self, replica_id: int, now_ms: int) -> bool:
         for session in self._sessions.values():  # the least recently used comes first
