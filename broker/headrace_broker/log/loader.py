@@ -73,7 +73,8 @@ def load(
         _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
-    epochs, saved_epochs = _load_epochs(storage, directory, names, segments)
+    checked_to = None if was_closed_cleanly else recovery_point
+    epochs, saved_epochs = _load_epochs(storage, directory, names, segments, checked_to)
     begin = partial(
         _begin, storage, directory, config, now_ms=now_ms, open_segments=open_segments, is_known=bool(names)
     )
@@ -258,20 +259,25 @@ def put_in_place(storage: Storage, swap: LogSegment) -> None:
 
 
 def _load_epochs(
-    storage: Storage, directory: str, names: Sequence[str], segments: Sequence[LogSegment]
+    storage: Storage, directory: str, names: Sequence[str], segments: Sequence[LogSegment], checked_to: int | None
 ) -> tuple[LeaderEpochCache, list[tuple[int, int]]]:
-    """(the epochs of the log, those that the file has)."""
+    """(the epochs of the log, those that the file has). `checked_to`: recovery looks at the records from there on."""
     epochs = LeaderEpochCache()
-    if LEADER_EPOCH_FILE not in names:
-        return epochs, []
+    has_records = any(segment.size_bytes for segment in segments)
     try:
-        epochs = LeaderEpochCache(decode_epoch_checkpoint(storage.read(f"{directory}/{LEADER_EPOCH_FILE}")))
-        return epochs, epochs.entries
+        data = storage.read(f"{directory}/{LEADER_EPOCH_FILE}") if LEADER_EPOCH_FILE in names else b""
+        if data or not has_records:
+            epochs = LeaderEpochCache(decode_epoch_checkpoint(data))
+            return epochs, epochs.entries
+        reason = "a power failure may have taken it"
     except MalformedFileError as error:
-        _log.warning("Rebuilding %s/%s from the records: %s", directory, LEADER_EPOCH_FILE, error)
+        reason = str(error)
+    _log.warning("Rebuilding %s/%s from the records: %s", directory, LEADER_EPOCH_FILE, reason)
     try:
         for segment in segments:
             for _, header in segment.iter_headers(0):
+                if checked_to is not None and header.base_offset >= checked_to:
+                    return epochs, []
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
     except CorruptBatchError as error:
         _log.warning("%s: not all of its leader epochs are known any more: %s", directory, error)

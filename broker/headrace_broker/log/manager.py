@@ -351,8 +351,10 @@ class LogManager:
     def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
         """fsync in the background: rolled segments, so that recovery need not read them; the active one by flush.ms."""
         key = (log.topic, log.partition)
+        if key in self._flushing:
+            return
         paths, end_offset = log.unflushed_files(with_active=with_active, before_close=before_close)
-        if not paths or key in self._flushing:
+        if not paths:
             return
         self._flushing.add(key)
 

@@ -65,6 +65,7 @@ class SegmentedLog:
         self.lacks_room = False
         """Whether it is offline only because the disk was full when something was to be appended."""
         self._epochs_unwritten = loaded.epochs_changed
+        self._epochs_unflushed = False
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
         self.cleaner_offset: int | None = None  # compaction has seen everything before it
@@ -138,12 +139,15 @@ class SegmentedLog:
                 raise self._no_room_to("write the leader epochs of", error) from error
 
     def _write_epochs(self) -> None:
-        # Recovery rebuilds the newest epoch from the records; only earlier ones are worth waiting for the disk.
-        entries = self._epochs.entries
-        path = f"{self.directory}/{LEADER_EPOCH_FILE}"
-        self._epochs_unwritten = True
-        self.storage.write_atomic(path, encode_epoch_checkpoint(entries), durable=len(entries) > 1)
+        # Without waiting for the disk: a broker that takes over a thousand partitions does this a thousand times, on
+        # the loop. Recovery finds the epochs behind the recovery point in the records; a flush makes the others safe.
+        self._epochs_unwritten = self._epochs_unflushed = True
+        self.storage.write_atomic(self._epochs_path, encode_epoch_checkpoint(self._epochs.entries), durable=False)
         self._epochs_unwritten = False
+
+    @property
+    def _epochs_path(self) -> str:
+        return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
     def _go_offline(self, action: str, error: OSError) -> ApiError:
         reason = f"cannot {action} {self.directory}: {error.strerror or error}"
@@ -213,8 +217,11 @@ class SegmentedLog:
             for segment in self._segments[search.segment_index(self._segments, self.recovery_point) : -1]:
                 segment.flush()
             self._active.flush()
+            if self._epochs_unflushed:
+                self.storage.sync(self._epochs_path)
         except OSError as error:
             raise self._go_offline("flush", error) from error
+        self._epochs_unflushed = False
         if self.on_flushed is not None:
             self.on_flushed(perf_counter() - started_s)
         self.recovery_point = self._log_end_offset
@@ -230,6 +237,9 @@ class SegmentedLog:
         rolled = self._segments[first:-1]
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         paths = [segment.path(suffix) for segment in rolled for suffix in suffixes]
+        if self._epochs_unflushed and (paths or with_active):
+            paths.append(self._epochs_path)
+            self._epochs_unflushed = False
         if not with_active:
             return paths, self._active.base_offset
         if before_close:
@@ -243,6 +253,7 @@ class SegmentedLog:
     def flushed_elsewhere(self, end_offset: int, error: OSError | None, now_ms: int) -> None:
         """Take the result of a flush: all before `end_offset` is on disk since `now_ms`, or it failed."""
         if error is not None:
+            self._epochs_unflushed = True
             self._go_offline("flush", error)  # or, of a passing failure, flushed the next time
             return
         self.recovery_point = max(self.recovery_point, min(end_offset, self._log_end_offset))
@@ -447,6 +458,6 @@ class SegmentedLog:
                     self.write_producer_snapshot()
             except OSError as error:
                 raise self._go_offline("close", error) from error
-            if was_longer or self._log_end_offset > self.recovery_point:
+            if was_longer or self._epochs_unflushed or self._log_end_offset > self.recovery_point:
                 self.flush(now_ms)
         self.release()

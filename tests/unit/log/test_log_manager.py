@@ -300,9 +300,8 @@ def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_cl
         work()
         done(None)
     name = "0" * 20
-    assert sorted(synced) == sorted(
-        f"/data/t-{partition}/{name}{suffix}" for partition in range(3) for suffix in (".log", ".index", ".timeindex")
-    )
+    files = [f"{name}.log", f"{name}.index", f"{name}.timeindex", "leader-epoch-checkpoint"]
+    assert sorted(synced) == sorted(f"/data/t-{partition}/{file}" for partition in range(3) for file in files)
     assert len(storage.read(f"/data/t-0/{name}.timeindex")) == 12
     synced.clear()
     manager.close(now_ms=NOW)

@@ -667,3 +667,20 @@ def test_what_was_cut_does_not_come_back_after_a_power_failure(seed: int) -> Non
     wanted = [b"old 0", b"old 1", b"old 2", b"new 3", b"new 4", b"new 5"]
     assert len(found) >= 3
     assert found == wanted[: len(found)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_epochs_are_known_of_every_record_after_a_power_failure(seed: int) -> None:
+    """Their file is flushed with the records; what was written of it since then may be lost, in part or whole."""
+    disk = SimulatedDisk(Random(seed))
+    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW)
+    for epoch in range(6):
+        append(log, b"of epoch %d" % epoch, epoch=epoch)
+        if epoch == 2:
+            log.flush(NOW)
+            disk.mount().sync_directory(DIRECTORY)
+            recovery_point = log.recovery_point
+    disk.lose_power()
+    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW, recovery_point=recovery_point)
+    assert log.log_end_offset >= 3
+    assert [log.epoch_for_offset(offset) for offset in range(log.log_end_offset)] == list(range(log.log_end_offset))
