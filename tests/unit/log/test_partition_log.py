@@ -669,18 +669,33 @@ def test_what_was_cut_does_not_come_back_after_a_power_failure(seed: int) -> Non
     assert found == wanted[: len(found)]
 
 
+EPOCH_A_SEGMENT = LogConfig(segment_bytes=100)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_epochs_are_known_of_every_record_after_a_power_failure(seed: int) -> None:
     """Their file is flushed with the records; what was written of it since then may be lost, in part or whole."""
     disk = SimulatedDisk(Random(seed))
-    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW)
+    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, EPOCH_A_SEGMENT, NOW)
     for epoch in range(6):
         append(log, b"of epoch %d" % epoch, epoch=epoch)
-        if epoch == 2:
+        if epoch in (1, 3):
             log.flush(NOW)
-            disk.mount().sync_directory(DIRECTORY)
             recovery_point = log.recovery_point
     disk.lose_power()
-    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW, recovery_point=recovery_point)
-    assert log.log_end_offset >= 3
+    log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, EPOCH_A_SEGMENT, NOW, recovery_point=recovery_point)
+    assert log.log_end_offset >= 4
     assert [log.epoch_for_offset(offset) for offset in range(log.log_end_offset)] == list(range(log.log_end_offset))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_epochs_whose_file_a_power_failure_took_stand_in_the_records(*, is_there: bool) -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, EPOCH_A_SEGMENT)
+    for epoch in range(6):
+        append(log, b"of epoch %d" % epoch, epoch=epoch)
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    storage.write(path, b"") if is_there else storage.remove(path)
+    log = open_log(storage, EPOCH_A_SEGMENT, recovery_point=3)
+    assert [log.epoch_for_offset(offset) for offset in range(6)] == list(range(6))
+    assert storage.read(path).startswith(b"0\n6\n")
