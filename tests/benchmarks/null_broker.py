@@ -11,7 +11,7 @@ from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.log import AppendInfo
 from headrace_broker.server.broker import Broker
 from headrace_broker.server.main import main
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.replicas.partitions import Partition
 
 
 def _keep_nothing(

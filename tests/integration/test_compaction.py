@@ -137,7 +137,7 @@ def test_what_is_overdue_is_cleaned_before_the_processors_are_idle(tmp_path: Pat
 
 
 def started_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "headrace_broker.server.cleaner_process", str(os.getpid())]
+    command = [sys.executable, "-m", "headrace_broker.server.cleaning.cleaner_process", str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(encode_job(job))

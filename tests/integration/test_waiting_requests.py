@@ -20,9 +20,9 @@ from headrace_broker.protocol.messages.produce import ProduceResponse
 from headrace_broker.protocol.notation import Message
 from headrace_broker.server.broker import Broker
 from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.connection import Connection, ConnectionLimits
+from headrace_broker.server.network.connection import Connection, ConnectionLimits
 from headrace_broker.server.node import Node, Surroundings
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.replicas.partitions import Partition
 from support.raw_client import batch, fetch_request, produce_request
 
 pytestmark = pytest.mark.integration

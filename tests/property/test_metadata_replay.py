@@ -45,7 +45,7 @@ from headrace_broker.protocol.messages.create_partitions import CreatePartitions
 from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
-from headrace_broker.server.snapshot_files import encode_snapshot, parse_snapshot
+from headrace_broker.server.kraft.snapshot_files import encode_snapshot, parse_snapshot
 from headrace_broker.server.topic_rules import topic_rules
 
 RULES = topic_rules({"min.insync.replicas": "2"})

@@ -19,7 +19,7 @@ from headrace_broker.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from headrace_broker.server.produce_codec import ProduceParts, encode_appended, read_produce_request
+from headrace_broker.server.network.produce_codec import ProduceParts, encode_appended, read_produce_request
 
 versions = st.integers(3, 13)
 names = st.text(max_size=300)

@@ -16,7 +16,7 @@ from typing import Any
 
 
 def vote_is_not_synced() -> None:
-    from headrace_broker.server.metadata_log import FILE_NAME, MetadataLog
+    from headrace_broker.server.kraft.metadata_log import FILE_NAME, MetadataLog
 
     def write_state(self: Any, state: Any) -> None:
         self._storage.write(f"{self._directory}/{FILE_NAME}", state.to_json())
@@ -98,7 +98,7 @@ def high_watermark_is_the_leaders_end() -> None:
 
 
 def follower_truncates_to_its_high_watermark() -> None:
-    from headrace_broker.server.replica_fetcher import ReplicaFetcher
+    from headrace_broker.server.replicas.replica_fetcher import ReplicaFetcher
 
     add = ReplicaFetcher.add
 
@@ -125,7 +125,7 @@ def isr_shrinks_before_the_controller_confirms() -> None:
 
 def followers_show_what_is_not_committed() -> None:
     from headrace_broker.log.log import PartitionLog
-    from headrace_broker.server.replica_fetcher import ReplicaFetcher
+    from headrace_broker.server.replicas.replica_fetcher import ReplicaFetcher
 
     append, read = ReplicaFetcher._append, PartitionLog.read
 

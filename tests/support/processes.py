@@ -14,6 +14,6 @@ def cleaner_pids(broker_pid: int) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"headrace_broker.server.cleaner_process" in words and str(broker_pid).encode() in words:
+            if b"headrace_broker.server.cleaning.cleaner_process" in words and str(broker_pid).encode() in words:
                 found.append(int(entry.name))
     return found

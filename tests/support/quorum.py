@@ -18,9 +18,9 @@ from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.raft import messages
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.core import Raft
-from headrace_broker.server.metadata_image import CommittedImage
-from headrace_broker.server.metadata_log import MetadataLog
-from headrace_broker.server.quorum import Quorum
+from headrace_broker.server.kraft.metadata_image import CommittedImage
+from headrace_broker.server.kraft.metadata_log import MetadataLog
+from headrace_broker.server.kraft.quorum import Quorum
 
 
 class Storage(MemoryStorage):

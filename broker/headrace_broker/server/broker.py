@@ -33,17 +33,17 @@ from headrace_broker.metadata.image import (
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
-from headrace_broker.server.cleaner import LogCleaner
-from headrace_broker.server.cleaner_helper import helper_for
+from headrace_broker.server.cleaning.cleaner import LogCleaner
+from headrace_broker.server.cleaning.cleaner_helper import helper_for
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
-from headrace_broker.server.departures import Departures
-from headrace_broker.server.fetch_session_table import FetchSessionTable
-from headrace_broker.server.lifecycle import BrokerLifecycle
+from headrace_broker.server.membership.departures import Departures
+from headrace_broker.server.membership.lifecycle import BrokerLifecycle
 from headrace_broker.server.offsets_topic import OffsetsTopic
-from headrace_broker.server.partitions import Partition, PartitionTable
 from headrace_broker.server.producer_id_block import ProducerIdBlock
-from headrace_broker.server.replication import Replication
+from headrace_broker.server.replicas.fetch_session_table import FetchSessionTable
+from headrace_broker.server.replicas.partitions import Partition, PartitionTable
+from headrace_broker.server.replicas.replication import Replication
 from headrace_broker.server.topic_rules import LogConfigs
 
 if TYPE_CHECKING:

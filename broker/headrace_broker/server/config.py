@@ -23,7 +23,7 @@ from headrace_broker.server.config_keys import (
     nearest_key,
     parse_value,
 )
-from headrace_broker.server.endpoints import (
+from headrace_broker.server.network.endpoints import (
     Listener,
     advertised_from,
     parse_listeners,

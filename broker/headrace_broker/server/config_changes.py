@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headrace_broker.metadata.configs import Changes
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 Result = TypeVar("Result")
 

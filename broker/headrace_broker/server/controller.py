@@ -42,9 +42,9 @@ from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRe
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord
-from headrace_broker.server.metadata_image import CommittedImage
-from headrace_broker.server.probing import refuses_connections
-from headrace_broker.server.quorum import Quorum
+from headrace_broker.server.kraft.metadata_image import CommittedImage
+from headrace_broker.server.kraft.quorum import Quorum
+from headrace_broker.server.membership.probing import refuses_connections
 
 logger = logging.getLogger(__name__)
 

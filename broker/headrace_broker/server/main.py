@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.data_dirs import StartError, format_directories
-from headrace_broker.server.descriptors import raise_descriptor_limit
+from headrace_broker.server.network.descriptors import raise_descriptor_limit
 from headrace_broker.server.parent_death import die_with_parent
 
 if TYPE_CHECKING:

@@ -33,25 +33,25 @@ from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.core import Raft
 from headrace_broker.server.broker import Broker
 from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.connection import Connection, ConnectionLimits
-from headrace_broker.server.context import RequestContext
 from headrace_broker.server.controller import ControllerPolicy, ControllerService
-from headrace_broker.server.controller_channel import ControllerChannel, NoControllerError
 from headrace_broker.server.data_dirs import StartError, open_directories, random_uuid
-from headrace_broker.server.descriptors import descriptor_budget
-from headrace_broker.server.endpoints import Listener
-from headrace_broker.server.listening import Listening
-from headrace_broker.server.metadata_image import CommittedImage
-from headrace_broker.server.metadata_log import MetadataLog
-from headrace_broker.server.peers import Peers
-from headrace_broker.server.quorum import Quorum
-from headrace_broker.server.quorum_watch import LOOK_INTERVAL_MS, QuorumWatch
-from headrace_broker.server.receive_memory import ReceiveMemory, bytes_max
-from headrace_broker.server.routing import RequestRouter, load_routes
-from headrace_broker.server.snapshotter import SnapshotPolicy, Snapshotter
+from headrace_broker.server.kraft.metadata_image import CommittedImage
+from headrace_broker.server.kraft.metadata_log import MetadataLog
+from headrace_broker.server.kraft.peers import Peers
+from headrace_broker.server.kraft.quorum import Quorum
+from headrace_broker.server.kraft.quorum_watch import LOOK_INTERVAL_MS, QuorumWatch
+from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
+from headrace_broker.server.network.connection import Connection, ConnectionLimits
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.controller_channel import ControllerChannel, NoControllerError
+from headrace_broker.server.network.descriptors import descriptor_budget
+from headrace_broker.server.network.endpoints import Listener
+from headrace_broker.server.network.listening import Listening
+from headrace_broker.server.network.receive_memory import ReceiveMemory, bytes_max
+from headrace_broker.server.network.routing import RequestRouter, load_routes
+from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.server.network.wakefulness import Wakefulness
 from headrace_broker.server.topic_rules import topic_rules
-from headrace_broker.server.waiting import Waiting
-from headrace_broker.server.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
     from headrace_broker.server.metrics.endpoint import MetricsEndpoint

@@ -10,7 +10,7 @@ from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.records.batch import Buffer
-from headrace_broker.server.partitions import Partition, PartitionTable
+from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 
 Append = Callable[[Partition, memoryview, AppendOrigin], AppendInfo]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from headrace_broker.server.controller_channel import ControllerChannel
+from headrace_broker.server.network.controller_channel import ControllerChannel
 
 _TIMEOUT_MS = 5_000  # well within the request.timeout.ms of producers, which are to hear of it
 

@@ -13,7 +13,7 @@ from headrace_broker.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from headrace_broker.raft.leader import Leader
 from headrace_broker.raft.quorum_state import NO_ONE, QuorumState
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.server.node import Node
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.replicas.partitions import Partition
 from headrace_broker.simulation.loop import SimulatedNode
 from headrace_broker.simulation.world import Machine, Violation, World
 

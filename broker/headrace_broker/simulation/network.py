@@ -15,7 +15,7 @@ from zlib import crc32
 from headrace_broker.simulation.loop import SimulatedLoop, SimulatedNode
 
 if TYPE_CHECKING:
-    from headrace_broker.server.endpoints import Listener
+    from headrace_broker.server.network.endpoints import Listener
 
 _RETRY_US = 200_000
 _WRITE_HIGH_BYTES = 64 * 1024
@@ -314,7 +314,7 @@ class _End(asyncio.Transport):
 
 
 class SimulatedListening:
-    """`server.listening.Listening` for a simulated node."""
+    """`server.network.listening.Listening` for a simulated node."""
 
     def __init__(self, network: SimulatedNetwork) -> None:
         self._network = network

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace_broker.server.config import BrokerConfig, ConfigError
-from headrace_broker.server.endpoints import Listener
 from headrace_broker.server.main import run
-from headrace_broker.server.receive_memory import DEFAULT_BYTES_MAX, bytes_max
+from headrace_broker.server.network.endpoints import Listener
+from headrace_broker.server.network.receive_memory import DEFAULT_BYTES_MAX, bytes_max
 
 
 def parse(**properties: str) -> BrokerConfig:

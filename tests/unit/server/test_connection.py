@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.server.connection import Connection, ConnectionLimits, Slot
-from headrace_broker.server.receive_memory import ReceiveMemory
-from headrace_broker.server.wakefulness import Wakefulness
+from headrace_broker.server.network.connection import Connection, ConnectionLimits, Slot
+from headrace_broker.server.network.receive_memory import ReceiveMemory
+from headrace_broker.server.network.wakefulness import Wakefulness
 
 
 class FakeTransport:

@@ -8,7 +8,7 @@ import pytest
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import RequestTimeoutError
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from headrace_broker.server.controller_channel import ControllerChannel, NoControllerError
+from headrace_broker.server.network.controller_channel import ControllerChannel, NoControllerError
 
 
 class Silent:

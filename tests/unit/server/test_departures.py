@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 
 from headrace_broker.metadata.image import BrokerImage, MetadataImage
-from headrace_broker.server.departures import Departures
+from headrace_broker.server.membership.departures import Departures
 
 LIVE = BrokerImage(broker_id=1, epoch=7, incarnation_id=bytes(16), endpoints=(), fenced=False)
 FENCED = replace(LIVE, fenced=True)

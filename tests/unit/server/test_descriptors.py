@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_broker.server.descriptors import DescriptorBudget
+from headrace_broker.server.network.descriptors import DescriptorBudget
 
 
 @pytest.mark.parametrize("limit", [64, 200, 256, 1024, 20_000, 1 << 20])

@@ -20,7 +20,7 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from headrace_broker.server.large_requests import LargeRequests, Parts, answered_in_parts, divided
+from headrace_broker.server.network.large_requests import LargeRequests, Parts, answered_in_parts, divided
 
 BY_TOPIC = Parts(("topics", "partitions"), ("topics", "partitions"), count_max=3)
 

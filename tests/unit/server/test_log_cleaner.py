@@ -18,8 +18,8 @@ from headrace_broker.log.storage import MemoryStorage
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_batch
-from headrace_broker.server.cleaner import LogCleaner
-from headrace_broker.server.cleaner_helper import InlineCleaner
+from headrace_broker.server.cleaning.cleaner import LogCleaner
+from headrace_broker.server.cleaning.cleaner_helper import InlineCleaner
 from headrace_broker.server.config import BrokerConfig
 
 NOW = 1_700_000_000_000

@@ -6,7 +6,7 @@ import pytest
 
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
-from headrace_broker.server.metadata_damage import damage_inside
+from headrace_broker.server.kraft.metadata_damage import damage_inside
 
 
 def _log(batches: int) -> tuple[bytes, list[int]]:

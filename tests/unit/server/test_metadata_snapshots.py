@@ -16,9 +16,9 @@ from headrace_broker.metadata.snapshots import image_of, image_records
 from headrace_broker.protocol.metadata_records import MetadataRecord, ProducerIdsRecord, TopicRecord
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.metadata_log import MetadataLog
-from headrace_broker.server.snapshot_files import SnapshotError, encode_snapshot, parse_snapshot
-from headrace_broker.server.snapshotter import SnapshotPolicy, Snapshotter
+from headrace_broker.server.kraft.metadata_log import MetadataLog
+from headrace_broker.server.kraft.snapshot_files import SnapshotError, encode_snapshot, parse_snapshot
+from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
 
 DIRECTORY = "/data/__cluster_metadata-0"
 NOW_MS = 1_700_000_000_000

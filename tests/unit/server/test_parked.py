@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_broker.server.parked import Parked, ParkedOperations
+from headrace_broker.server.network.parked import Parked, ParkedOperations
 
 
 def fetch(name: str, keys: list[str], deadline_ms: int = 500, missing_bytes: int = 1) -> Parked:

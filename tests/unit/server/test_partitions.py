@@ -10,7 +10,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
 from headrace_broker.metadata.image import PartitionImage, TopicImage
-from headrace_broker.server.partitions import Partition, PartitionTable
+from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 from support.images import TOPIC_ID, partition_image
 
 

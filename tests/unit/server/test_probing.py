@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from headrace_broker.server import probing
-from headrace_broker.server.probing import refuses_connections, was_refused
+from headrace_broker.server.membership import probing
+from headrace_broker.server.membership.probing import refuses_connections, was_refused
 
 
 @pytest.mark.parametrize(

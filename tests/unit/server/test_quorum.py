@@ -16,7 +16,7 @@ from headrace_broker.protocol.metadata_records import ProducerIdsRecord
 from headrace_broker.raft import messages
 from headrace_broker.raft.quorum_state import QuorumState
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.snapshot_files import encode_snapshot
+from headrace_broker.server.kraft.snapshot_files import encode_snapshot
 from support.quorum import Storage, Voter
 
 QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"

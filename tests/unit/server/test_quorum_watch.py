@@ -11,8 +11,8 @@ import pytest
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.kraft.quorum_watch import QuorumWatch
 from headrace_broker.server.node import Node
-from headrace_broker.server.quorum_watch import QuorumWatch
 
 VOTERS = {1: ("a", 9093), 2: ("b", 9093), 3: ("c", 9093)}
 HOUR_MS = 3_600_000

@@ -18,9 +18,9 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from headrace_broker.server.listeners import BROKER
-from headrace_broker.server.refusals import error_code_of, refused
-from headrace_broker.server.routing import Route, load_routes
+from headrace_broker.server.network.listeners import BROKER
+from headrace_broker.server.network.refusals import error_code_of, refused
+from headrace_broker.server.network.routing import Route, load_routes
 
 FORWARDED = [route for route in load_routes()[BROKER].values() if route.is_forwarded]
 REQUESTS: dict[str, Any] = {

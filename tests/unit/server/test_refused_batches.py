@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.server.refused_batches import RefusedBatches
+from headrace_broker.server.network.refused_batches import RefusedBatches
 
 GAP = ApiError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence 4 where 3 is next")
 PARTITION = ("t", 0)

@@ -31,10 +31,10 @@ from headrace_broker.protocol.messages.fetch import (
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.departures import Departures
-from headrace_broker.server.partitions import Partition, PartitionTable
-from headrace_broker.server.replication import Replication
-from headrace_broker.server.waiting import Waiting
+from headrace_broker.server.membership.departures import Departures
+from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.server.replicas.partitions import Partition, PartitionTable
+from headrace_broker.server.replicas.replication import Replication
 from support.images import TOPIC_ID, cluster_image, partition_image
 
 NOW = 1_700_000_000_000

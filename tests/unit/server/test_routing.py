@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace_broker.protocol.apis import API
-from headrace_broker.server.connection import Connection, ConnectionLimits
-from headrace_broker.server.listeners import BROKER, CONTROLLER
-from headrace_broker.server.receive_memory import ReceiveMemory
-from headrace_broker.server.routing import RequestRouter, Routes, load_routes
+from headrace_broker.server.network.connection import Connection, ConnectionLimits
+from headrace_broker.server.network.listeners import BROKER, CONTROLLER
+from headrace_broker.server.network.receive_memory import ReceiveMemory
+from headrace_broker.server.network.routing import RequestRouter, Routes, load_routes
 
 
 class Transport:

@@ -1,1 +1,1 @@
-"""One module per API, each declaring `API_KEY`, `VERSIONS` and its handler; `server.routing` finds them here."""
+"""One module per API, each declaring `API_KEY`, `VERSIONS` and its handler; `network.routing` finds them here."""

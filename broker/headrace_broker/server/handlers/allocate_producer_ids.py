@@ -12,8 +12,8 @@ from headrace_broker.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import QUORUM
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import QUORUM
 
 API_KEY = ApiKey.ALLOCATE_PRODUCER_IDS
 VERSIONS = (0, 0)

@@ -9,9 +9,9 @@ from headrace_broker.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from headrace_broker.server.config_changes import alter
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.ALTER_CONFIGS
 VERSIONS = (0, 2)

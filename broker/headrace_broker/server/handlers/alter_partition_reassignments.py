@@ -10,8 +10,8 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
 VERSIONS = (0, 1)

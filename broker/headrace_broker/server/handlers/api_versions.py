@@ -19,11 +19,11 @@ from headrace_broker.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 if TYPE_CHECKING:
-    from headrace_broker.server.routing import Route
+    from headrace_broker.server.network.routing import Route
 
 API_KEY = ApiKey.API_VERSIONS
 VERSIONS = (0, 4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import QUORUM
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import QUORUM
 
 API_KEY = ApiKey.BROKER_HEARTBEAT
 VERSIONS = (0, 2)

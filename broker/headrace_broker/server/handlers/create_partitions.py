@@ -5,9 +5,9 @@ from __future__ import annotations
 from headrace_broker.metadata.topics import create_partitions
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.CREATE_PARTITIONS
 VERSIONS = (0, 3)

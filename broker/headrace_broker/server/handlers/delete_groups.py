@@ -6,8 +6,8 @@ from collections.abc import Awaitable
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 
 API_KEY = ApiKey.DELETE_GROUPS
 VERSIONS = (0, 3)

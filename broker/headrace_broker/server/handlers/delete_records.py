@@ -13,9 +13,9 @@ from headrace_broker.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.replicas.partitions import Partition
 
 logger = logging.getLogger(__name__)
 

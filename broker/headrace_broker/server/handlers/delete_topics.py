@@ -10,9 +10,9 @@ from headrace_broker.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.DELETE_TOPICS
 VERSIONS = (1, 6)

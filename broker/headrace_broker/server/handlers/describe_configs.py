@@ -20,8 +20,8 @@ from headrace_broker.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from headrace_broker.protocol.topic_names import topic_name_fault
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 from headrace_broker.server.topic_rules import altered_configs
 
 API_KEY = ApiKey.DESCRIBE_CONFIGS

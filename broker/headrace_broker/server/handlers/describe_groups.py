@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 
 API_KEY = ApiKey.DESCRIBE_GROUPS
 VERSIONS = (0, 6)

@@ -14,7 +14,7 @@ from headrace_broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_LOG_DIRS
 VERSIONS = (1, 4)

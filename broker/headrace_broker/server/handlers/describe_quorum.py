@@ -18,8 +18,8 @@ from headrace_broker.protocol.messages.describe_quorum import (
 )
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.leader import Leader, Progress
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.DESCRIBE_QUORUM
 VERSIONS = (0, 2)

@@ -13,7 +13,7 @@ from headrace_broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_fault
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
 VERSIONS = (0, 0)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.ELECT_LEADERS
 VERSIONS = (0, 2)

@@ -35,9 +35,9 @@ from headrace_broker.protocol.messages.fetch import (
 )
 from headrace_broker.protocol.notation import Buffer
 from headrace_broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, Key
-from headrace_broker.server.connection import Connection, Slot
-from headrace_broker.server.fetch_codec import read_fetch_request
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.network.connection import Connection, Slot
+from headrace_broker.server.network.fetch_codec import read_fetch_request
+from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

@@ -19,8 +19,8 @@ from headrace_broker.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 from headrace_broker.server.topic_creation import ensure_internal_topic
 
 API_KEY = ApiKey.FIND_COORDINATOR

@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.controller_channel import NoControllerError
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.controller_channel import NoControllerError
 
 API_KEY = ApiKey.INIT_PRODUCER_ID
 VERSIONS = (0, 5)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import JoinGroupRequest, JoinGroupResponse
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.JOIN_GROUP
 VERSIONS = (0, 9)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LEAVE_GROUP
 VERSIONS = (0, 5)

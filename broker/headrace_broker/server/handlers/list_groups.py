@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import ListGroupsRequest, ListGroupsResponse
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LIST_GROUPS
 VERSIONS = (0, 5)

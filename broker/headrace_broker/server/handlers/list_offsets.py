@@ -15,9 +15,9 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.replicas.partitions import Partition
 
 API_KEY = ApiKey.LIST_OFFSETS
 VERSIONS = (1, 11)

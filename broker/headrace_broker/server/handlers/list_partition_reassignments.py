@@ -9,7 +9,7 @@ from headrace_broker.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
 VERSIONS = (0, 0)

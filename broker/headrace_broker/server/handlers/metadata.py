@@ -20,8 +20,8 @@ from headrace_broker.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_fault
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts, answered_in_parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts, answered_in_parts
 from headrace_broker.server.topic_creation import create_missing_topics
 
 API_KEY = ApiKey.METADATA

@@ -16,8 +16,8 @@ from headrace_broker.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_COMMIT
 VERSIONS = (2, 10)

@@ -12,8 +12,8 @@ from headrace_broker.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_DELETE
 VERSIONS = (0, 0)

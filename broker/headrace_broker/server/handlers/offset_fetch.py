@@ -14,8 +14,8 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.large_requests import Parts
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 
 API_KEY = ApiKey.OFFSET_FETCH
 VERSIONS = (1, 10)

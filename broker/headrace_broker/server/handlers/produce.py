@@ -1,6 +1,6 @@
 """Produce (0): append one record batch per partition.
 
-Hot: the request is read by `server.produce_codec`, the records stay a view of the receive buffer, get their offset and
+Hot: the request is read by `network.produce_codec`, the records stay a view of the receive buffer, get their offset and
 epoch written in place and go to the log's file before the buffer is used again.
 
 Version notes: 3-13; from 10 on a wrong leader is answered with the right one (KIP-951); 13+ topics by id.  0 is
@@ -26,12 +26,12 @@ from headrace_broker.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from headrace_broker.records.batch import TRANSACTIONAL_MASK
-from headrace_broker.server.connection import Connection
-from headrace_broker.server.partitions import Partition
-from headrace_broker.server.produce_codec import (
+from headrace_broker.server.network.connection import Connection
+from headrace_broker.server.network.produce_codec import (
     encode_appended,
     read_produce_request,
 )
+from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
     from headrace_broker.log.log import AppendInfo

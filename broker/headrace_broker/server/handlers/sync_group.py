@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import SyncGroupRequest, SyncGroupResponse
-from headrace_broker.server.context import RequestContext
+from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.SYNC_GROUP
 VERSIONS = (0, 5)

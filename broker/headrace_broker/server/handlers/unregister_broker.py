@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.UNREGISTER_BROKER
 VERSIONS = (0, 0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from headrace_broker.metadata.features import update_features
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import EVERYWHERE
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.UPDATE_FEATURES
 VERSIONS = (0, 2)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.protocol.notation import Response
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.listeners import QUORUM
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import QUORUM
 
 API_KEY = ApiKey.VOTE
 VERSIONS = (0, 2)

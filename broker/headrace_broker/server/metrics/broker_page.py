@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
 from headrace_broker.server.metrics.page import Page
 from headrace_broker.server.metrics.windows import Rate
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

@@ -20,14 +20,14 @@ from headrace_broker.log.log import AppendInfo, LogRead
 from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.notation import Message, Response, StructField
-from headrace_broker.server.connection import Buffers, Connection, ConnectionLimits, Slot
 from headrace_broker.server.metrics.windows import Rate
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.network.connection import Buffers, Connection, ConnectionLimits, Slot
+from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
-    from headrace_broker.server.routing import RequestRouter, Route
+    from headrace_broker.server.network.context import RequestContext
+    from headrace_broker.server.network.routing import RequestRouter, Route
 
 _HEADER_START = Struct(">hh")
 _LATENCIES_MAX = 1024

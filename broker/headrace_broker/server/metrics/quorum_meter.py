@@ -14,9 +14,9 @@ from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import MetadataImage, PartitionImage
 from headrace_broker.protocol.metadata_records import MetadataRecord
 from headrace_broker.protocol.notation import Request, Response
+from headrace_broker.server.kraft.peers import OnAnswer
 from headrace_broker.server.metrics.meter import Latencies
 from headrace_broker.server.metrics.windows import Average, Rate
-from headrace_broker.server.peers import OnAnswer
 
 if TYPE_CHECKING:
     from headrace_broker.server.node import Node

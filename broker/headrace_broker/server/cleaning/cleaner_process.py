@@ -1,4 +1,4 @@
-"""The cleaner's process: `python -m headrace_broker.server.cleaner_process PARENT_PID [overdue]`.
+"""The cleaner's process: `python -m headrace_broker.server.cleaning.cleaner_process PARENT_PID [overdue]`.
 
 Reads jobs from standard input and writes reports to standard output, a line of JSON each. It never touches a file of a
 log but those with `.cleaned` names, so it may be killed at any time. It ends when its input does, and with its parent.
@@ -18,7 +18,7 @@ from headrace_broker.log.compaction.job import CleaningFailed, Report, decode_jo
 from headrace_broker.log.compaction.throttle import Throttle
 from headrace_broker.log.segment import CLEANED_SUFFIX
 from headrace_broker.log.storage import Buffer, DiskFile, DiskStorage
-from headrace_broker.server.cleaner_priority import take_back_seat
+from headrace_broker.server.cleaning.cleaner_priority import take_back_seat
 from headrace_broker.server.parent_death import die_with_parent
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headrace_broker.server.connection import Connection
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.endpoints import Listener
+from headrace_broker.server.network.connection import Connection
+from headrace_broker.server.network.endpoints import Listener
 
 _BIND_TRIES = 20
 _KAFKAS_BUFFER_BYTES = 102_400

@@ -27,9 +27,9 @@ from time import monotonic
 from typing import Protocol, cast
 
 from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.server.receive_memory import UNCOUNTED_BYTES, ReceiveMemory
-from headrace_broker.server.refused_batches import RefusedBatches
-from headrace_broker.server.wakefulness import SMALL_READ_BYTES, Wakefulness
+from headrace_broker.server.network.receive_memory import UNCOUNTED_BYTES, ReceiveMemory
+from headrace_broker.server.network.refused_batches import RefusedBatches
+from headrace_broker.server.network.wakefulness import SMALL_READ_BYTES, Wakefulness
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.snapshots import image_records
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.raft.log_port import OffsetAndEpoch
-from headrace_broker.server.metadata_log import MetadataLog
-from headrace_broker.server.snapshot_files import encode_snapshot
+from headrace_broker.server.kraft.metadata_log import MetadataLog
+from headrace_broker.server.kraft.snapshot_files import encode_snapshot
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable
 
-from headrace_broker.server.parked import Parked, ParkedOperations
+from headrace_broker.server.network.parked import Parked, ParkedOperations
 
 logger = logging.getLogger(__name__)
 

@@ -33,8 +33,8 @@ from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
 from headrace_broker.raft.messages import only_partition, topics_of
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.metadata_log import MetadataLog
-from headrace_broker.server.peers import Peers
+from headrace_broker.server.kraft.metadata_log import MetadataLog
+from headrace_broker.server.kraft.peers import Peers
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from headrace_broker.log.compaction.job import (
     encode_job,
 )
 from headrace_broker.log.storage import DiskStorage, Storage
-from headrace_broker.server.cleaner_priority import OVERDUE
+from headrace_broker.server.cleaning.cleaner_priority import OVERDUE
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class CleanerProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "headrace_broker.server.cleaner_process",
+            "headrace_broker.server.cleaning.cleaner_process",
             str(os.getpid()),
             OVERDUE if is_overdue else "",
             stdin=PIPE,

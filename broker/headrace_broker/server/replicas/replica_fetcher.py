@@ -32,7 +32,7 @@ from headrace_broker.protocol.messages.list_offsets import (
 )
 from headrace_broker.replication import follower
 from headrace_broker.replication.fetch_sessions import SessionState
-from headrace_broker.server.partitions import Partition
+from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

@@ -30,7 +30,7 @@ from headrace_broker.log.segment import CLEANED_SUFFIX
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.records.batch import CorruptBatchError
-from headrace_broker.server.cleaner_helper import CleanerHelper
+from headrace_broker.server.cleaning.cleaner_helper import CleanerHelper
 from headrace_broker.server.config import BrokerConfig
 
 logger = logging.getLogger(__name__)

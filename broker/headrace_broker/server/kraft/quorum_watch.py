@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.quorum import Quorum
+from headrace_broker.server.kraft.quorum import Quorum
 
 logger = logging.getLogger(__name__)
 

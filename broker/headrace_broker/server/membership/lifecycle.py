@@ -12,8 +12,8 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
 from headrace_broker.protocol.messages.broker_registration import Listener as RegisteredListener
-from headrace_broker.server.controller_channel import ControllerChannel, NoControllerError
 from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.network.controller_channel import ControllerChannel, NoControllerError
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from headrace_broker.metadata.image import MetadataImage
     from headrace_broker.server.broker import Broker
     from headrace_broker.server.config import BrokerConfig
-    from headrace_broker.server.connection import Connection
     from headrace_broker.server.controller import ControllerService
+    from headrace_broker.server.network.connection import Connection
     from headrace_broker.server.node import Node
-    from headrace_broker.server.partitions import PartitionTable
+    from headrace_broker.server.replicas.partitions import PartitionTable
 
 
 class RequestContext:

@@ -28,9 +28,9 @@ from headrace_broker.protocol.messages.fetch import FetchPartition
 from headrace_broker.replication.leader import IsrProposal, LeaderReplicas
 from headrace_broker.replication.read_replica import SELECTORS, ReplicaView
 from headrace_broker.replication.throttle import Throttle
-from headrace_broker.server.controller_channel import NoControllerError
-from headrace_broker.server.partitions import Partition
-from headrace_broker.server.replica_fetcher import ReplicaFetcher
+from headrace_broker.server.network.controller_channel import NoControllerError
+from headrace_broker.server.replicas.partitions import Partition
+from headrace_broker.server.replicas.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

@@ -14,7 +14,7 @@ from typing import Any
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.notation import Request, Response
-from headrace_broker.server.probing import was_refused
+from headrace_broker.server.membership.probing import was_refused
 
 logger = logging.getLogger(__name__)
 

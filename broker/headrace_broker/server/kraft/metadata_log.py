@@ -37,8 +37,8 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
 from headrace_broker.records.reader import read_batch, read_columns
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.metadata_damage import damage_inside
-from headrace_broker.server.snapshot_files import SnapshotError, SnapshotFiles
+from headrace_broker.server.kraft.metadata_damage import damage_inside
+from headrace_broker.server.kraft.snapshot_files import SnapshotError, SnapshotFiles
 
 logger = logging.getLogger(__name__)
 

@@ -26,15 +26,15 @@ from headrace_broker.protocol.codec import decoder
 from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.framing import RequestHeader, encode_response, parse_request_header
 from headrace_broker.server import handlers
-from headrace_broker.server.connection import Connection
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.controller_channel import NoControllerError
-from headrace_broker.server.large_requests import LARGE_FRAME_BYTES, LargeRequests, Parts
-from headrace_broker.server.listeners import BROKER, CLIENTS, CONTROLLER
-from headrace_broker.server.parked import Parked
-from headrace_broker.server.receive_memory import ReceiveMemory
-from headrace_broker.server.refusals import refused
-from headrace_broker.server.wakefulness import Wakefulness
+from headrace_broker.server.network.connection import Connection
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.controller_channel import NoControllerError
+from headrace_broker.server.network.large_requests import LARGE_FRAME_BYTES, LargeRequests, Parts
+from headrace_broker.server.network.listeners import BROKER, CLIENTS, CONTROLLER
+from headrace_broker.server.network.parked import Parked
+from headrace_broker.server.network.receive_memory import ReceiveMemory
+from headrace_broker.server.network.refusals import refused
+from headrace_broker.server.network.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

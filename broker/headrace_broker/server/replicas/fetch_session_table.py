@@ -7,8 +7,8 @@ from random import Random
 
 from headrace_broker.protocol.messages.fetch import FetchRequest
 from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessions, Key
-from headrace_broker.server.partitions import Partition, PartitionTable
-from headrace_broker.server.waiting import Waiting
+from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 
 
 class FetchSessionTable:

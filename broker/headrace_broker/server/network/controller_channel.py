@@ -16,7 +16,7 @@ from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.notation import Request, Response
-from headrace_broker.server.refusals import error_code_of
+from headrace_broker.server.network.refusals import error_code_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The metadata quorum at work: clock, disk and peers of its core, metadata log, snapshots, committed image."""
