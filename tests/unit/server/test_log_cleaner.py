@@ -328,3 +328,29 @@ def test_switched_off_it_does_nothing() -> None:
 
     asyncio.run(start())
     assert off._task is None
+
+
+def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    """How far it is clean must not be told before the new names are on disk."""
+
+    class Storage(MemoryStorage):
+        fails = True
+
+        def sync_directory(self, path: str) -> None:
+            if self.fails:
+                raise OSError(5, "Input/output error")
+
+    storage = Storage()
+    setting = Setting(storage)
+    storage.fails = False
+    log = setting.write("t", b"aaaabbbb")
+    storage.fails = True
+    setting.clean()
+    assert log.cleaner_offset is None
+    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+        "t-0 could not be compacted, trying again in 1 s: /data/t-0 cannot be synced: Input/output error"
+    ]
+    storage.fails = False
+    setting.now += 1_000
+    setting.clean()
+    assert log.cleaner_offset is not None

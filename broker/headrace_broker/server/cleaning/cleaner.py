@@ -215,7 +215,13 @@ class LogCleaner:
         """Note how far the log is clean, once the new names are sure to be on disk."""
         self._set_aside.pop(log, None)
         truncations = log.truncations
-        await asyncio.get_running_loop().run_in_executor(None, self._storage.sync_directory, log.directory)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._storage.sync_directory, log.directory)
+        except OSError as error:
+            self._failed(
+                log, CleaningFailed(f"{log.directory} cannot be synced: {error.strerror or error}", is_lasting=False)
+            )
+            return
         if log.truncations == truncations:
             log.cleaner_offset = done.end_offset
         logger.info(
