@@ -43,10 +43,10 @@ def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path, seconds: 
         room = subprocess.Popen(
             in_room(command), stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment(), cwd=tmp_path
         )
+    with room:
         try:
             status = room.wait()
         finally:
             room.kill()
-            room.wait()
     print(f"seed {_SEED}\n{output.read_text()}")
     assert status == 0, f"seed {_SEED}, see {tmp_path}:\n" + "\n".join(output.read_text().splitlines()[-40:])
