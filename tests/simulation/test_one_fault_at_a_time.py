@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace_broker.client.admin import Admin, NewTopic
+from headrace_broker.client.admin import SET, Admin, NewTopic
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
+from headrace_broker.metadata.image import TOPIC_RESOURCE
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from headrace_broker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -181,3 +182,38 @@ def _hold_metadata_back(world: World, machine: Machine, offset: int) -> Callable
 
     world.on_start.append(on_start)
     return lambda: holding.__setitem__(0, False)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_min_insync_replicas_counts_from_when_it_is_set(is_known: bool) -> None:
+    """R7: who leaves from then on may be elected, so that nothing is acknowledged without it; were it the default that
+    the partition began with, the leader alone would acknowledge what its successor lacks.
+
+    `is_known`: whether the leader knows of it when the other is put out of sync, or hears of both at once.
+    """
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        leader = await connection_to(4)
+        assert await produce(leader, b"first") == ErrorCode.NONE
+        node = world.machines[4].node
+        assert node is not None
+        advance, known = node.quorum.raft.advance_high_watermark, node.image.offset + 1
+        if not is_known:
+            node.quorum.raft.advance_high_watermark = lambda to: advance(min(to, known))  # type: ignore[method-assign]
+        admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
+        resource = (TOPIC_RESOURCE, TOPIC)
+        await admin.incremental_alter_configs({resource: [("min.insync.replicas", SET, "2")]})
+        await admin.close()
+        world.network.isolate({"n5"}, {"n4"})
+        assert await produce(leader, b"more", acks=1) == ErrorCode.NONE  # in sync is who has everything there is
+        await until_led_by(world, 4, in_sync=1)
+        assert await produce(leader, b"second") != ErrorCode.NONE
+        node.quorum.raft.advance_high_watermark = advance  # type: ignore[method-assign]
+        await world.until(lambda: node.image.offset >= world.image.offset, 5.0, lambda: "broker 4 knows everything")
+        assert await produce(leader, b"third") == ErrorCode.NOT_ENOUGH_REPLICAS
+        world.kill(world.machines[4])
+        world.network.heal()
+        await until_led_by(world, 5, in_sync=1)
+
+    play(story)

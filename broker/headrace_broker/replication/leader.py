@@ -3,8 +3,8 @@
 The high watermark is the smallest end of the logs that must have a record before it counts: those of the in-sync
 replicas, of those proposed to become in sync, and of those that keep up and may join.  It never moves while fewer than
 min.insync.replicas are in sync (KIP-966).  A change of the in-sync replicas is proposed to the controller, one at a
-time (KIP-497): a larger set counts from the proposal on, a smaller one only when it is confirmed, so that nothing is
-acknowledged that the controller's next leader may lack.
+time (KIP-497): a larger set counts from the proposal on, a smaller one only when the metadata log tells of it, so that
+nothing is acknowledged that the controller's next leader may lack.
 """
 
 from __future__ import annotations
@@ -241,9 +241,14 @@ class LeaderReplicas:
         return follower is not None and follower.is_caught_up(log_end_offset, now_ms, self._lag_time_max_ms)
 
     def proposal_confirmed(self, isr: Iterable[int], partition_epoch: int) -> None:
-        """The controller made the proposal, or what it became, true."""
-        if partition_epoch >= self.partition_epoch:
-            self._take_isr(tuple(isr))
+        """The controller made the proposal, or what it became, true.
+
+        Whoever is to leave stays until the metadata log says so: with it, and not before, comes what was decided
+        earlier, a larger min.insync.replicas for one, by which the controller holds who left to be eligible.
+        """
+        isr = tuple(isr)
+        if partition_epoch >= self.partition_epoch and set(self.isr) <= set(isr):
+            self._take_isr(isr)
             self.partition_epoch = partition_epoch
             self.proposal = None
 

@@ -253,12 +253,12 @@ class Broker:
         for removed in delta.removed_topics.values():
             self._drop_topic(removed)
         self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])
+        self._follow_configs(delta, image)  # first: what partitions commit depends on them
         for name, indexes in delta.changed_topics.items():
             topic = image.topics[name]
             for partition in self.partitions.moved_away(topic, sorted(indexes)):
                 self._drop_partition(partition)
             self._follow_partitions(topic, sorted(indexes))
-        self._follow_configs(delta, image)
         if image.brokers is not delta.base.brokers:
             self.replication.brokers_changed()
 
@@ -271,6 +271,7 @@ class Broker:
             config = self._log_config_of(name)
             for partition in self.partitions.by_name.get(name, {}).values():
                 partition.log.config = config
+                self.replication.config_changed(partition)
 
     def _follow_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """Follow those that are here; of those that are not, the first logs are made at once, many more afterwards."""

@@ -32,6 +32,10 @@ def fetch(replicas: LeaderReplicas, replica: int, offset: int, *, end: int, now_
     replicas.fetched(replica, offset, log_start_offset=0, broker_epoch=epoch, leader_end_offset=end, now_ms=now_ms)
 
 
+def in_sync(isr: tuple[int, ...], partition_epoch: int) -> PartitionImage:
+    return PartitionImage(replicas=(1, 2, 3), isr=isr, leader=1, leader_epoch=5, partition_epoch=partition_epoch)
+
+
 def test_a_record_counts_when_every_replica_in_sync_has_it() -> None:
     """R1: one that was acknowledged is on every replica that may lead next."""
     replicas = leader()
@@ -84,11 +88,11 @@ def test_a_follower_that_is_back_is_waited_for_only_when_it_has_caught_up_again(
     assert replicas.committed_offset(1002, 2002, everybody) == 1001
 
 
-def test_a_confirmed_smaller_set_forgets_how_well_the_others_kept_up() -> None:
+def test_a_smaller_set_forgets_how_well_the_others_kept_up() -> None:
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=1000)
     fetch(replicas, 3, 10, end=10, now_ms=1000)
-    replicas.proposal_confirmed((1, 2), 8)
+    replicas.image_changed(in_sync((1, 2), 8), 1000)
     assert replicas.followers[3].is_caught_up(10, 1001, LAG_MS)  # it has everything
     assert not replicas.followers[3].is_caught_up(11, 1001, LAG_MS)
     assert replicas.lacks_nothing_but_membership(10)
@@ -106,7 +110,7 @@ def test_who_had_everything_lags_from_the_next_record_on() -> None:
     assert not replicas.followers[3].is_caught_up(11, 5 * LAG_MS, LAG_MS)
 
 
-def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_answer() -> None:
+def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_metadata_log() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)
     fetch(replicas, 3, 5, end=5)
@@ -126,6 +130,8 @@ def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_ans
     assert [replica for replica, _ in shrink.isr] == [1, 2]
     assert replicas.committed_offset(9, late, nobody) == 5
     replicas.proposal_confirmed((1, 2), 9)
+    assert replicas.committed_offset(9, late, nobody) == 5
+    replicas.image_changed(in_sync((1, 2), 9), late)
     assert replicas.committed_offset(9, late, nobody) == 9
 
 

@@ -117,6 +117,12 @@ class Replication:
         ):
             self._propose(partition, may_shrink=False)  # it caught up while another change was under way
 
+    def config_changed(self, partition: Partition) -> None:
+        """The topic's config is another: min.insync.replicas counts from now on, as it does for the controller."""
+        if partition.replicas is not None:
+            partition.replicas.min_insync_replicas = partition.log.config.min_insync_replicas
+            self._advance(partition)
+
     def _fetcher(self, leader_id: int) -> ReplicaFetcher:
         fetcher = self.fetchers.get(leader_id)
         if fetcher is None:
