@@ -50,7 +50,7 @@ class LogDirectory:
         self.meta: dict[str, str] = {}
         self._storage = storage
         self._lock: StorageLock | None = None
-        self._written: dict[str, bytes] = {}
+        self._written: dict[str, tuple[bytes, bool]] = {}
 
     def open(self) -> None:
         """Take the lock, read `meta.properties`, and note whether the last stop was clean. Raises LogDirectoryError."""
@@ -139,11 +139,11 @@ class LogDirectory:
             return {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True) -> None:
-        """Write the file unless it holds just that already. Raises OSError."""
+        """Write the file unless it holds just that already, as safely. Raises OSError."""
         data = encode_offset_checkpoint(offsets)
-        if self._written.get(name) != data:
+        if self._written.get(name) not in ((data, durable), (data, True)):
             self._storage.write_atomic(self._file(name), data, durable=durable)
-            self._written[name] = data
+            self._written[name] = data, durable
 
     def has_room(self) -> bool:
         """Whether more than a last few bytes can be written."""

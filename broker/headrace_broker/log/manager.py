@@ -76,6 +76,7 @@ class LogManager:
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._deleted_directories: list[tuple[int, str]] = []
+        self._gone: set[TopicPartition] = set()  # of which the checkpoints may still tell
         self._due_ms: dict[str, int] = {}
         self._round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
@@ -132,6 +133,7 @@ class LogManager:
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
             cleaner_offsets = directory.read_checkpoint(CLEANER_FILE)
+            self._gone.update(recovery_points, high_watermarks, log_starts, cleaner_offsets)
             for key in directory.partitions():
                 if key in self._directory_of:
                     both = f"{self._directory_of[key].path} and {directory.path}"
@@ -153,6 +155,7 @@ class LogManager:
                 self.logs[key].cleaner_offset = cleaner_offsets.get(key)
                 self._directory_of[key] = directory
                 yield
+        self._gone -= self.logs.keys()
 
     def _open(
         self,
@@ -201,6 +204,8 @@ class LogManager:
             return log
         directory = self._emptiest_directory()
         try:
+            if key in self._gone:
+                self._forget_gone()
             log = self._open(directory, key, config, now_ms, topic_id=topic_id)
         except OSError as error:
             reason = f"cannot make {directory.partition_path(topic, partition)}: {error.strerror or error}"
@@ -234,6 +239,7 @@ class LogManager:
         if log is None:
             return
         directory = self._directory_of.pop(key)
+        self._gone.add(key)
         for task in ("retention", "producers"):
             self._due_ms.pop(f"{task} {log.directory}", None)
         log.release()
@@ -256,6 +262,7 @@ class LogManager:
         key = (topic, partition)
         log = self.logs.pop(key)
         directory = self._directory_of.pop(key)
+        self._gone.add(key)
         log.release()
         tail = f"-{partition}.{self._next_random(1 << 128):032x}{STRAY_SUFFIX}"
         target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
@@ -267,9 +274,9 @@ class LogManager:
 
     # Checkpoints
 
-    def checkpoint_high_watermarks(self) -> None:
+    def checkpoint_high_watermarks(self, *, durable: bool = False) -> None:
         """Write the high watermark of every log. Raises OSError."""
-        self._checkpoint(HIGH_WATERMARK_FILE, lambda log: log.high_watermark, durable=False)
+        self._checkpoint(HIGH_WATERMARK_FILE, lambda log: log.high_watermark, durable=durable)
 
     def checkpoint_recovery_points(self) -> None:
         """Write up to where every log is known to be on disk. Raises OSError."""
@@ -283,9 +290,20 @@ class LogManager:
             durable=durable,
         )
 
-    def checkpoint_cleaner_offsets(self) -> None:
+    def checkpoint_cleaner_offsets(self, *, durable: bool = False) -> None:
         """Write up to where every log has been compacted; an older file costs work, never records. Raises OSError."""
-        self._checkpoint(CLEANER_FILE, lambda log: log.cleaner_offset, durable=False)
+        self._checkpoint(CLEANER_FILE, lambda log: log.cleaner_offset, durable=durable)
+
+    def _forget_gone(self) -> None:
+        """Have no checkpoint tell of logs that are gone: a crash would have it hold for what is new by that name.
+
+        A log start offset beyond the new log's end, for one, would have it emptied. Raises OSError.
+        """
+        self.checkpoint_high_watermarks(durable=True)
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_starts()
+        self.checkpoint_cleaner_offsets(durable=True)
+        self._gone.clear()
 
     def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int | None], *, durable: bool = True) -> None:
         for directory in self.directories:

@@ -69,6 +69,29 @@ def test_an_unclean_restart_recovers(caplog: pytest.LogCaptureFixture) -> None:
     assert path in caplog.text
 
 
+@pytest.mark.parametrize("is_restarted_between", [False, True])
+def test_what_is_new_by_an_old_name_has_nothing_of_the_old_ones_checkpoints(is_restarted_between: bool) -> None:
+    """After a kill -9 a log start offset of the deleted topic, beyond the new one's end, would empty the new one."""
+    storage = MemoryStorage()
+    manager = start(storage)
+    for number in range(10):
+        append(manager, "t", 0, b"%d" % number)
+    manager.get("t", 0).delete_records_before(9)
+    manager.checkpoint_log_starts(durable=False)
+    manager.checkpoint_high_watermarks()
+    manager.checkpoint_recovery_points()
+    manager.delete("t", 0, NOW)
+    if is_restarted_between:
+        manager.directories[0].release()
+        manager = start(storage)
+    append(manager, "t", 0, b"new")
+    append(manager, "t", 0, b"newer")
+    manager.get("t", 0)._high_watermark = 1
+    manager.directories[0].release()
+    log = start(storage).get("t", 0)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 2, 0)
+
+
 def test_a_directory_in_use_is_refused_in_one_line() -> None:
     storage = MemoryStorage()
     manager = start(storage)
