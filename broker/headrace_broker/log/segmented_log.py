@@ -388,13 +388,14 @@ class SegmentedLog:
                 if self._epochs.truncate_from_end(offset):
                     self._write_epochs()
                 return
+            start = min(self._log_start_offset, offset)  # a leader may end before what was deleted here
             index = search.segment_index(self._segments, offset)
             segment = self._segments[index]
             position = segment.locate(offset)
             if position < segment.size_bytes:
                 offset = min(offset, segment.read_header(position).base_offset)
             if offset < max(self._log_start_offset, self._segments[0].base_offset):
-                self.truncate_fully_and_start_at(max(offset, self._log_start_offset), now_ms)
+                self.truncate_fully_and_start_at(max(offset, start), now_ms)
                 return
             self._delete(self._segments[index + 1 :], now_ms)
             del self._segments[index + 1 :]
@@ -430,7 +431,7 @@ class SegmentedLog:
         self.truncations += 1
         if self.cleaner_offset is not None:
             self.cleaner_offset = min(self.cleaner_offset, self._active.base_offset)
-        self._high_watermark = min(self._high_watermark, offset)
+        self._high_watermark = min(max(self._high_watermark, self._log_start_offset), offset)
         self.recovery_point = min(self.recovery_point, offset)
         if self._epochs.truncate_from_end(offset):
             self._write_epochs()

@@ -111,7 +111,12 @@ def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: in
 
 
 def restart_at(log: FollowerLog, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
-    """After an out of range answer: (offset to go on from, whether everything is dropped first)."""
+    """After an out of range answer: (offset to go on from, whether everything is dropped first).
+
+    Where the leader ends before our log begins we have nothing of what it has, however much was deleted here.
+    """
+    if leader_end_offset < log.log_start_offset:
+        return leader_start_offset, True
     if leader_end_offset < log.log_end_offset:
         return leader_end_offset, False
     return max(leader_start_offset, log.log_end_offset), leader_start_offset > log.log_end_offset

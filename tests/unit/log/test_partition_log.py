@@ -303,6 +303,18 @@ def test_truncation_drops_whole_segments_and_parts_of_one() -> None:
     assert values_from(log) == [*(b"value %d" % number for number in range(11)), b"new"]
 
 
+def test_truncation_before_the_log_start_begins_there() -> None:
+    """Else the log would end beyond its leader's, be cut again, and so for ever, or until the leader has passed it."""
+    log = open_log()
+    for number in range(10):
+        append(log, b"value %d" % number)
+    log.delete_records_before(8)
+    log.truncate_to(5, NOW)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (5, 5, 5)
+    log.truncate_fully_and_start_at(20, NOW)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (20, 20, 20)
+
+
 def test_follower_appends_keep_the_leaders_offsets_and_leave_a_cut_batch_out() -> None:
     leader, follower = open_log(), open_log()
     for number in range(3):

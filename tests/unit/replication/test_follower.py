@@ -83,3 +83,8 @@ def test_a_fenced_epoch_waits_for_the_metadata_and_a_leader_that_lags_is_asked_a
 def test_out_of_range_goes_on_where_the_leader_has_something(start: int, end: int, expected: tuple[int, bool]) -> None:
     assert isinstance(follower.judge(Log(), 10, answer(ErrorCode.OFFSET_OUT_OF_RANGE)), follower.FindStart)
     assert follower.restart_at(Log(), start, end) == expected
+
+
+def test_a_leader_that_ends_before_our_log_begins_is_copied_from_its_start() -> None:
+    """Records were deleted here up to where the next leader, elected uncleanly, never was."""
+    assert follower.restart_at(Log(log_start_offset=8), 1, 5) == (1, True)
