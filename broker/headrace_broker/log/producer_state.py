@@ -55,6 +55,10 @@ class ProducerEntry:
     coordinator_epoch: int = -1
     timestamp: int = -1
     transaction_first_offset: int = -1
+    is_active: bool = field(default=False, compare=False)
+    """Whether there was a batch of it since `expire` last looked."""
+    seen_ms: int = field(default=-1, compare=False)
+    """When `expire` last found it active; -1 = not since the log was opened."""
 
     @property
     def last_sequence(self) -> int:
@@ -128,6 +132,7 @@ class ProducerState:
                 )
             )
         entry.timestamp = header.max_timestamp
+        entry.is_active = True
         if header.is_transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = header.base_offset
             self._open_transactions[header.producer_id] = header.base_offset
@@ -140,6 +145,7 @@ class ProducerState:
             entry.batches.clear()
         entry.coordinator_epoch = coordinator_epoch
         entry.timestamp = header.max_timestamp
+        entry.is_active = True
         entry.transaction_first_offset = -1
         self._open_transactions.pop(header.producer_id, None)
 
@@ -148,9 +154,16 @@ class ProducerState:
         return min(self._open_transactions.values(), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been idle for `expiration_ms` and have no transaction open."""
+        """Forget producers that have been idle for `expiration_ms` and have no transaction open; call it regularly.
+
+        What their records say of the time counts only for those of whom nothing was heard since the log was opened:
+        who copies old records is not idle, and would have its next retry written twice.
+        """
         for producer_id, entry in list(self.producers.items()):
-            if entry.transaction_first_offset < 0 and now_ms - entry.timestamp >= expiration_ms:
+            if entry.is_active:
+                entry.is_active, entry.seen_ms = False, now_ms
+            last_ms = entry.seen_ms if entry.seen_ms >= 0 else entry.timestamp
+            if entry.transaction_first_offset < 0 and now_ms - last_ms >= expiration_ms:
                 del self.producers[producer_id]
 
     def clear(self, end_offset: int) -> None:

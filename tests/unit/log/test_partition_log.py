@@ -237,6 +237,21 @@ def test_producers_are_known_after_a_restart(clean: bool) -> None:
     assert producer(log, 12).base_offset == 12
 
 
+def test_a_producer_of_old_records_is_known_while_it_is_active() -> None:
+    """Who copies the records of last year is no idle producer: its retry would be written twice."""
+    day_ms = 86_400_000
+    log = open_log()
+    sent = {"timestamp": NOW - 365 * day_ms, "producer_id": 7, "producer_epoch": 0}
+    append(log, b"a", base_sequence=0, **sent)
+    log.producers.expire(NOW, day_ms)
+    assert append(log, b"a", base_sequence=0, **sent).is_duplicate
+    append(log, b"b", base_sequence=1, **sent)
+    log.producers.expire(NOW + day_ms, day_ms)
+    assert append(log, b"b", base_sequence=1, **sent).is_duplicate
+    log.producers.expire(NOW + 2 * day_ms, day_ms)
+    assert not log.producers.producers
+
+
 def test_truncation_takes_back_sequences() -> None:
     log = open_log()
     for sequence in range(6):
