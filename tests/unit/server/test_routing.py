@@ -34,7 +34,12 @@ class Transport:
 
 def router(**limits: int) -> RequestRouter:
     config = SimpleNamespace(
-        max_connections=100, max_connections_per_ip=100, connections_max_idle_ms=30_000, controller_listeners=()
+        max_connections=100,
+        max_connections_per_ip=100,
+        connections_max_idle_ms=30_000,
+        listeners=(),
+        inter_broker_listener="PLAINTEXT",
+        controller_listeners=(SimpleNamespace(name="CONTROLLER"),),
     )
     for name, value in limits.items():
         setattr(config, name, value)
@@ -46,11 +51,25 @@ def router(**limits: int) -> RequestRouter:
     )
 
 
-def connect(to: RequestRouter, host: str = "127.0.0.1") -> tuple[Connection, Transport]:
+def connect(to: RequestRouter, host: str = "127.0.0.1", listener: str = "PLAINTEXT") -> tuple[Connection, Transport]:
     transport: Any = Transport(host)
-    connection = Connection(to, "PLAINTEXT", ConnectionLimits())
+    connection = Connection(to, listener, ConnectionLimits())
     connection.connection_made(transport)
     return connection, transport
+
+
+def test_clients_cannot_take_the_connections_of_controllers() -> None:
+    """Else whoever opens connections without end leaves a cluster without a controller, once the present one goes."""
+    flooded = router(max_connections=1000, max_connections_per_ip=1000)
+    taken = 0
+    while not connect(flooded)[1].closed:
+        taken += 1
+    assert taken == 88
+    assert not any(connect(flooded, listener="CONTROLLER")[1].closed for _ in range(12))
+    assert connect(flooded, listener="CONTROLLER")[1].closed
+    limited = router(max_connections=0)
+    assert connect(limited)[1].closed
+    assert not connect(limited, listener="CONTROLLER")[1].closed
 
 
 def test_connections_are_limited_in_all_and_per_host() -> None:

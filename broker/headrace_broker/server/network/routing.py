@@ -47,6 +47,9 @@ _API_VERSIONS_KEY = 18
 _FORWARD_TIMEOUT_MS = 15_000
 """Less than the request.timeout.ms of clients: they are to hear why, not to lose their connection."""
 _WARN_EVERY_S = 10.0
+_SHARE_OF_PEERS = 8
+"""One connection in so many is kept back for listeners that clients do not use: the controllers', and a listener of
+inter.broker.listener.name of its own."""
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 """A response lies in memory until its reader takes it: less than fetch.max.bytes is legal, and plenty."""
@@ -117,6 +120,9 @@ class RequestRouter:
         self.routes = routes[BROKER]
         self.controller_routes = routes[CONTROLLER]
         self._controller_listeners = {listener.name for listener in node.config.controller_listeners}
+        self._peer_listeners = set(self._controller_listeners)
+        if len(node.config.listeners) > 1:
+            self._peer_listeners.add(node.config.inter_broker_listener)
         self.connections: dict[Connection, None] = {}  # ordered: a seed's history must not hang on addresses
         self._per_host: dict[str, int] = {}
         self._idle_ms: dict[Connection, int] = {}
@@ -130,12 +136,16 @@ class RequestRouter:
     # -- connections -------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> bool:
-        """Count the connection; False when there are too many."""
+        """Count the connection; False when there are too many.  Clients must not keep nodes from each other."""
         config = self._node.config
         host = connection.client_host
-        if len(self.connections) >= self._connections_max:
+        is_peer = connection.listener in self._peer_listeners
+        kept_back = 0 if is_peer else self._connections_max // _SHARE_OF_PEERS
+        if len(self.connections) >= self._connections_max - kept_back:
             self._warn_of_descriptors(connection)
             return False
+        if is_peer:
+            return self._count(connection)
         if len(self.connections) >= config.max_connections:
             logger.warning("refusing connection from %s: max.connections=%d", connection.peer, config.max_connections)
             return False
@@ -144,8 +154,11 @@ class RequestRouter:
                 "refusing connection from %s: max.connections.per.ip=%d", connection.peer, config.max_connections_per_ip
             )
             return False
+        return self._count(connection)
+
+    def _count(self, connection: Connection) -> bool:
         self.connections[connection] = None
-        self._per_host[host] = self._per_host.get(host, 0) + 1
+        self._per_host[connection.client_host] = self._per_host.get(connection.client_host, 0) + 1
         return True
 
     def _warn_of_descriptors(self, connection: Connection) -> None:
