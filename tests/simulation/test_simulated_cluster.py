@@ -37,6 +37,11 @@ FOUND_ONCE = (
     5082,  # a replica that kept what lay behind a gap, and led with it
 )
 
+MOVES_FOUND = (
+    20220,  # a replica that was moved away and back asked its leader, and told it to forget what it asked, for ever
+)
+FAULTS_BESIDE_MOVES = "stop,isolate_from_brokers,slow_network,move_controller,torn_append,reassign,change_min_insync"
+
 
 def _run(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "headrace_broker.simulation", *arguments]
@@ -60,6 +65,13 @@ def test_two_hundred_seeds_lose_and_repeat_nothing() -> None:
 @pytest.mark.timeout(600)
 def test_seeds_that_found_something_find_it_no_more() -> None:
     _outputs([_run("--seed", *map(str, FOUND_ONCE))])
+
+
+@pytest.mark.timeout(600)
+def test_partitions_that_move_and_min_insync_replicas_that_change_lose_nothing() -> None:
+    """What operators do in the meantime; seeds do not draw it by themselves."""
+    seeds = ("--seed", *map(str, (*MOVES_FOUND, *range(1, 6))))
+    _outputs([_run(*seeds, "--faults", FAULTS_BESIDE_MOVES)])
 
 
 def test_a_seed_has_one_history() -> None:

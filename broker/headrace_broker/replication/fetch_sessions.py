@@ -202,21 +202,29 @@ class SessionState:
         changed: Iterable[tuple[Hashable, bytes, FetchPartition]],
         gone: Iterable[Hashable],
     ) -> None:
-        """Write into the request what it has to name: `changed` = (key, topic id, what is wanted of it)."""
+        """Write into the request what it has to name: `changed` = (key, topic id, what is wanted of it).
+
+        A partition may be gone under one key and wanted under another, for a broker that lost it and got it back: the
+        broker that is asked takes up what is wanted first and would forget just that.
+        """
         request.session_id, request.session_epoch = self.session_id, self.epoch
         topics: dict[bytes, FetchTopic] = {}
+        named: set[Key] = set()
         for key, topic_id, wanted in changed:
             known = self._told.get(key)
             if known is not None and known.fetch_offset == wanted.fetch_offset and known == wanted:
                 continue
             self._told[key] = wanted
             self._topic_ids[key] = topic_id
+            named.add((topic_id, wanted.partition))
             topics.setdefault(topic_id, FetchTopic(topic_id=topic_id, partitions=[])).partitions.append(wanted)
         forgotten: dict[bytes, ForgottenTopic] = {}
         for key in gone:
             told = self._told.pop(key, None)
             if told is not None and not self.is_full:
                 topic_id = self._topic_ids.pop(key)
+                if (topic_id, told.partition) in named:
+                    continue
                 topic = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
                 topic.partitions.append(told.partition)
         request.topics = list(topics.values())

@@ -17,6 +17,7 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.raft.quorum_state import FILE_NAME
 from headrace_broker.server.controller import ControllerService
+from headrace_broker.simulation.operators import CHANGES
 from headrace_broker.simulation.world import Machine, World
 
 Fault = Callable[["Nemesis"], Awaitable[None]]
@@ -31,7 +32,7 @@ class Nemesis:
         self.world = world
         self.rng = Random(f"{world.seed} nemesis")
         names = sorted(only or self.rng.sample(sorted(FAULTS), self.rng.randint(2, len(FAULTS))))
-        self.faults = [FAULTS[name] for name in names]
+        self.faults = [(FAULTS | CHANGES)[name] for name in names]
         self.lanes = self.rng.choice((1, 1, 2, 3))
         self.pause_s = self.rng.choice((0.1, 0.4, 0.8))
         self._is_over = False
