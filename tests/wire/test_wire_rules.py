@@ -19,6 +19,11 @@ from headrace_broker.protocol.messages.delete_records import (
 from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace_broker.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace_broker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from headrace_broker.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
 from headrace_broker.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -453,6 +458,16 @@ def test_configs_are_altered_described_and_in_force(client: RawClient, topic: st
     code, message = alter("max.message.byte", "1")
     assert code == ErrorCode.INVALID_CONFIG
     assert "max.message.bytes" in (message or "")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_is_described_in_every_version(client: RawClient, version: int) -> None:
+    """Clients of Kafka before 3.9 know two of them."""
+    asked = DescribeQuorumRequestPartitionData(partition_index=0)
+    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[asked])
+    answer = client.call(DescribeQuorumRequest(topics=[topic]), version)
+    assert len(answer.topics[0].partitions[0].current_voters) == 1
+    assert len(answer.nodes) == (version >= 2)
 
 
 def test_coordinators_are_found(client: RawClient, broker: BrokerProcess) -> None:

@@ -26,6 +26,7 @@ VERSIONS = (0, 2)
 LISTENERS = EVERYWHERE
 IS_FORWARDED = True
 FORWARD_TIMEOUT_MS = 3_000
+_FIRST_VERSION_WITH_NODES = 2
 REFUSAL = ErrorCode.BROKER_NOT_AVAILABLE
 """Whoever asks for the state of the quorum wants to hear that it has none, not to wait until it has."""
 
@@ -58,7 +59,8 @@ def handle(context: RequestContext, request: DescribeQuorumRequest, version: int
         for asked in wanted.partitions:
             is_known = wanted.topic_name == CLUSTER_METADATA_TOPIC and asked.partition_index == 0
             topic.partitions.append(partition if is_known else _unknown(asked.partition_index))
-    return DescribeQuorumResponse(error_message=None, topics=topics, nodes=_nodes(context))
+    nodes = _nodes(context) if version >= _FIRST_VERSION_WITH_NODES else []
+    return DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes)
 
 
 def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
