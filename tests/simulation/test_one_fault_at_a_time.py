@@ -184,6 +184,23 @@ def _hold_metadata_back(world: World, machine: Machine, offset: int) -> Callable
     return lambda: holding.__setitem__(0, False)
 
 
+def test_who_says_it_were_a_replica_commits_nothing() -> None:
+    """A replica names the epoch of its process; requests before version 15 cannot."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        leader = await connection_to(4)
+        world.network.isolate({"n5"}, {"n4"})
+        assert await produce(leader, b"here alone", acks=1) == ErrorCode.NONE
+        wanted = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20)
+        request = FetchRequest(replica_id=5, max_wait_ms=0, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])])
+        answer = await leader.request(request, version=_FIRST_VERSION_WITH_NAMES_ONLY)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await fetch(leader)).high_watermark == 0
+
+    play(story)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_min_insync_replicas_counts_from_when_it_is_set(is_known: bool) -> None:
     """R7: who leaves from then on may be elected, so that nothing is acknowledged without it; were it the default that

@@ -275,9 +275,10 @@ class Replication:
         return broker is not None and not broker.fenced
 
     def _check_incarnation(self, replica: int, broker_epoch: int) -> None:
-        """An earlier incarnation of the follower may have had more on its disk (KIP-903)."""
+        """An earlier incarnation of the follower may have had more on its disk (KIP-903), and who names none is nobody:
+        a client that says it were a replica would have records committed that no replica has."""
         broker = self._broker.image.brokers.get(replica)
-        if broker is not None and 0 <= broker_epoch < broker.epoch:
+        if broker is not None and broker_epoch < broker.epoch:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is at epoch {broker.epoch} by now")
 
     def _advance(self, partition: Partition) -> None:
