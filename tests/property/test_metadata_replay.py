@@ -48,7 +48,7 @@ from headrace_broker.protocol.metadata_records import MetadataRecord, decode_met
 from headrace_broker.server.kraft.snapshot_files import encode_snapshot, parse_snapshot
 from headrace_broker.server.topic_rules import topic_rules
 
-RULES = topic_rules({"min.insync.replicas": "2"})
+RULES = topic_rules({})
 brokers = st.integers(1, 4)
 names = st.sampled_from(["a", "b", "c.d", "c_d", "bad name", "__consumer_offsets"])
 configs = st.dictionaries(
@@ -216,7 +216,7 @@ def check_sound(before: MetadataImage, image: MetadataImage) -> None:
 @given(st.lists(steps, max_size=40))
 def test_replay_snapshots_and_soundness(steps_taken: list[tuple[Any, ...]]) -> None:
     plan = Plan()
-    plan.submit(lambda image: Outcome(None, bootstrap_records()))
+    plan.submit(lambda image: Outcome(None, bootstrap_records(image, 2)))
     started: list[tuple[Any, ...]] = [("register", 1, True), ("heartbeat", 1, False), ("register", 2, True)]
     for step in [*started, ("heartbeat", 2, False), *steps_taken]:
         before = plan.controller.image

@@ -21,6 +21,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, LogRead, PartitionLog
 from headrace_broker.log.manager import LogManager
+from headrace_broker.metadata.cluster import MIN_INSYNC_REPLICAS
 from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import (
     BROKER_RESOURCE,
@@ -196,6 +197,7 @@ class Broker:
                 self.partitions.open(topic, index)
         self.replication.throttle(self.image, self.image.topics)
         node.committed.subscribe(self._follow)
+        self._warn_of_min_insync_replicas()
         await self._lead_groups()
         self.groups.start()
         self.router.broker = self
@@ -204,6 +206,17 @@ class Broker:
         node.every(_MAINTAIN_MS, self._maintain)
         self.cleaner.start()
         node.every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
+
+    def _warn_of_min_insync_replicas(self) -> None:
+        ours = self.config.log_properties.get(MIN_INSYNC_REPLICAS)
+        cluster = self.image.broker_configs().get(MIN_INSYNC_REPLICAS)
+        if ours is not None and cluster not in (None, ours):
+            logger.warning(
+                "min.insync.replicas=%s of this node's file is not in force, the cluster has %s: kafka-configs --alter "
+                "--entity-type brokers --entity-default changes it, or correct the file",
+                ours,
+                cluster,
+            )
 
     async def _load_logs(self) -> None:
         """Raises LogDirectoryError."""

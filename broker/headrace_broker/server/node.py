@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.storage import DiskStorage, Storage
 from headrace_broker.metadata.cluster import bootstrap_records
@@ -307,9 +308,10 @@ class Node:
         self.own_channel.leader_changed()
 
     async def _bootstrap(self) -> None:
-        """The first leader of a new cluster says what version of the metadata it begins with."""
+        """A new cluster begins with a version of the metadata, and with the min.insync.replicas of this node's file."""
         assert self.controller is not None
-        await self.controller.submit(lambda image: Outcome(None, [] if image.features else bootstrap_records()))
+        least = LogConfig.from_properties({}, self.config.log_properties).min_insync_replicas
+        await self.controller.submit(lambda image: Outcome(None, bootstrap_records(image, least)))
 
     async def logs_are_made(self) -> None:
         """Wait until this node's broker has the logs that the image wants."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace_broker.log.config import Altered, ConfigSource, LogConfig
+from headrace_broker.metadata.cluster import MIN_INSYNC_REPLICAS
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.leadership import TopicRules
 
@@ -49,8 +50,11 @@ class LogConfigs:
 
 
 def topic_rules(defaults: Mapping[str, str]) -> TopicRules:
-    """min.insync.replicas and unclean.leader.election.enable of a topic, given the broker file's keys."""
-    configs = LogConfigs(defaults)
+    """min.insync.replicas and unclean.leader.election.enable of a topic, given the keys of the controller's file.
+
+    The first is what the metadata log says alone, which leaders know too: see `metadata.cluster`.
+    """
+    configs = LogConfigs({name: value for name, value in defaults.items() if name != MIN_INSYNC_REPLICAS})
     return TopicRules(
         min_insync_replicas=lambda image, topic: configs.of(image, topic).min_insync_replicas,
         unclean_election_enabled=lambda image, topic: configs.of(image, topic).unclean_leader_election_enable,

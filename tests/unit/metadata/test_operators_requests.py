@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.configs import alter_configs
 from headrace_broker.metadata.elections import elect_leaders
 from headrace_broker.metadata.features import update_features
@@ -21,6 +22,7 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
 )
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from headrace_broker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from headrace_broker.protocol.metadata_records import ConfigRecord
 from headrace_broker.server.topic_rules import topic_rules
 from support.images import after, cluster_image, partition_image, rules, shown
 
@@ -149,7 +151,7 @@ class TestElections:
 
 
 class TestConfigs:
-    RULES = topic_rules({"min.insync.replicas": "1"})
+    RULES = topic_rules({"min.insync.replicas": "4"})
 
     def alter(self, image: MetadataImage, kind: int, name: str, *changes: tuple[str, int, str | None]) -> Outcome[Any]:
         return alter_configs(image, [(kind, name, changes)], self.RULES)
@@ -196,6 +198,15 @@ class TestConfigs:
         image = after(image, self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 1, None)))
         image = after(image, self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 1, None)))
         assert self.RULES.min_insync_replicas(image, "t") == 1
+
+    def test_who_is_eligible_hangs_on_no_nodes_file(self) -> None:
+        """R1: a leader whose file says less would acknowledge what the eligible replica lacks."""
+        image = cluster_image(partition_image("12", "12", 1))
+        assert self.RULES.min_insync_replicas(image, "t") == 1
+        assert ConfigRecord not in map(type, bootstrap_records(image, 1))
+        image = after(image, Outcome(None, bootstrap_records(image, 4)))
+        assert self.RULES.min_insync_replicas(image, "t") == 4
+        assert bootstrap_records(image, 3) == []
 
 
 def test_features_can_only_be_what_they_are() -> None:

@@ -44,7 +44,7 @@ class Cluster:
             self.voter.quorum,
             self.voter.committed,
             cluster_id="C",
-            rules=topic_rules({"min.insync.replicas": "1"}),
+            rules=topic_rules({}),
             policy=ControllerPolicy(**policy),
             refuses=self._refuses,
         )

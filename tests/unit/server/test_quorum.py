@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace_broker.metadata.cluster import bootstrap_records
+from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.snapshots import image_records
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import ProducerIdsRecord
@@ -54,7 +55,7 @@ def test_the_image_is_there_again_after_a_restart() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
-        await voter.quorum.append(bootstrap_records())
+        await voter.quorum.append(bootstrap_records(MetadataImage()))
         await voter.quorum.append([block(1)])
         await voter.stop()
         again = await started(storage)
@@ -148,7 +149,7 @@ def test_offsets_are_waited_for() -> None:
 def test_a_follower_loads_the_leaders_snapshot_and_those_who_follow_see_the_difference() -> None:
     async def work() -> None:
         leader = await started(Storage())
-        await leader.quorum.append([*bootstrap_records(), block(7)])
+        await leader.quorum.append([*bootstrap_records(MetadataImage()), block(7)])
         snapshot = leader.image.offset + 1, leader.image.epoch
         data = b"".join(encode_snapshot(image_records(leader.image), leader.image.epoch, 0))
 
