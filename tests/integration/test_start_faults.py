@@ -150,7 +150,11 @@ def test_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) ->
 def test_a_quorum_that_is_not_reachable(tmp_path: Path) -> None:
     port = free_base_port(2)
     voters = f"1@127.0.0.1:{port},2@127.0.0.1:{port + 1}"
-    line = fault(tmp_path, None, controller_quorum_voters=voters, initial_broker_registration_timeout_ms=1500)
+    told = {"controller_quorum_voters": voters, "initial_broker_registration_timeout_ms": 1500}
+    line = fault(tmp_path, None, **told)
+    assert f"{tmp_path} is not formatted" in line
+    assert "kafka-storage format -t ID" in line
+    line = fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", **told)
     assert "could not be joined within 1500 ms (initial.broker.registration.timeout.ms)" in line
     assert f"1@127.0.0.1:{port} refuses connections" in line
 

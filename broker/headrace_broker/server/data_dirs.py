@@ -1,7 +1,9 @@
 """The data directories of a node: one process each, of one cluster, told apart by `meta.properties` (version 1).
 
-An empty directory of a single node is formatted on the way; a directory of another cluster or node, or one that
-another process uses, is refused with a line that says how to mend it.
+An empty directory of a single node is formatted on the way.  One of several nodes is told its cluster (kafka-storage
+format): an id that it made up would be another cluster's, and a voter whose disk is gone has forgotten its votes, which
+is for an operator to know.  A directory of another cluster or node, or one that another process uses, is refused with a
+line that says how to mend it.
 """
 
 from __future__ import annotations
@@ -28,10 +30,16 @@ def random_uuid() -> bytes:
 
 
 def open_directories(
-    storage: Storage, directories: Sequence[LogDirectory], node_id: int, cluster_id: str | None = None
+    storage: Storage,
+    directories: Sequence[LogDirectory],
+    node_id: int,
+    cluster_id: str | None = None,
+    *,
+    joins_by: str | None = None,
 ) -> str:
     """Lock every directory, format those that are empty, and return the cluster they belong to.
 
+    `joins_by`: the metadata directory of a node that joins others, and has to be formatted for their cluster.
     Raises StartError; then none stays locked.
     """
     opened: list[LogDirectory] = []
@@ -39,11 +47,22 @@ def open_directories(
         for directory in directories:
             directory.open()
             opened.append(directory)
+        if cluster_id is None:
+            _check_joins(directories, joins_by)
         return _identify(storage, directories, node_id, cluster_id)
     except (LogDirectoryError, OSError, StartError) as error:
         for directory in opened:
             directory.release()
         raise StartError(_in_words(error)) from None
+
+
+def _check_joins(directories: Sequence[LogDirectory], metadata_dir: str | None) -> None:
+    if any(item.path == metadata_dir and not item.is_formatted for item in directories):
+        raise StartError(
+            f"{metadata_dir} is not formatted, and a node that joins others makes up no cluster id: kafka-storage "
+            "format -t ID -c FILE, with the id that kafka-cluster cluster-id shows, or for a new cluster the same one "
+            "of kafka-storage random-uuid on every node"
+        )
 
 
 def _in_words(error: Exception) -> str:

@@ -160,7 +160,9 @@ class Node:
     async def open(self, cluster_id: str | None = None) -> None:
         """What `start` does once the node is made."""
         storage = self.surroundings.storage
-        self.cluster_id = open_directories(storage, self._directories, self.config.node_id, cluster_id)
+        config = self.config
+        joins_by = None if set(config.voters) == {self.node_id} else config.metadata_dir
+        self.cluster_id = open_directories(storage, self._directories, self.node_id, cluster_id, joins_by=joins_by)
         try:
             await self._serve_or_fail()
         except BaseException as error:

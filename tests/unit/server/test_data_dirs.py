@@ -40,6 +40,18 @@ def test_empty_directories_are_formatted_for_one_cluster_each_with_its_own_id() 
     assert directories[2].meta["cluster.id"] == cluster_id
 
 
+def test_a_node_that_joins_others_makes_up_no_cluster() -> None:
+    """One that has lost its metadata directory neither: it has forgotten how it voted."""
+    storage = MemoryStorage()
+    cluster_id, directories = opened(storage, "/data")
+    release(directories)
+    directories = [LogDirectory(storage, path) for path in ("/metadata", "/data")]
+    with pytest.raises(StartError, match="/metadata is not formatted"):
+        open_directories(storage, directories, 1, joins_by="/metadata")
+    assert not storage.exists("/metadata/meta.properties")
+    assert open_directories(storage, directories, 1, cluster_id, joins_by="/metadata") == cluster_id
+
+
 def test_a_wanted_cluster_id_is_used_and_then_insisted_upon() -> None:
     storage = MemoryStorage()
     wanted = encode_uuid(random_uuid())
