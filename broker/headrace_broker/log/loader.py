@@ -263,7 +263,7 @@ def _load_epochs(
 ) -> tuple[LeaderEpochCache, list[tuple[int, int]]]:
     """(the epochs of the log, those that the file has). `checked_to`: recovery looks at the records from there on."""
     epochs = LeaderEpochCache()
-    has_records = any(segment.size_bytes for segment in segments)
+    has_records = not all(segment.is_unwritten_from(0) for segment in segments)
     try:
         data = storage.read(f"{directory}/{LEADER_EPOCH_FILE}") if LEADER_EPOCH_FILE in names else b""
         if data or not has_records:

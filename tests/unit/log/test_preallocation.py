@@ -121,3 +121,10 @@ def test_without_preallocation_the_file_is_as_long_as_its_records(tmp_path: Path
     log = opened(tmp_path / "t-0", LogConfig())
     append(log, b"one")
     assert size_of(file_of(log)) == log.size_bytes
+
+
+def test_a_log_without_records_has_lost_no_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(tmp_path / "t-0").close(clean=False, now_ms=NOW)
+    assert size_of(tmp_path / "t-0" / f"{0:020d}.log") > 0
+    assert opened(tmp_path / "t-0").log_end_offset == 0
+    assert not caplog.records
