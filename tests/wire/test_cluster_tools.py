@@ -127,6 +127,20 @@ def test_leaders_come_home(cluster: ClusterProcess) -> None:
     assert gone.startswith("Error completing leader election (UNCLEAN) for partition: led-9: ")
 
 
+def test_controllers_describe_the_quorum_too(cluster: ClusterProcess) -> None:
+    """Also while no broker is up: what an operator looks at then."""
+    tool = [sys.executable, "-m", "headrace_broker.tools.metadata_quorum", "describe", "--status"]
+    first = cluster.base_port + 1000
+    for servers, status, words in [
+        (f"127.0.0.1:1,127.0.0.1:{first}", 0, r"LeaderId: +[123]\n(.*\n)*.*CONTROLLER://127.0.0.1:"),
+        (f"127.0.0.1:{cluster.base_port}", 1, "this listener tells of brokers; ask for controllers elsewhere"),
+        ("127.0.0.1:1", 1, "127.0.0.1:1: .*Connect call failed"),
+    ]:
+        done = subprocess.run([*tool, "--bootstrap-controller", servers], capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert re.search(words, done.stdout + done.stderr), done.stdout + done.stderr
+
+
 def test_the_quorum_is_described(cluster: ClusterProcess) -> None:
     text = run(cluster, "metadata_quorum", "describe", "--status")
     assert f"LeaderId:               {cluster.active_controller()}\n" in text

@@ -19,6 +19,7 @@ from headrace_broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
     DescribeQuorumResponsePartitionData,
 )
 from headrace_broker.protocol.messages.elect_leaders import (
@@ -33,6 +34,8 @@ from headrace_broker.protocol.messages.unregister_broker import UnregisterBroker
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, TopicPartition, by_topic
 
 T = TypeVar("T")
+
+_QUORUM = "the metadata quorum"
 
 PREFERRED, UNCLEAN = 0, 1
 """Types of election."""
@@ -140,17 +143,7 @@ class ReplicaAdmin:
 
     async def describe_quorum(self) -> QuorumDescription:
         """Return who leads the metadata quorum and how far the others are. Raises BrokerError."""
-        partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
-        message = DescribeQuorumRequest(
-            topics=[DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
-        )
-        response = await self._ask_controller(message, "the metadata quorum", "describing the quorum")
-        state = response.topics[0].partitions[0]
-        _check(state.error_code, "the metadata quorum", state.error_message)
-        endpoints = {
-            node.node_id: [(item.name, item.host, item.port) for item in node.listeners] for node in response.nodes
-        }
-        return QuorumDescription(state, endpoints)
+        return quorum_description(await self._ask_controller(quorum_request(), _QUORUM, "describing the quorum"))
 
     async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[DescribeLogDirsResult]]:
         """Return the log directories of these brokers with what is in them. Raises BrokerError."""
@@ -168,6 +161,25 @@ class ReplicaAdmin:
         await self._ask_controller(
             UnregisterBrokerRequest(broker_id=broker_id), f"broker {broker_id}", f"unregistering broker {broker_id}"
         )
+
+
+def quorum_request() -> DescribeQuorumRequest:
+    """The question about the metadata quorum."""
+    partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
+    return DescribeQuorumRequest(
+        topics=[DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
+    )
+
+
+def quorum_description(response: DescribeQuorumResponse) -> QuorumDescription:
+    """The answer to it. Raises BrokerError."""
+    _check(response.error_code, _QUORUM, response.error_message)
+    state = response.topics[0].partitions[0]
+    _check(state.error_code, _QUORUM, state.error_message)
+    endpoints = {
+        node.node_id: [(item.name, item.host, item.port) for item in node.listeners] for node in response.nodes
+    }
+    return QuorumDescription(state, endpoints)
 
 
 def _listed(replicas: Sequence[int] | None) -> list[int] | None:
