@@ -344,6 +344,27 @@ def test_ready_fd_tells_the_address(tmp_path: Path) -> None:
         assert process.communicate(timeout=10)[0].startswith("headrace broker 1 serves localhost:")
 
 
+def test_a_controller_says_where_it_serves(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    properties = {
+        "process.roles": "controller",
+        "listeners": f"CONTROLLER://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@127.0.0.1:{port}",
+        "log.dirs": tmp_path / "d",
+    }
+    command = [sys.executable, "-m", "headrace_broker.server"]
+    command += [word for key, value in properties.items() for word in ("--property", f"{key}={value}")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith(f"headrace controller 1 serves 127.0.0.1:{port} (started in ")
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
 def _has_ipv6() -> bool:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):

@@ -194,8 +194,11 @@ def _end_at_once(failed: asyncio.Future[str]) -> None:
 
 
 def _announce(node: Node, ready_fd: int | None) -> None:
-    addresses = [f"{item.host}:{item.port}" for item in node.advertised]
-    print(f"headrace broker {node.node_id} serves {', '.join(addresses)} (started in {_age_ms()} ms)", flush=True)
+    is_broker = node.broker is not None
+    listeners = node.advertised if is_broker else node.config.controller_listeners
+    addresses = [str(item).partition("://")[2] for item in listeners]
+    who = f"headrace {'broker' if is_broker else 'controller'} {node.node_id}"
+    print(f"{who} serves {', '.join(addresses)} (started in {_age_ms()} ms)", flush=True)
     if ready_fd is not None:
         os.write(ready_fd, f"{addresses[0]}\n".encode())
         os.close(ready_fd)
