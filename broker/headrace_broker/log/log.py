@@ -162,19 +162,24 @@ class PartitionLog(SegmentedLog):
         """Append the leader's batches as they are, offsets and epochs included; a cut one at the end is left out.
 
         Batches of an epoch above `leader_epoch_max` are left out too: the leader that was asked had lost its office.
-        Returns None when no whole batch is there. Raises ApiError for offsets that do not follow on, or broken bytes.
+        An empty log that begins inside the first batch begins with it: the leader's log starts there since records were
+        deleted. Returns None when no whole batch is there. Raises ApiError for offsets that do not follow on, or broken
+        bytes.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
         view = memoryview(records)
         headers: list[BatchHeader] = []
         next_offset = self._log_end_offset
+        is_empty = self._log_start_offset == next_offset
         size_bytes = 0
         try:
             for position, header in iter_batches(view):
                 if leader_epoch_max is not None and header.partition_leader_epoch > leader_epoch_max:
                     break
                 verify_crc(view, position, header)
+                if is_empty and not headers and header.base_offset < next_offset < header.next_offset:
+                    next_offset = header.base_offset
                 if header.base_offset < next_offset:
                     raise ApiError(
                         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -187,7 +192,11 @@ class PartitionLog(SegmentedLog):
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         if not headers:
             return None
+        start = self._log_start_offset
+        if headers[0].base_offset < start:
+            self.truncate_fully_and_start_at(headers[0].base_offset, now_ms)
         self._write(view[:size_bytes], headers, now_ms)
+        self.advance_log_start(start)
         return AppendInfo(headers[0].base_offset, next_offset - 1, NO_TIMESTAMP, self._log_start_offset)
 
     def _check_producer(self, header: BatchHeader, origin: AppendOrigin) -> ProducerBatch | None:

@@ -344,6 +344,29 @@ def test_follower_appends_keep_the_leaders_offsets_and_leave_a_cut_batch_out() -
     assert follower.append_as_follower(b"", now_ms=NOW) is None
 
 
+def test_an_empty_follower_takes_the_batch_that_its_leaders_log_starts_in() -> None:
+    """The leader's log starts inside a batch after DeleteRecords, and is sent from there as a whole."""
+    leader = open_log()
+    batches = [build_batch(RecordColumns(values=[b"x"] * 5, timestamps=NOW)) for _ in range(3)]
+    for batch in batches:
+        leader.append_as_leader(batch, leader_epoch=2, now_ms=NOW)
+    leader.high_watermark = 15
+    leader.advance_log_start(7)
+    data = b"".join(leader.read(7, 1 << 20).buffers)
+    storage = MemoryStorage()
+    follower = open_log(storage)
+    follower.truncate_fully_and_start_at(7, NOW)
+    info = follower.append_as_follower(data, now_ms=NOW)
+    assert info is not None
+    assert (info.base_offset, info.last_offset) == (5, 14)
+    assert (follower.log_start_offset, follower.log_end_offset) == (7, 15)
+    assert follower.end_offset_for_epoch(2) == (2, 15)
+    assert error_of(lambda: follower.append_as_follower(data, now_ms=NOW)) == ErrorCode.UNKNOWN_SERVER_ERROR
+    again = open_log(storage)
+    again.high_watermark = 15
+    assert (again.log_end_offset, b"".join(again.read(7, 1 << 20).buffers)) == (15, data)
+
+
 def test_retention_by_size_keeps_the_newest_segments() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400, retention_bytes=900, file_delete_delay_ms=10))
