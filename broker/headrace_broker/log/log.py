@@ -227,6 +227,7 @@ class PartitionLog(SegmentedLog):
                 replay_producer(self._producers, header, memoryview(data)[position:])
             position += header.size_bytes
         self._producers.end_offset = self._log_end_offset
+        self._kept_snapshots.appended(len(headers), self._producers, self._high_watermark)
         if config.flush_messages <= self._log_end_offset - self.recovery_point:
             self.flush(now_ms)
 

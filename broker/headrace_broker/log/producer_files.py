@@ -13,16 +13,62 @@ from headrace_broker.records.control import ControlType, parse_control_key, pars
 from headrace_broker.records.reader import read_batch
 
 _log = logging.getLogger(__name__)
+_KEPT_EVERY_BATCHES = 1000
+_KEPT_EVERY_PRODUCERS = 10
 
 
-def load_producers(storage: Storage, directory: str, segments: Sequence[LogSegment], end_offset: int) -> ProducerState:
-    """Return what the newest sound snapshot up to `end_offset` and the batches after it say. Raises OSError."""
+class KeptSnapshots:
+    """Snapshots in memory, from which a log that is cut goes on: its files may be a gigabyte of batches apart.
+
+    There are two: one from below the high watermark, where nothing is cut, and a newer one.
+    """
+
+    __slots__ = ("_batches_left", "_newer", "_older")
+
+    def __init__(self) -> None:
+        self._older: tuple[int, bytes] | None = None  # (end offset, snapshot)
+        self._newer: tuple[int, bytes] | None = None
+        self._batches_left = _KEPT_EVERY_BATCHES
+
+    def appended(self, batches: int, producers: ProducerState, high_watermark: int) -> None:
+        """So many batches more are in `producers`: keep a snapshot when replaying them would take longer."""
+        self._batches_left -= batches
+        if self._batches_left <= 0:
+            self._batches_left = max(_KEPT_EVERY_BATCHES, _KEPT_EVERY_PRODUCERS * len(producers.producers))
+            if self._newer is None or self._newer[0] <= high_watermark:
+                self._older, self._newer = self._newer, (producers.end_offset, producers.encode_snapshot())
+
+    def cut(self, end_offset: int) -> tuple[int, bytes] | None:
+        """Forget what lies behind the new end; returns the newest that is left."""
+        if self._newer is not None and self._newer[0] > end_offset:
+            self._older, self._newer = None, self._older
+        if self._newer is not None and self._newer[0] > end_offset:
+            self._newer = None
+        return self._newer
+
+
+def load_producers(
+    storage: Storage,
+    directory: str,
+    segments: Sequence[LogSegment],
+    end_offset: int,
+    kept: tuple[int, bytes] | None = None,
+) -> ProducerState:
+    """Return what the newest sound snapshot up to `end_offset` and the batches after it say. Raises OSError.
+
+    `kept`: (offset, snapshot) from memory.
+    """
     producers = ProducerState()
-    offsets = _snapshot_offsets(storage, directory)
-    for offset in sorted((offset for offset in offsets if offset <= end_offset), reverse=True):
+    offsets = {offset for offset in _snapshot_offsets(storage, directory) if offset <= end_offset}
+    if kept is not None:
+        offsets.add(kept[0])
+    for offset in sorted(offsets, reverse=True):
         path = f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         try:
-            producers.load_snapshot(storage.read(path), offset)
+            in_memory = kept[1] if kept is not None and kept[0] == offset else None
+            producers.load_snapshot(storage.read(path) if in_memory is None else in_memory, offset)
+            for entry in producers.producers.values():
+                entry.is_active = in_memory is not None  # whoever is in memory was heard of since the start
             break
         except CorruptSnapshotError as error:
             _log.warning("Skipping %s: %s", path, error)

@@ -390,7 +390,8 @@ class LogSegment:
         self._indexes_dirty = True
         self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
-        for _, header in self.iter_headers(self.index.lookup(self._max_timestamp_offset - self.base_offset)):
+        # An entry of the index is made together with one of the time index: what comes before the last is known.
+        for _, header in self.iter_headers(self.index.floor_position(size_bytes)):
             if header.max_timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = header.max_timestamp
                 self._max_timestamp_offset = header.last_offset

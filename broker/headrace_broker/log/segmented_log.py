@@ -17,7 +17,7 @@ from headrace_broker.log.compaction.job import CleanedSegment
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.open_segments import OpenSegments
-from headrace_broker.log.producer_files import load_producers, remove_snapshots_after
+from headrace_broker.log.producer_files import KeptSnapshots, load_producers, remove_snapshots_after
 from headrace_broker.log.producer_state import ProducerState
 from headrace_broker.log.retention import SegmentFacts, count_expired
 from headrace_broker.log.segment import (
@@ -79,6 +79,7 @@ class SegmentedLog:
         self._high_watermark = min(max(high_watermark, self._log_start_offset), self._log_end_offset)
         self._epochs: LeaderEpochCache = loaded.epochs
         self._producers: ProducerState = loaded.producers
+        self._kept_snapshots = KeptSnapshots()
         self._open_segments = open_segments
         self._next_jitter_ms = next_jitter_ms
         self._deleted: list[tuple[int, list[str]]] = []
@@ -404,7 +405,8 @@ class SegmentedLog:
             self._active = segment
             self._end_at(offset)
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
-            self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset)
+            kept = self._kept_snapshots.cut(self._log_end_offset)
+            self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
         except OSError as error:
             raise self._go_offline("truncate", error) from error
 
@@ -423,6 +425,7 @@ class SegmentedLog:
             if self._epochs.truncate_from_end(0):  # of what was before nothing is left, whichever epoch wrote it
                 self._write_epochs()
             self._producers.clear(offset)
+            self._kept_snapshots = KeptSnapshots()
         except OSError as error:
             raise self._go_offline("truncate", error) from error
 

@@ -9,10 +9,13 @@ from random import Random
 
 import pytest
 
+from headrace_broker.log import producer_files
 from headrace_broker.log.admission import AppendOrigin, RecordsRejectedError
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.open_segments import OpenSegments
+from headrace_broker.log.producer_files import load_producers
+from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import iter_batches
@@ -720,6 +723,53 @@ def test_what_was_cut_does_not_come_back_after_a_power_failure(seed: int) -> Non
 
 
 EPOCH_A_SEGMENT = LogConfig(segment_bytes=100)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_log_that_is_cut_knows_its_producers_as_their_batches_tell(seed: int, monkeypatch) -> None:
+    monkeypatch.setattr(producer_files, "_KEPT_EVERY_BATCHES", 4)
+    monkeypatch.setattr(producer_files, "_KEPT_EVERY_PRODUCERS", 1)
+    rng = Random(seed)
+    log = open_log()
+    next_sequence: dict[int, int] = {}
+    for _ in range(12):
+        for _ in range(rng.randrange(12)):
+            producer_id = rng.randrange(3)
+            identity = {"producer_id": producer_id, "producer_epoch": 0}
+            records = batch(b"x", base_sequence=next_sequence.get(producer_id, 0), **identity)
+            log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
+            next_sequence[producer_id] = next_sequence.get(producer_id, 0) + 1
+        log.high_watermark = rng.randint(log.high_watermark, log.log_end_offset)
+        log.truncate_to(rng.randint(log.high_watermark, log.log_end_offset), NOW)
+        told = load_producers(log.storage, DIRECTORY, log.segments, log.log_end_offset)
+        assert log.producers.producers == told.producers
+        next_sequence = {key: entry.last_sequence + 1 for key, entry in log.producers.producers.items()}
+
+
+def test_cutting_a_long_segment_does_not_read_all_of_it(monkeypatch) -> None:
+    """It is done on the loop: a follower that took a second for it was waited for by everybody."""
+    log = open_log()
+    for number in range(5000):
+        records = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=number)
+        log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
+        log.high_watermark = number - 5
+    headers_read = 0
+    iter_headers = LogSegment.iter_headers
+
+    def counted(segment: LogSegment, position: int):
+        nonlocal headers_read
+        for item in iter_headers(segment, position):
+            headers_read += 1
+            yield item
+
+    monkeypatch.setattr(LogSegment, "iter_headers", counted)
+    log.truncate_to(4996, NOW)
+    assert headers_read < 2500
+    assert log.max_timestamp_offset() == (NOW, 0, 0)
+    assert log.producers.producers[7].last_sequence == 4995
+    assert len(log.producers.producers[7].batches) == 5
+    log.producers.expire(NOW + 86_400_000, 86_400_000)  # of records that may be old, from a producer that is not
+    assert 7 in log.producers.producers
 
 
 @pytest.mark.parametrize("seed", range(8))
