@@ -197,3 +197,37 @@ def test_fetching_goes_on_whatever_happens_to_a_leader(
         broker.replication.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("asked_before_s", [0.0, 0.3])
+def test_a_new_partition_waits_for_no_long_poll(monkeypatch: pytest.MonkeyPatch, asked_before_s: float) -> None:
+    """Neither for one that has just begun, of which nobody knows yet whether it will be one."""
+    nudged, polled = asyncio.Event(), asyncio.Event()
+
+    class Polled(PlayedLeader):
+        async def request(self, request: Any, version: int | None = None) -> Any:
+            if self._answers:
+                return self._answers.pop(0)()
+            polled.set()
+            return await asyncio.Future()
+
+        def send(self, request: Any, version: int, callback: Any) -> None:
+            nudged.set()
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return Polled(fetch_answer)
+
+    async def work() -> None:
+        monkeypatch.setattr(Connection, "open", opened)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        await polled.wait()
+        fetcher = broker.replication.fetchers[2]
+        if asked_before_s:
+            assert fetcher._asked_at is not None
+            fetcher._asked_at -= asked_before_s
+        fetcher.add(broker.partition, 1)
+        async with asyncio.timeout(5):
+            await nudged.wait()
+        broker.replication.close()
+
+    run(work())

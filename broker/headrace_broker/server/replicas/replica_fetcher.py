@@ -67,6 +67,7 @@ class ReplicaFetcher:
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
         self._asked_at: float | None = None
+        self._to_end: float | None = None  # the request that is not waited for when it becomes a long poll
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self.lags: dict[Partition, int] = {}
@@ -82,8 +83,9 @@ class ReplicaFetcher:
         self._changed.set()
         if self._task is None:
             self._task = self._loop.create_task(self._run())
-        elif self._asked_at is not None and self._loop.time() - self._asked_at > _LONG_POLL_S:
-            self._end_long_poll()
+        elif self._asked_at is not None and self._asked_at != self._to_end:
+            self._to_end = self._asked_at
+            self._loop.call_at(self._asked_at + _LONG_POLL_S, self._end_long_poll, self._asked_at)
 
     def remove(self, partition: Partition) -> None:
         """Fetch it no more; an answer that is under way is thrown away."""
@@ -99,8 +101,9 @@ class ReplicaFetcher:
         """Whether there is anything to fetch."""
         return bool(self._partitions)
 
-    def _end_long_poll(self) -> None:
-        self._asked_at = None  # once is enough
+    def _end_long_poll(self, asked_at: float) -> None:
+        if self._asked_at != asked_at:
+            return  # it has been answered
         request = self._request()
         if self._connection is None or not self._session.nudge(request):
             self._drop_connection()
