@@ -206,6 +206,8 @@ class PartitionLog(SegmentedLog):
         return None
 
     def _write(self, data: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        if self.unsafe_cut is not None:
+            self.make_cut_safe()
         last = headers[-1]
         config = self.config
         for header in headers:

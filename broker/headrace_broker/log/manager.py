@@ -382,6 +382,17 @@ class LogManager:
 
         self._background(partial(self._sync_files, paths), flushed)
 
+    def make_cut_safe(self, log: PartitionLog, done: Callable[[], None]) -> None:
+        """Sync a log that was cut in the background, where an append would wait for it; then call `done`."""
+        path, cut = log.unsafe_cut, log.truncations
+        assert path is not None
+
+        def synced(error: OSError | None) -> None:
+            log.cut_synced_elsewhere(cut, error)
+            done()
+
+        self._background(partial(self._storage.sync, path), synced)
+
     def _sync_files(self, paths: list[str]) -> None:
         started_s = perf_counter()
         for path in paths:

@@ -375,13 +375,8 @@ class LogSegment:
         )
 
     def truncate_to_position(self, size_bytes: int, next_offset: int) -> None:
-        """Cut the file behind `size_bytes`, for good; no record at or after `next_offset` is left.
-
-        What is written there next is other records: were the old ones back after a power failure, they would stand
-        below a high watermark that is meant for those.
-        """
+        """Cut the file behind `size_bytes`; no record at or after `next_offset` is left."""
         self.cut(size_bytes)
-        self.file.sync()
         self._cursors.clear()
         self.index.truncate(size_bytes)
         times = self.time_index

@@ -71,6 +71,8 @@ class SegmentedLog:
         self.cleaner_offset: int | None = None  # compaction has seen everything before it
         self.is_being_cleaned = False
         self.truncations = 0
+        self.unsafe_cut: str | None = None
+        """The file that was cut, until the cut would survive a power failure: nothing is written behind it before."""
         self.on_flushed: Callable[[float], None] | None = None
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
@@ -402,6 +404,7 @@ class SegmentedLog:
             del self._segments[index + 1 :]
             segment.is_active = True
             segment.truncate_to_position(position, offset)
+            self.unsafe_cut = segment.path(LOG_SUFFIX)
             self._active = segment
             self._end_at(offset)
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
@@ -409,6 +412,26 @@ class SegmentedLog:
             self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
         except OSError as error:
             raise self._go_offline("truncate", error) from error
+
+    def make_cut_safe(self) -> None:
+        """Return once what was cut would not come back after a power failure.  Raises ApiError.
+
+        What is written there next is other records: the old ones would stand below a high watermark that is meant for
+        those.
+        """
+        if self.unsafe_cut is not None:
+            try:
+                self.storage.sync(self.unsafe_cut)
+            except OSError as error:
+                raise self._go_offline("truncate", error) from error
+            self.unsafe_cut = None
+
+    def cut_synced_elsewhere(self, truncations: int, error: OSError | None) -> None:
+        """Take the result of a sync of the file that was cut as the last of so many; a failed one is not repeated."""
+        if error is not None:
+            self._go_offline("truncate", error)
+        elif truncations == self.truncations:
+            self.unsafe_cut = None
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop every record and go on at `offset`. Raises ApiError."""
@@ -426,6 +449,7 @@ class SegmentedLog:
                 self._write_epochs()
             self._producers.clear(offset)
             self._kept_snapshots = KeptSnapshots()
+            self.unsafe_cut = None
         except OSError as error:
             raise self._go_offline("truncate", error) from error
 

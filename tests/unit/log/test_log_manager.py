@@ -332,6 +332,39 @@ def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_cl
     assert storage.read("/data/recovery-point-offset-checkpoint") == b"0\n4\nt 0 1\nt 1 1\nt 2 1\nt 3 0\n"
 
 
+@pytest.mark.parametrize("outcome", ["in time", "late", "cut again", "failed"])
+def test_a_cut_is_synced_in_the_background_and_nothing_is_written_behind_it_before(outcome: str) -> None:
+    synced: list[str] = []
+
+    class Storage(MemoryStorage):
+        def sync(self, path: str) -> None:
+            synced.append(path)
+
+    due: list[tuple[Work, Done]] = []
+    told: list[bool] = []
+    manager = LogManager(Storage(), ("/data",), background=lambda work, done: due.append((work, done)))
+    manager.open_directories()
+    for _ in range(4):
+        append(manager, "t", 0, b"one")
+    log = manager.logs["t", 0]
+    log.truncate_to(3, NOW)
+    assert synced == []
+    manager.make_cut_safe(log, lambda: told.append(True))
+    (work, done), path = due[0], log.segments[0].path(".log")
+    if outcome == "cut again":
+        log.truncate_to(2, NOW)
+    if outcome != "late":
+        work()
+        done(OSError(errno.EIO, os.strerror(errno.EIO)) if outcome == "failed" else None)
+        assert told == [True]
+    if outcome == "failed":
+        with pytest.raises(ApiError, match="cannot truncate"):
+            append(manager, "t", 0, b"two")
+        return
+    append(manager, "t", 0, b"two")
+    assert synced == [path] * (2 if outcome == "cut again" else 1)
+
+
 def test_a_flush_that_failed_leaves_no_mark_of_a_clean_stop() -> None:
     due: list[tuple[Work, Done]] = []
     storage = MemoryStorage()

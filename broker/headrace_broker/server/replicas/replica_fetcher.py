@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 _FETCH_VERSION_MAX = 17
 _PAUSE_MIN_MS = 20
 _HELD_BACK_MAX_MS = 1000
+_CUT_WAIT_MAX_MS = 1000
 _LONG_POLL_S = 0.01
 _SILENCE_MS = 2_000
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -293,12 +294,25 @@ class ReplicaFetcher:
             logger.info("%s-%d is cut to offset %d", partition.topic, partition.index, verdict.offset)
             partition.uncommitted.clear()
             partition.log.truncate_to(verdict.offset, self._broker.now_ms())
+            if partition.log.unsafe_cut is not None:
+                self._go_on_when_safe(partition, epoch)
         elif isinstance(verdict, follower.FindStart):
             await self._find_start(connection, partition, epoch)
         elif isinstance(verdict, follower.Stop):
             self.remove(partition)
         else:
             self._pause(partition)
+
+    def _go_on_when_safe(self, partition: Partition, epoch: int) -> None:
+        """Leave out for a moment what was cut, until the cut is on disk: all others go on meanwhile."""
+
+        def synced() -> None:
+            self._broker.check_storage(partition.log)
+            if self._partitions.get(partition) == epoch:
+                self.add(partition, epoch)
+
+        self._rest(partition, _CUT_WAIT_MAX_MS)
+        self._broker.logs.make_cut_safe(partition.log, synced)
 
     def _append(self, partition: Partition, epoch: int, answer: PartitionData, verdict: follower.Append) -> None:
         log = partition.log
