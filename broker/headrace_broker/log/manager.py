@@ -7,6 +7,7 @@ is handed to `background(work, done)`: `work` runs elsewhere and touches files o
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
@@ -21,6 +22,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.open_segments import OpenSegments
+from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
@@ -39,6 +41,7 @@ RETENTION_CHECK_INTERVAL_MS = 300_000
 PRODUCER_CHECK_INTERVAL_MS = 600_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 DIRECTORY_NAME_SIZE_MAX = 255
+_EPOCHS_AT_ONCE = 16
 
 
 def run_at_once(work: Work, done: Done) -> None:
@@ -75,6 +78,7 @@ class LogManager:
         self._open_segments = OpenSegments(open_segments_max)
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._epochs_to_write: deque[SegmentedLog] = deque()
         self._deleted_directories: list[tuple[int, str]] = []
         self._gone: set[TopicPartition] = set()  # of which the checkpoints may still tell
         self._due_ms: dict[str, int] = {}
@@ -187,7 +191,18 @@ class LogManager:
             may_have_gaps=may_have_gaps,
         )
         log.on_flushed = self.on_flushed
+        log.on_epochs = self._epochs_to_write.append
         return log
+
+    def _write_some_epochs(self) -> None:
+        """One file is a good part of a millisecond, and a lost one is made from the records."""
+        for _ in range(min(_EPOCHS_AT_ONCE, len(self._epochs_to_write))):
+            log = self._epochs_to_write.popleft()
+            if self.logs.get((log.topic, log.partition)) is log and log.offline_reason is None:
+                try:
+                    log.write_epochs()
+                except ApiError as error:
+                    _log.error("%s", error.message)
 
     # Partitions
 
@@ -322,6 +337,7 @@ class LogManager:
         """Do what is due for at most `logs_max` logs; call it about once a second, more often with many partitions."""
         self._note_offline_directories()
         self._come_back()
+        self._write_some_epochs()
         self._run_due("high watermarks", HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_high_watermarks)
         self._run_due("recovery points", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_recovery_points)
         self._run_due("log starts", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_log_starts)
@@ -351,11 +367,11 @@ class LogManager:
                 log.apply_retention(now_ms)
             if self._is_due(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
+            is_due = log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms
+            self._flush(log, now_ms, with_active=is_due)
         except ApiError as error:
             _log.error("%s", error.message)
             return
-        is_due = log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms
-        self._flush(log, now_ms, with_active=is_due)
         deleted = log.take_deleted_files(now_ms)
         if deleted:
             self._background(partial(self._remove_files, deleted), _warn(f"remove old segments of {log.name}"))

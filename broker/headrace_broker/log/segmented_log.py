@@ -74,6 +74,8 @@ class SegmentedLog:
         self.unsafe_cut: str | None = None
         """The file that was cut, until the cut would survive a power failure: nothing is written behind it before."""
         self.on_flushed: Callable[[float], None] | None = None
+        self.on_epochs: Callable[[SegmentedLog], None] | None = None
+        """Told that `write_epochs` is due, soon; without anybody to tell they are written at once."""
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
         self._log_start_offset = loaded.log_start_offset
@@ -136,14 +138,27 @@ class SegmentedLog:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that leader `epoch` begins at `start_offset`. A new leader does so first of all. Raises ApiError."""
         if self._epochs.assign(epoch, start_offset):
+            self._write_epochs_soon()
+
+    def _write_epochs_soon(self) -> None:
+        self._epochs_unwritten = self._epochs_unflushed = True
+        if self.on_epochs is None:
+            self.write_epochs()
+        else:
+            self.on_epochs(self)
+
+    def write_epochs(self) -> None:
+        """Write the file of leader epochs if memory is ahead of it. Raises ApiError."""
+        if self._epochs_unwritten:
             try:
                 self._write_epochs()
             except OSError as error:
                 raise self._no_room_to("write the leader epochs of", error) from error
 
     def _write_epochs(self) -> None:
-        # Without waiting for the disk: a broker that takes over a thousand partitions does this a thousand times, on
-        # the loop. Recovery finds the epochs behind the recovery point in the records; a flush makes the others safe.
+        # Without waiting for the disk, and a new leader's not at once: a broker that takes over a thousand partitions
+        # would do this a thousand times, on the loop. Recovery finds the epochs behind the recovery point in the
+        # records; a flush makes the others safe.
         self._epochs_unwritten = self._epochs_unflushed = True
         self.storage.write_atomic(self._epochs_path, encode_epoch_checkpoint(self._epochs.entries), durable=False)
         self._epochs_unwritten = False
@@ -191,6 +206,8 @@ class SegmentedLog:
         try:
             active.finish()
             active.trim()
+            if self._epochs_unwritten:  # recovery looks for epochs in the last segments only
+                self._write_epochs()
             self.write_producer_snapshot()
             segment = loader.new_segment(
                 self.storage,
@@ -215,6 +232,7 @@ class SegmentedLog:
 
     def flush(self, now_ms: int) -> None:
         """Return once every record would survive a power failure. Raises ApiError; a failed fsync is not repeated."""
+        self.write_epochs()
         started_s = perf_counter()
         try:
             for segment in self._segments[search.segment_index(self._segments, self.recovery_point) : -1]:
@@ -241,6 +259,7 @@ class SegmentedLog:
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         paths = [segment.path(suffix) for segment in rolled for suffix in suffixes]
         if self._epochs_unflushed and (paths or with_active):
+            self.write_epochs()
             paths.append(self._epochs_path)
             self._epochs_unflushed = False
         if not with_active:
@@ -389,7 +408,7 @@ class SegmentedLog:
             if offset >= self._log_end_offset:
                 # An epoch in which nothing was written may begin here: unless it goes, it is told the leader for ever.
                 if self._epochs.truncate_from_end(offset):
-                    self._write_epochs()
+                    self._write_epochs_soon()
                 return
             start = min(self._log_start_offset, offset)  # a leader may end before what was deleted here
             index = search.segment_index(self._segments, offset)

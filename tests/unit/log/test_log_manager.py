@@ -365,6 +365,31 @@ def test_a_cut_is_synced_in_the_background_and_nothing_is_written_behind_it_befo
     assert synced == [path] * (2 if outcome == "cut again" else 1)
 
 
+def test_epochs_of_many_partitions_are_written_a_few_at_a_time_and_before_they_are_needed() -> None:
+    storage = MemoryStorage()
+    due: list[tuple[Work, Done]] = []
+    manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
+    manager.open_directories()
+    for partition in range(40):
+        manager.get_or_create("t", partition, CONFIG, NOW).assign_epoch(0, 0)
+
+    def written() -> int:
+        return sum(storage.exists(f"/data/t-{partition}/leader-epoch-checkpoint") for partition in range(40))
+
+    assert written() == 0
+    append(manager, "t", 39, b"one")
+    manager.logs["t", 39].roll(NOW)
+    append(manager, "t", 38, b"one")
+    manager.logs["t", 38].flush(NOW)
+    assert storage.read("/data/t-39/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+    assert storage.read("/data/t-38/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+    counts = []
+    for _ in range(3):
+        manager.maintain(NOW, logs_max=0)
+        counts.append(written())
+    assert counts == [18, 34, 40]
+
+
 def test_a_flush_that_failed_leaves_no_mark_of_a_clean_stop() -> None:
     due: list[tuple[Work, Done]] = []
     storage = MemoryStorage()
