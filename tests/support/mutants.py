@@ -229,7 +229,7 @@ MUTANTS = {
         Mutant(follower_answers_before_it_flushed, 19, "quorum"),
         Mutant(voter_elects_a_shorter_log, 11, "quorum"),
         Mutant(produce_is_acknowledged_on_append, 0, faults=_SLOW_AND_KILLED),
-        Mutant(high_watermark_is_the_leaders_end, 0, faults=_SLOW_AND_KILLED),
+        Mutant(high_watermark_is_the_leaders_end, 12, faults=_SLOW_AND_KILLED),
         Mutant(follower_truncates_to_its_high_watermark, 7, faults=_SLOW_AND_KILLED),
         Mutant(isr_shrinks_before_the_controller_confirms, 0, faults="isolate_from_controller,partition,pause"),
         Mutant(followers_show_what_is_not_committed, 2, faults=_SLOW_AND_KILLED),
