@@ -78,7 +78,11 @@ def size_of_records(path: Path) -> int:
 
 
 def in_the_middle(path: Path) -> None:
-    flip(path, size_of_records(path) // 2)
+    """In the records of the batch there: offset and leader epoch of a batch are outside its checksum."""
+    data, middle, start = path.read_bytes(), size_of_records(path) // 2, 0
+    while (end := start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")) <= middle:
+        start = end
+    flip(path, end - 5)
 
 
 def near_the_end(path: Path) -> None:
