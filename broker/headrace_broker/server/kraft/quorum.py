@@ -348,6 +348,7 @@ class Quorum:
         for _, _, committed in (entry for entry in self._waiting if entry not in kept):
             if not committed.done():
                 committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
+                committed.exception()  # who asked for it may be gone, and that is no news for the log
         self._waiting = kept
         self._note_leadership()
         self.on_leader_changed()
