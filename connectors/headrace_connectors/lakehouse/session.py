@@ -158,9 +158,12 @@ class SparkProcess:
         jvm = self._jvm
         if jvm is not None and jvm.poll() is None:
             jvm.kill()
-            jvm.wait(_EXIT_TIMEOUT_S)
             assert jvm.stdin is not None
             jvm.stdin.close()
+            try:
+                jvm.wait(_EXIT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:  # nothing survives SIGKILL; a busy machine takes its time over the memory
+                _log.warning("Spark's JVM, process %d, was killed and is not gone yet", jvm.pid)
 
     def exit_status(self) -> int | None:
         """Return how the JVM ended when it did so by itself (negative: by that signal), None while it lives."""
