@@ -800,7 +800,7 @@ def test_a_blocking_poll_runs_callbacks_in_its_own_thread(broker: BrokerProcess)
         thread, values = await asyncio.to_thread(work)
         assert threads == [thread]
         assert values == [b"x"] * 5
-        assert (await reader.committed([("blocking", 0)]))["blocking", 0] == OffsetAndMetadata(10)
+        assert (await reader.committed([("blocking", 0)]))["blocking", 0] == OffsetAndMetadata(10, leader_epoch=0)
         await reader.close()
 
     asyncio.run(run())
