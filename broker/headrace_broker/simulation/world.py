@@ -77,6 +77,8 @@ class Machine:
         """The node while its process lives and has got as far as serving requests."""
         self.is_wanted = True
         self.is_serving = False
+        self.is_stopping = False
+        """A controlled shutdown is under way, which takes it from the in-sync replicas."""
         self.starts = 0
         self.unclean_since: int | None = None
         """The broker epoch at which it was killed, while the controller has not registered it again."""
@@ -296,8 +298,9 @@ class World:
     def _harmed(self, partition: PartitionImage) -> tuple[int, int]:
         """(how many of those that must have everything are unharmed, how many may have lost something)."""
         members = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
-        unharmed = sum(self.machines[replica].unclean_since is None for replica in members)
-        return unharmed, sum(self.machines[replica].lost_power for replica in members)
+        machines = [self.machines[replica] for replica in members]
+        unharmed = sum(machine.unclean_since is None and not machine.is_stopping for machine in machines)
+        return unharmed, sum(machine.lost_power for machine in machines)
 
     def _is_survivable(self) -> bool:
         """Whether every partition has somebody in sync who was not harmed, or nobody who lost anything."""
@@ -366,9 +369,11 @@ class World:
         self.say(f"{machine.name} is asked to stop")
         machine.is_wanted = False
         stopping = self.loop.within(process, lambda: self.loop.create_task(node.stop()))
+        machine.is_stopping = True
         end_s = self.now_s + _STOP_TIMEOUT_S
         while not stopping.done() and machine.process is process and self.now_s < end_s:
             await asyncio.sleep(0.02)
+        machine.is_stopping = False
         if machine.process is not process:
             return
         if stopping.done():
