@@ -277,11 +277,14 @@ class Quorum:
             self._flush_again = True
             while self._flush_again:
                 self._flush_again = False
-                paths = self.log.files_to_sync()
                 try:
+                    paths = self.log.files_to_sync()
                     await self._loop.run_in_executor(None, self.log.sync, paths)
-                except OSError as error:
-                    if not is_passing(error):
+                except (OSError, ApiError) as error:
+                    if isinstance(error, ApiError):
+                        if self._fail_if_offline(error):
+                            return
+                    elif not is_passing(error):
                         raise
                     await asyncio.sleep(_RETRY_S)
                     self._flush_again = True
