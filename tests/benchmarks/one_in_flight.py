@@ -65,7 +65,12 @@ def measure(address: str, topic: str, seconds: float, pace_s: float, acks: int =
         took.append(time.perf_counter_ns() - started)
         if pace_s:
             time.sleep(pace_s)  # the pace is what is measured
-    took.sort()
+    return percentiles(took)
+
+
+def percentiles(took_ns: list[int]) -> dict[str, float]:
+    """How many requests there were and how long they took, in microseconds."""
+    took = sorted(took_ns)
     return {
         "requests": len(took),
         "p50_us": took[len(took) // 2] / 1000,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from one_in_flight import request, round_trip
+from one_in_flight import percentiles, request, round_trip
 
 _WARM_UP_REQUESTS = 200
 
@@ -65,14 +65,7 @@ def measure(bootstrap: str, topic: str, seconds: float | None, pace_s: float) ->
         leaders.produce()
         took.append(time.perf_counter_ns() - started)
         time.sleep(pace_s)  # the pace is what is measured
-    took.sort()
-    return {
-        "requests": len(took),
-        "p50_us": took[len(took) // 2] / 1000,
-        "p99_us": took[int(len(took) * 0.99)] / 1000,
-        "p999_us": took[int(len(took) * 0.999)] / 1000,
-        "max_us": took[-1] / 1000,
-    }
+    return percentiles(took) | {"max_us": max(took) / 1000}
 
 
 def paced(bootstrap: str, topic: str, seconds: float, pace_s: float) -> dict[str, float]:
