@@ -66,9 +66,13 @@ class PlayedPeers:
 class Voter:
     """Node 1 of `voters`; make it within a running loop."""
 
-    def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,)) -> None:
+    def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), fetch_timeout_ms: int = 60_000) -> None:
         self.config = RaftConfig(
-            node_id=1, voters=frozenset(voters), cluster_id="C", election_timeout_ms=20, fetch_timeout_ms=60_000
+            node_id=1,
+            voters=frozenset(voters),
+            cluster_id="C",
+            election_timeout_ms=20,
+            fetch_timeout_ms=fetch_timeout_ms,
         )
         storage.makedirs("/data")
         log = MetadataLog(storage, LogDirectory(storage, "/data"), lambda: 1_700_000_000_000)

@@ -7,6 +7,9 @@ and the one rule all roles share: a higher epoch is always followed.  Spec: KIP-
 Guarantees, whatever is lost, delayed or repeated: one leader per epoch; a vote is on disk before it is given, and given
 once per epoch; the high watermark never goes back and covers only what a majority has on disk, in an epoch whose leader
 has committed a record of its own.
+
+A request may come from anybody: it moves the epoch a little at most, else a single one could use up all epochs there
+are.  A node that is far behind hears of the epoch when it asks the other voters itself.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from headrace_broker.raft import messages
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.effects import Effect, HighWatermark, LeaderChanged, Persist, Reply, Send, Token
 from headrace_broker.raft.log_port import OffsetAndEpoch, RaftLog
-from headrace_broker.raft.quorum_state import NO_ONE, QuorumState
+from headrace_broker.raft.quorum_state import EPOCH_LEAP_MAX, EPOCH_MAX, NO_ONE, QuorumState
 from headrace_broker.raft.role import Role
 
 
@@ -181,7 +184,11 @@ class Raft:
             return ErrorCode.INVALID_VOTER_KEY
         if not self.config.is_voter or partition.replica_id not in self.config.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
-        if partition.last_offset < 0 or partition.last_offset_epoch < 0 or partition.replica_epoch < 0:
+        if (
+            partition.last_offset < 0
+            or partition.last_offset_epoch < 0
+            or not self._is_plausible(partition.replica_epoch)
+        ):
             return ErrorCode.INVALID_REQUEST
         if partition.replica_epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -211,20 +218,24 @@ class Raft:
         """What is wrong with a node's claim to lead, or to have led, an epoch."""
         if partition.leader_id not in self.config.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
+        if not self._is_plausible(partition.leader_epoch):
+            return ErrorCode.INVALID_REQUEST
         if partition.leader_epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition.leader_epoch == self.epoch and self.leader_id not in (NO_ONE, partition.leader_id):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
+    def _is_plausible(self, epoch: int) -> bool:
+        return 0 <= epoch <= min(self.epoch + EPOCH_LEAP_MAX, EPOCH_MAX)
+
     def _on_fetch(self, request: FetchRequest, token: Token, now_ms: int) -> None:
         partition = messages.only_partition(request.topics)
         error = self._refusal(request.cluster_id, partition)
+        if partition is not None and error is ErrorCode.NONE:
+            is_valid = partition.fetch_offset >= 0 and partition.last_fetched_epoch >= 0
+            error = self._leadership_refusal(partition.current_leader_epoch) if is_valid else ErrorCode.INVALID_REQUEST
         if partition is None or error is not ErrorCode.NONE:
-            self.reply(token, messages.fetch_answer(error, self.leader_id, self.epoch))
-            return
-        error = self._leadership_refusal(partition.current_leader_epoch)
-        if error is not ErrorCode.NONE:
             self.reply(token, messages.fetch_answer(error, self.leader_id, self.epoch))
             return
         self.role.on_fetch(request, partition, token, now_ms)
@@ -253,7 +264,11 @@ class Raft:
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Unattached
 
-        if epoch < self.epoch or (epoch == self.epoch and (self.leader_id != NO_ONE or leader_id == NO_ONE)):
+        if (
+            epoch > EPOCH_MAX
+            or epoch < self.epoch
+            or (epoch == self.epoch and (self.leader_id != NO_ONE or leader_id == NO_ONE))
+        ):
             return
         if leader_id == self.config.node_id:
             leader_id = NO_ONE  # what this node led before it was restarted

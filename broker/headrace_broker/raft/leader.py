@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace_broker.raft.core import Raft
 
 OBSERVER_SESSION_MS = 300_000
+_OBSERVERS_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -163,7 +164,7 @@ class Leader(Role):
             node_id,
             partition.fetch_offset,
             min(partition.high_watermark, raft.high_watermark) if node_id >= 0 else raft.high_watermark,
-            now_ms + max(0, request.max_wait_ms),
+            now_ms + min(max(0, request.max_wait_ms), raft.config.fetch_max_wait_ms),
             request.max_bytes,
         )
         self._waiting.append(waiting)
@@ -191,7 +192,7 @@ class Leader(Role):
             seen = self.progress[node_id]
             self._heard_ms[node_id] = now_ms
             self._tell_ms[node_id] = now_ms + self.raft.config.fetch_timeout_ms
-        elif node_id >= 0:
+        elif node_id >= 0 and (node_id in self.observers or len(self.observers) < _OBSERVERS_MAX):
             seen = self.observers.setdefault(node_id, Progress())
         else:
             return
@@ -238,7 +239,7 @@ class Leader(Role):
         if request.replica_id in self._heard_ms:
             self._heard_ms[request.replica_id] = now_ms
         found = raft.log.read_snapshot(
-            snapshot, partition.position, min(request.max_bytes, raft.config.fetch_max_bytes)
+            snapshot, partition.position, max(0, min(request.max_bytes, raft.config.fetch_max_bytes))
         )
         if found is None:
             answer = messages.snapshot_answer(ErrorCode.SNAPSHOT_NOT_FOUND, self.leader_id, raft.epoch)

@@ -31,6 +31,12 @@ def leader_of(partition: Any) -> tuple[int, int]:
     return where.leader_id, where.leader_epoch
 
 
+def claimed_by(partition: Any) -> tuple[int, int]:
+    """(node, epoch) that the partition of a request speaks for: a candidate's, or a leader's."""
+    is_vote = isinstance(partition, vote.VoteRequestPartitionData)
+    return (partition.replica_id, partition.replica_epoch) if is_vote else (partition.leader_id, partition.leader_epoch)
+
+
 def successors_of(partition: end.EndQuorumEpochRequestPartitionData) -> list[int]:
     """Who should try first to lead after a farewell."""
     return [item.candidate_id for item in partition.preferred_candidates] or list(partition.preferred_successors)

@@ -6,6 +6,10 @@ import json
 from dataclasses import dataclass
 
 NO_ONE = -1
+EPOCH_MAX = (1 << 31) - 1 - (1 << 16)
+"""What is more can only be damage or malice: it would leave no room for elections."""
+EPOCH_LEAP_MAX = 100
+"""So much higher than the own epoch is what a request may say; a node that was away for longer asks the others."""
 FILE_NAME = "quorum-state"
 
 
@@ -40,8 +44,11 @@ class QuorumState:
         """Parse the file (data versions 0 and 1); raises QuorumStateError."""
         try:
             fields = json.loads(data)
+            leader_epoch = int(fields["leaderEpoch"])
+            if not 0 <= leader_epoch <= EPOCH_MAX:
+                raise ValueError(f"leaderEpoch is {leader_epoch}, at most {EPOCH_MAX} leaves room for elections")
             return cls(
-                leader_epoch=int(fields["leaderEpoch"]),
+                leader_epoch=leader_epoch,
                 leader_id=int(fields["leaderId"]),
                 voted_id=int(fields["votedId"]),
                 voters=tuple(int(item["voterId"]) for item in fields.get("currentVoters") or ()),

@@ -206,3 +206,17 @@ def test_a_lost_quorum_state_never_leads_back_to_an_old_epoch() -> None:
 def test_kafkas_own_quorum_state_is_understood() -> None:
     kafkas = b'{"leaderId":1,"leaderEpoch":7,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     assert QuorumState.from_json(kafkas) == QuorumState(7, 1, -1, ())
+
+
+def test_a_claim_that_no_member_makes_is_told_with_where_it_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        voter = await started(Storage(), voters=(1, 2, 3))
+        for _ in range(3):
+            await voter.quorum.handle(messages.begin_request(voter.config, 2, 2**31 - 1), "10.0.0.9")
+        assert voter.quorum.leads
+        await voter.stop()
+
+    run(work())
+    (line,) = [record.getMessage() for record in caplog.records if "10.0.0.9" in record.getMessage()]
+    assert "BeginQuorumEpochRequest" in line
+    assert "of node 1 in epoch 2147483647" in line

@@ -17,4 +17,4 @@ LISTENERS = QUORUM
 
 def handle(context: RequestContext, request: BeginQuorumEpochRequest, version: int) -> Awaitable[Response]:
     """The quorum's core answers."""
-    return context.node.quorum.handle(request)
+    return context.node.quorum.handle(request, context.client_host)

@@ -31,10 +31,11 @@ from headrace_broker.raft.effects import (
 )
 from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
-from headrace_broker.raft.messages import only_partition, topics_of
+from headrace_broker.raft.messages import claimed_by, only_partition, topics_of
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.peers import Peers
+from headrace_broker.server.telling import Telling
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Quorum:
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
         self._reaching: list[tuple[int, asyncio.Future[None]]] = []
         self._is_closed = False
+        self._hostile = Telling()
         self._led = False
         self.failures = 0
         """How often this node's part has stopped: what is committed can no longer be followed."""
@@ -103,11 +105,31 @@ class Quorum:
         self._load_snapshot()
         self._give(self.raft.start)
 
-    def handle(self, request: Request[Any]) -> asyncio.Future[Response]:
-        """Answer another node's request."""
+    def handle(self, request: Request[Any], host: str = "") -> asyncio.Future[Response]:
+        """Answer another node's request; `host` is where a request comes from that claims something of an epoch."""
         future: asyncio.Future[Response] = self._loop.create_future()
+        if host:
+            future.add_done_callback(lambda done: self._note_claim(request, host, done))
         self._give(lambda now_ms: self.raft.handle(request, future, now_ms))
         return future
+
+    def _note_claim(self, request: Any, host: str, answer: asyncio.Future[Response]) -> None:
+        """Tell of a request that no sound member of this quorum sends."""
+        refused = set() if answer.cancelled() else _errors(answer.result())
+        if not refused - {ErrorCode.FENCED_LEADER_EPOCH} or not self._hostile.is_due(self._loop.time()):
+            return
+        partition = only_partition(request.topics)
+        node_id, epoch = (-1, -1) if partition is None else claimed_by(partition)
+        logger.warning(
+            "refusing %s from %s, of node %d in epoch %d: this node is at epoch %d of cluster %s and knows voters %s",
+            type(request).__name__,
+            host,
+            node_id,
+            epoch,
+            self.raft.epoch,
+            self.raft.config.cluster_id,
+            sorted(self.raft.config.voters),
+        )
 
     def refused(self, node_id: int) -> None:
         """A node's process is dead."""
@@ -244,11 +266,9 @@ class Quorum:
         """A voter that says we have no business with it is heard of: one of the two files is wrong."""
         if response is None:
             return
-        partition = only_partition(topics_of(response))
-        codes = {getattr(response, "error_code", 0), 0 if partition is None else partition.error_code}
-        refused = codes & {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET}
+        refused = _errors(response) & {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET}
         if refused:
-            self.on_refusal(node_id, ErrorCode.of(refused.pop()))
+            self.on_refusal(node_id, refused.pop())
 
     def _arm(self) -> None:
         deadline_ms = self.raft.next_deadline_ms()
@@ -365,6 +385,12 @@ class Quorum:
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
         self.log.close()
+
+
+def _errors(response: Response) -> set[ErrorCode]:
+    partition = only_partition(topics_of(response))
+    codes = {getattr(response, "error_code", 0), 0 if partition is None else partition.error_code}
+    return {ErrorCode.of(code) for code in codes - {0}}
 
 
 def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
