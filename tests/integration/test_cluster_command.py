@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -79,6 +80,29 @@ def test_a_dead_node_is_told_of_and_left_alone(cluster: ClusterProcess) -> None:
     cluster.await_output(lambda text: "node 3 died: killed by SIGKILL\n" in text)
     assert cluster.ask("status").stdout.splitlines()[3] == f"node 3 {cluster.address(3)} died: killed by SIGKILL"
     cluster.start_node(3)
+
+
+def test_a_node_whose_data_is_gone_begins_anew_only_when_told_to(cluster: ClusterProcess) -> None:
+    """It has forgotten how it voted: with one other node it could bring back a past that the third has left behind."""
+    data = cluster.directory / "node-3" / "data"
+    cluster.stop_node(3)
+    shutil.rmtree(data)
+    refused = cluster.ask("start-node", 3)
+    assert refused.returncode == 1
+    assert f"{data} is not formatted: what it held is gone" in refused.stderr
+    assert not (data / "meta.properties").exists()
+    assert cluster.ask("start-node", 3, "--format").stdout == f"node 3 {cluster.address(3)} pid {cluster.pid(3)}\n"
+    assert cluster.is_serving(3)
+
+
+def test_status_tells_a_node_that_serves_nobody_from_one_that_does(cluster: ClusterProcess) -> None:
+    cluster.pause(2)
+    try:
+        lines = cluster.ask("status").stdout.splitlines()
+        assert lines[2] == f"node 2 {cluster.address(2)} pid {cluster.pid(2)} not answering"
+        assert lines[3].endswith(" serving")
+    finally:
+        cluster.resume(2)
 
 
 def test_a_directory_in_use_and_ports_in_use_are_refused(cluster: ClusterProcess, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_a_lost_majority_is_told_everywhere_and_heals_by_itself(tmp_path: Path) 
         assert status.returncode == 1
         assert lost in status.stderr
         assert len(status.stderr.splitlines()) == 1, status.stderr
+        assert cluster.ask("status").stdout.endswith(" without quorum: it reaches no active controller\n")
         cluster.start_node(2)
         await_log(cluster, 3, "the metadata quorum has a leader again, node ")
         assert "LeaderId:  " in quorum_status(cluster, 3).stdout

@@ -8,6 +8,8 @@ line that says how to mend it.
 
 from __future__ import annotations
 
+import logging
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +17,8 @@ from headrace_broker.log.checkpoints import META_PROPERTIES_FILE
 from headrace_broker.log.directory import LogDirectory, LogDirectoryError
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
+
+logger = logging.getLogger(__name__)
 
 
 class StartError(Exception):
@@ -89,6 +93,12 @@ def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: in
         _check_owner(storage, directory, node_id)
     for directory in directories:
         if not directory.is_formatted:
+            if ours is not None:
+                logger.warning(
+                    "%s is empty and is formatted anew: the replicas it held are gone from this node, which gets them "
+                    "from the others that have them",
+                    directory.path,
+                )
             directory.format(cluster_id, node_id, encode_uuid(random_uuid()))
     return cluster_id
 
@@ -116,6 +126,11 @@ def directory_id(meta: Mapping[str, str]) -> bytes:
         return decode_uuid(meta["directory.id"])
     except (KeyError, ValueError):
         return bytes(16)
+
+
+def is_formatted(path: str) -> bool:
+    """Whether the directory on this disk has its meta.properties."""
+    return os.path.exists(os.path.join(path, META_PROPERTIES_FILE))
 
 
 def format_directories(

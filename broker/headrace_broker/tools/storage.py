@@ -86,7 +86,7 @@ def _directories(path: str) -> tuple[list[str], str]:
 
 def _format(options: argparse.Namespace) -> list[str]:
     from headrace_broker.server.config import BrokerConfig
-    from headrace_broker.server.data_dirs import StartError
+    from headrace_broker.server.data_dirs import StartError, is_formatted
     from headrace_broker.server.main import format_storage
 
     directories, metadata_dir = _directories(options.config)
@@ -95,7 +95,7 @@ def _format(options: argparse.Namespace) -> list[str]:
         raise ToolError(
             "You cannot specify controller.quorum.voters and format the node with --standalone: leave out one of them"
         )
-    there = [path for path in directories if os.path.exists(os.path.join(path, META_PROPERTIES_FILE))]
+    there = [path for path in directories if is_formatted(path)]
     if there and not options.ignore_formatted:
         raise ToolError(
             f"Log directory {there[0]} is already formatted. Use --ignore-formatted to ignore this directory and "

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.cluster.layout import ClusterError, Layout, open_layout, read_layout, with_values, write_layout
+from headrace.cli.cluster.formatting import check_others_have_everything, format_node, loss
+from headrace.cli.cluster.layout import (
+    ClusterError,
+    Layout,
+    open_layout,
+    read_layout,
+    with_values,
+    write_cluster_file,
+    write_node_files,
+)
 
 
 def test_ports_and_addresses(tmp_path: Path) -> None:
@@ -27,14 +36,15 @@ def test_defaults_fit_the_size(tmp_path: Path, nodes: int, replicas: str, least:
 
 def test_a_cluster_is_found_again_with_what_was_changed(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "c", 2, 9192, "id")
-    write_layout(layout, {"num.partitions": "4"})
+    write_node_files(layout, {"num.partitions": "4"})
+    write_cluster_file(layout)
     file = layout.node_file(1)
     file.write_text(file.read_text().replace("num.partitions=4", "# mine\nnum.partitions=5"))
     found = open_layout(tmp_path / "c", None, None, "other")
     assert found == layout
-    write_layout(found, {})
+    write_node_files(found, {})
     assert "# mine\nnum.partitions=5\n" in file.read_text()
-    write_layout(found, {"num.partitions": "6"})
+    write_node_files(found, {"num.partitions": "6"})
     assert "# mine\nnum.partitions=6\n" in file.read_text()
 
 
@@ -61,3 +71,31 @@ def test_a_broken_cluster_file_is_refused(tmp_path: Path) -> None:
 def test_values_keep_their_place() -> None:
     text = "# a=0\na=1\nb = 2\na=3\n"
     assert with_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
+
+
+def test_a_node_is_formatted_once_and_one_that_is_not_has_lost_what_it_held(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "a b", 3, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
+    write_node_files(layout, {})
+    assert f"{tmp_path}/a b/node-2/data is not formatted" in (loss(layout, 2) or "")
+    format_node(layout, 2)
+    assert loss(layout, 2) is None
+    (layout.node_dir(2) / "data" / "meta.properties").unlink()
+    assert f"headrace cluster start-node 2 --format --dir '{tmp_path}/a b'" in (loss(layout, 2) or "")
+    (layout.node_dir(2) / "data" / "t-0").mkdir()
+    with pytest.raises(ClusterError, match=r"holds files \(t-0, \.\.\.\) but no meta\.properties"):
+        format_node(layout, 2)
+    layout.node_file(2).write_text("node.id=two")
+    assert loss(layout, 2) is None  # the node tells of that
+
+
+@pytest.mark.parametrize(("nodes", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3)])
+def test_a_node_begins_anew_only_beside_enough_others(tmp_path: Path, nodes: int, needed: int) -> None:
+    layout = Layout(tmp_path, nodes, 9092, "id")
+    check_others_have_everything(layout, 1, needed)
+    with pytest.raises(ClusterError, match=f"{needed} other nodes of {nodes} have to serve first, {needed - 1} do"):
+        check_others_have_everything(layout, 1, needed - 1)
+
+
+def test_a_single_node_cannot_begin_anew(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="put its directory back"):
+        check_others_have_everything(Layout(tmp_path, 1, 9092, "id"), 1, 0)

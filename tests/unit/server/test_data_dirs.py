@@ -28,15 +28,19 @@ def release(directories: list[LogDirectory]) -> None:
         directory.release()
 
 
-def test_empty_directories_are_formatted_for_one_cluster_each_with_its_own_id() -> None:
+def test_empty_directories_are_formatted_for_one_cluster_each_with_its_own_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     storage = MemoryStorage()
     cluster_id, directories = opened(storage, "/a", "/b")
     assert len(decode_uuid(cluster_id)) == 16
     assert {directory.meta["cluster.id"] for directory in directories} == {cluster_id}
     assert len({directory_id(directory.meta) for directory in directories}) == 2
     release(directories)
+    assert not caplog.text
     again, directories = opened(storage, "/a", "/b", "/new")
     assert again == cluster_id
+    assert "/new is empty and is formatted anew: the replicas it held are gone from this node" in caplog.text
     assert directories[2].meta["cluster.id"] == cluster_id
 
 

@@ -62,9 +62,14 @@ def stop(directory: Path) -> None:
 @cluster.command("start-node")
 @click.argument("node", type=int)
 @_DIR
-def start_node(node: int, directory: Path) -> None:
-    """Start a node that was stopped or has died; returns when it serves."""
-    _ask(directory, "start-node", node)
+@click.option("--format", "formats", is_flag=True, help="format its data directories if they have been emptied")
+def start_node(node: int, directory: Path, formats: bool) -> None:
+    """Start a node that was stopped or has died; returns when it serves.
+
+    A node whose data is gone is refused: it has forgotten its votes, too. With --format it begins anew and fetches
+    everything from the others, at least half of which have to serve.
+    """
+    _ask(directory, "start-node --format" if formats else "start-node", node)
 
 
 @cluster.command("stop-node")

@@ -149,7 +149,7 @@ def _check_ports(layout: Layout) -> None:
         raise ClusterError(f"--base-port {layout.base_port}: expected 1..{highest}")
 
 
-def write_layout(layout: Layout, overrides: Mapping[str, str]) -> None:
+def write_node_files(layout: Layout, overrides: Mapping[str, str]) -> None:
     """Write the files that are not there yet, and the overrides into every node's.  Raises OSError."""
     for node_id in layout.node_ids:
         layout.node_dir(node_id).mkdir(parents=True, exist_ok=True)
@@ -158,10 +158,13 @@ def write_layout(layout: Layout, overrides: Mapping[str, str]) -> None:
         after = with_values(before or _node_file(layout, node_id), overrides)
         if after != before:
             path.write_text(after, encoding="latin-1")
-    path = layout.directory / _CLUSTER_FILE
-    if not path.exists():
-        lines = [f"cluster.id={layout.cluster_id}", f"nodes={layout.nodes}", f"base.port={layout.base_port}"]
-        path.write_text("# Written by `headrace cluster start`.\n" + "".join(f"{line}\n" for line in lines))
+
+
+def write_cluster_file(layout: Layout) -> None:
+    """Note that the directory holds this cluster, with everything a node needs.  Raises OSError."""
+    lines = [f"cluster.id={layout.cluster_id}", f"nodes={layout.nodes}", f"base.port={layout.base_port}"]
+    text = "# Written by `headrace cluster start`.\n" + "".join(f"{line}\n" for line in lines)
+    (layout.directory / _CLUSTER_FILE).write_text(text)
 
 
 def _node_file(layout: Layout, node_id: int) -> str:

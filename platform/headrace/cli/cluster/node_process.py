@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
+from headrace.cli.cluster.formatting import loss
 from headrace.cli.cluster.layout import Layout
 
 _STOP_TIMEOUT_S = 30.0
@@ -59,7 +60,12 @@ class NodeProcess:
         return self._process is not None
 
     async def start(self) -> None:
-        """Start the process, without waiting for it.  Raises OSError."""
+        """Start the process, without waiting for it; a node without its data has died at once.  Raises OSError."""
+        lost = loss(self._layout, self.node_id)
+        if lost is not None:
+            self.reason = lost
+            self._change(State.DIED)
+            return
         watch, self._keep_alive = os.pipe()
         ready, theirs = os.pipe()
         log = self._layout.node_log(self.node_id)
@@ -68,7 +74,6 @@ class NodeProcess:
                 self._log_start = output.tell()
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "headrace_broker.server", str(self._layout.node_file(self.node_id))),
-                    *("--cluster-id", self._layout.cluster_id),
                     *("--watch-fd", str(watch), "--parent-pid", str(os.getpid()), "--ready-fd", str(theirs)),
                     stdin=subprocess.DEVNULL,
                     stdout=output,

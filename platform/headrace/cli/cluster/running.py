@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.cli.cluster.control import ControlServer
-from headrace.cli.cluster.layout import ClusterError, Layout, open_layout, write_layout
+from headrace.cli.cluster.formatting import format_node
+from headrace.cli.cluster.layout import (
+    ClusterError,
+    Layout,
+    open_layout,
+    read_layout,
+    write_cluster_file,
+    write_node_files,
+)
 from headrace.cli.cluster.supervisor import Supervisor
 
 
@@ -19,7 +27,11 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
         values = _values(overrides)
         layout = _take(control, directory, nodes, base_port)
         _check(layout, values)
-        write_layout(layout, values)
+        write_node_files(layout, values)
+        if read_layout(directory) is None:
+            for node_id in layout.node_ids:
+                format_node(layout, node_id)
+            write_cluster_file(layout)
         asyncio.run(_run(layout, control))
     except ClusterError as error:
         return _refuse(str(error))

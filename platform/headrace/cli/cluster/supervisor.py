@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.cli.cluster.control import ControlServer
+from headrace.cli.cluster.formatting import check_others_have_everything, format_node, loss
+from headrace.cli.cluster.health import SERVING, health
 from headrace.cli.cluster.layout import HOST, ClusterError, Layout
 from headrace.cli.cluster.node_process import NodeProcess, State
 
@@ -85,13 +87,14 @@ class Supervisor:
     async def _answer(self, command: str, node_id: int | None) -> list[str]:
         """The lines that answer a command from another shell.  Raises ClusterError."""
         if command == "status":
-            return self._status()
+            return await self._status()
         if command == "stop":
             self._stop.set()
             await self._stopped.wait()
             return []
         actions: dict[str, Callable[[NodeProcess], Awaitable[list[str]]]] = {
             "start-node": self._start_node,
+            "start-node --format": self._begin_anew,
             "stop-node": self._stop_node,
         }
         if command not in actions:
@@ -102,8 +105,9 @@ class Supervisor:
         async with self._busy[node.node_id]:
             return await actions[command](node)
 
-    def _status(self) -> list[str]:
-        return [f"bootstrap.servers={self.layout.bootstrap_servers}", *map(_status_line, self._nodes.values())]
+    async def _status(self) -> list[str]:
+        lines = await asyncio.gather(*map(_status_line, self._nodes.values()))
+        return [f"bootstrap.servers={self.layout.bootstrap_servers}", *lines]
 
     async def _start_node(self, node: NodeProcess) -> list[str]:
         if node.is_alive:
@@ -112,6 +116,14 @@ class Supervisor:
         if not await node.settled():
             raise ClusterError(f"node {node.node_id} did not start: {node.reason}")
         return [f"node {node.node_id} {node.address} pid {node.pid}"]
+
+    async def _begin_anew(self, node: NodeProcess) -> list[str]:
+        """Start a node whose data is gone; one that has its data needs no leave from the others."""
+        if loss(self.layout, node.node_id) is not None:
+            found = await asyncio.gather(*(_found(other) for other in self._nodes.values() if other is not node))
+            check_others_have_everything(self.layout, node.node_id, found.count(SERVING))
+            format_node(self.layout, node.node_id)
+        return await self._start_node(node)
 
     async def _stop_node(self, node: NodeProcess) -> list[str]:
         if not node.is_alive:
@@ -122,12 +134,17 @@ class Supervisor:
         return [f"node {node.node_id} stopped"]
 
 
-def _status_line(node: NodeProcess) -> str:
+async def _status_line(node: NodeProcess) -> str:
     line = f"node {node.node_id} {node.address}"
     if node.pid is not None:
         line += f" pid {node.pid}"
     reason = f": {node.reason}" if node.state is State.DIED else ""
-    return f"{line} {node.state.value}{reason}"
+    return f"{line} {await _found(node)}{reason}"
+
+
+async def _found(node: NodeProcess) -> str:
+    """The state of the process, or what one that serves is to its cluster."""
+    return await health(node.node_id, node.address) if node.state is State.SERVING else node.state.value
 
 
 def check_ports(layout: Layout) -> None:
