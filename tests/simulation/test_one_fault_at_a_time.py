@@ -15,6 +15,7 @@ from headrace_broker.client.admin import SET, Admin, NewTopic
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
+from headrace_broker.log.log import PartitionLog
 from headrace_broker.metadata.image import TOPIC_RESOURCE
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -81,6 +82,12 @@ async def fetch(connection: Connection, offset: int = 0) -> PartitionData:
 
 def records_in(answer: PartitionData) -> bytes:
     return bytes(answer.records or b"")  # type: ignore[arg-type]
+
+
+def log_on(machine: Machine) -> PartitionLog:
+    assert machine.node is not None
+    assert machine.node.broker is not None
+    return machine.node.broker.logs.logs[TOPIC, 0]
 
 
 async def until_led_by(world: World, leader: int, *, in_sync: int) -> None:
@@ -232,5 +239,53 @@ def test_min_insync_replicas_counts_from_when_it_is_set(is_known: bool) -> None:
         world.kill(world.machines[4])
         world.network.heal()
         await until_led_by(world, 5, in_sync=1)
+
+    play(story)
+
+
+def test_a_broker_knows_the_configs_that_were_set_while_it_started() -> None:
+    """R7: its logs are open by then, and it follows changes only from its registration on."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        machine = world.machines[4]
+        world.kill(machine)
+        await until_led_by(world, 5, in_sync=1)
+        release = _hold_metadata_back(world, machine, world.image.offset + 1)
+        world.boot(machine)
+        await asyncio.sleep(2.0)
+        admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
+        await admin.incremental_alter_configs({(TOPIC_RESOURCE, TOPIC): [("min.insync.replicas", SET, "2")]})
+        await admin.close()
+        release()
+        await until_led_by(world, 5, in_sync=2)
+        assert log_on(machine).config.min_insync_replicas == 2
+
+    play(story)
+
+
+def test_a_broker_that_starts_while_a_topic_is_made_again_has_nothing_of_the_old_one() -> None:
+    """R12: it has opened the old one's log, and is told of the deletion only with its registration."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        for value in (b"old", b"older"):
+            assert await produce(await connection_to(4), value) == ErrorCode.NONE
+        machine = world.machines[4]
+        world.kill(machine)
+        await until_led_by(world, 5, in_sync=1)
+        release = _hold_metadata_back(world, machine, world.image.offset + 1)
+        world.boot(machine)
+        await asyncio.sleep(2.0)
+        admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
+        assert await admin.delete_topics([TOPIC]) == {TOPIC: None}
+        await admin.close()
+        await make_topic(min_insync=1)
+        assert await produce(await connection_to(5), b"new") == ErrorCode.NONE
+        release()
+        await until_led_by(world, 5, in_sync=2)
+        log = log_on(machine)
+        assert log.topic_id == world.image.topics[TOPIC].topic_id
+        assert log.log_end_offset == 1
 
     play(story)

@@ -122,7 +122,7 @@ def load(
         epochs=epochs,
         epochs_changed=epochs.entries != saved_epochs,
         producers=producers,
-        topic_id=_load_topic_id(storage, directory, names),
+        topic_id=read_topic_id(storage, directory),
         is_damaged=is_damaged,
     )
 
@@ -284,11 +284,12 @@ def _load_epochs(
     return epochs, []
 
 
-def _load_topic_id(storage: Storage, directory: str, names: Sequence[str]) -> bytes | None:
-    if PARTITION_METADATA_FILE not in names:
-        return None
+def read_topic_id(storage: Storage, directory: str) -> bytes | None:
+    """Return the id of the topic that a partition's directory belongs to, None where it does not say so."""
     try:
         return decode_partition_metadata(storage.read(f"{directory}/{PARTITION_METADATA_FILE}"))
+    except FileNotFoundError:
+        return None
     except MalformedFileError as error:
         _log.warning(
             "%s/%s is not readable, the topic id is taken from the metadata: %s",

@@ -19,9 +19,10 @@ from headrace_broker.log.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory, LogDirectoryError
+from headrace_broker.log.directory import LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.open_segments import OpenSegments
+from headrace_broker.log.put_away import PutAway
 from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -40,7 +41,6 @@ OFFSET_CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_CHECK_INTERVAL_MS = 300_000
 PRODUCER_CHECK_INTERVAL_MS = 600_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
-DIRECTORY_NAME_SIZE_MAX = 255
 _EPOCHS_AT_ONCE = 16
 
 
@@ -79,7 +79,7 @@ class LogManager:
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._epochs_to_write: deque[SegmentedLog] = deque()
-        self._deleted_directories: list[tuple[int, str]] = []
+        self._put_away = PutAway(storage, self._remove_directory, next_random)
         self._gone: set[TopicPartition] = set()  # of which the checkpoints may still tell
         self._due_ms: dict[str, int] = {}
         self._round: Iterator[PartitionLog] = iter(())
@@ -216,11 +216,15 @@ class LogManager:
         key = (topic, partition)
         log = self.logs.get(key)
         if log is not None:
+            log.config = config  # it may be another than when the log was opened
             return log
         directory = self._emptiest_directory()
         try:
+            self._put_away.finish(key, now_ms)
             if key in self._gone:
                 self._forget_gone()
+            if topic_id is not None:
+                self._put_away.set_stranger_aside(directory, key, topic_id)
             log = self._open(directory, key, config, now_ms, topic_id=topic_id)
         except OSError as error:
             reason = f"cannot make {directory.partition_path(topic, partition)}: {error.strerror or error}"
@@ -247,45 +251,39 @@ class LogManager:
     def delete(self, topic: str, partition: int, now_ms: int) -> None:
         """Take the partition away: its directory is renamed at once and removed after file.delete.delay.ms.
 
-        An unknown partition is no error. Raises ApiError KAFKA_STORAGE_ERROR.
+        An unknown partition is no error. Raises ApiError KAFKA_STORAGE_ERROR; then the rename is tried again.
         """
-        key = (topic, partition)
-        log = self.logs.pop(key, None)
+        log = self.logs.get((topic, partition))
         if log is None:
             return
-        directory = self._directory_of.pop(key)
-        self._gone.add(key)
+        directory = self._take_out(log)
         for task in ("retention", "producers"):
             self._due_ms.pop(f"{task} {log.directory}", None)
-        log.release()
-        unique = f"{self._next_random(1 << 128):032x}"
-        tail = f"-{partition}.{unique}{DELETE_SUFFIX}"
-        target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
         try:
-            self._storage.rename(log.directory, target)
+            self._put_away.delete(directory, log, now_ms)
         except OSError as error:
-            reason = f"cannot delete {log.directory}: {error.strerror or error}"
+            reason = f"cannot delete {log.directory}, trying again: {error.strerror or error}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
-        log.move(target)
-        self._deleted_directories.append((now_ms + log.config.file_delete_delay_ms, target))
 
     def set_aside(self, topic: str, partition: int) -> None:
         """Stop serving a partition that the cluster does not know; its directory is kept under a `-stray` name.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        key = (topic, partition)
-        log = self.logs.pop(key)
-        directory = self._directory_of.pop(key)
-        self._gone.add(key)
-        log.release()
-        tail = f"-{partition}.{self._next_random(1 << 128):032x}{STRAY_SUFFIX}"
-        target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
+        log = self.logs[topic, partition]
+        directory = self._take_out(log)
         try:
-            self._storage.rename(log.directory, target)
+            self._put_away.set_aside(directory, (topic, partition))
         except OSError as error:
             reason = f"cannot set {log.directory} aside: {error.strerror or error}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
+
+    def _take_out(self, log: PartitionLog) -> LogDirectory:
+        key = (log.topic, log.partition)
+        del self.logs[key]
+        self._gone.add(key)
+        log.release()
+        return self._directory_of.pop(key)
 
     # Checkpoints
 
@@ -349,7 +347,7 @@ class LogManager:
                 break
             if log.offline_reason is None or log.lacks_room:  # what is too old makes room
                 self._maintain_log(log, now_ms)
-        self._remove_deleted(now_ms)
+        self._put_away.maintain(now_ms)
 
     def _run_due(self, name: str, interval_ms: int, now_ms: int, action: Callable[[], None]) -> None:
         if now_ms >= self._due_ms.setdefault(name, now_ms + interval_ms):
@@ -420,11 +418,8 @@ class LogManager:
         for path in paths:
             self._storage.remove(path)
 
-    def _remove_deleted(self, now_ms: int) -> None:
-        due = [path for due_ms, path in self._deleted_directories if due_ms <= now_ms]
-        self._deleted_directories = [entry for entry in self._deleted_directories if entry[0] > now_ms]
-        for path in due:
-            self._background(partial(self._storage.remove_tree, path), _warn(f"remove {path}"))
+    def _remove_directory(self, path: str, work: Work) -> None:
+        self._background(work, _warn(f"remove {path}"))
 
     def _note_offline_directories(self) -> None:
         for key, log in self.logs.items():

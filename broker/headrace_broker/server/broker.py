@@ -185,13 +185,14 @@ class Broker:
             await self._load_logs()
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
-        self._put_unknown_logs_away()
+        self._refuse_to_begin_anew()
         endpoints = [Endpoint(item.name, item.host, item.port) for item in node.advertised]
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
         before_ms = self.now_ms()
         await self.lifecycle.register(endpoints, config.rack, log_dirs, previous_epoch)
         await node.quorum.reached(self.lifecycle.epoch + 1)  # so nothing is served that others lead by now (R11)
         node.check_clock(self.lifecycle.epoch, before_ms)
+        self._put_unknown_logs_away()  # by the image from which on changes are followed: nothing lies between
         for topic in self.image.topics.values():
             for index in self.partitions.follow(topic, range(len(topic.partitions))):
                 self.partitions.open(topic, index)
@@ -237,15 +238,18 @@ class Broker:
         known = self.image.topics.get(topic)
         return known is not None and index < len(known.partitions) and len(known.partitions[index].replicas) > 1
 
-    def _put_unknown_logs_away(self) -> None:
-        """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""
-        topics = self.image.topics
+    def _refuse_to_begin_anew(self) -> None:
+        """Raises StartError when there are partitions, and of the metadata that would know them nothing is left."""
         if self.logs.logs and not self.image.features:
             lost = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
             raise StartError(
                 f"{lost} is empty, yet there are {len(self.logs.logs)} partitions: put back a copy of it, "
                 "or move the partitions away to begin anew"
             )
+
+    def _put_unknown_logs_away(self) -> None:
+        """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""
+        topics = self.image.topics
         removed = self.node.committed.take_removed_topic_ids()
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)

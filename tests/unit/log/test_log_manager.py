@@ -30,7 +30,8 @@ def start(storage: MemoryStorage, *paths: str, config: LogConfig = CONFIG) -> Lo
 
 
 def append(manager: LogManager, topic: str, partition: int, *values: bytes) -> None:
-    log = manager.get_or_create(topic, partition, CONFIG, NOW, topic_id=bytes(range(16)))
+    log = manager.get(topic, partition)
+    log = log or manager.get_or_create(topic, partition, CONFIG, NOW, topic_id=bytes(range(16)))
     batch = build_batch(RecordColumns(values=list(values), timestamps=NOW))
     log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
     log.high_watermark = log.log_end_offset
@@ -415,3 +416,85 @@ def test_partitions_set_aside_are_told_of_in_one_line(caplog: pytest.LogCaptureF
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
         "/data holds 2 partitions set aside"
     ]
+
+
+class UnrenamedStorage(MemoryStorage):
+    """A file system that renames no directory while somebody says so."""
+
+    refuses = False
+
+    def rename(self, source: str, target: str) -> None:
+        if self.refuses and source in self._directories:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_log_that_could_not_be_deleted_serves_no_topic_of_its_name(is_restarted: bool) -> None:
+    storage, other = UnrenamedStorage(), bytes(16)
+    manager = start(storage, "/one", "/two")
+    append(manager, "t", 0, b"old")
+    old = manager.directory_of("t", 0)
+    storage.refuses = True
+    with pytest.raises(ApiError, match="cannot delete /one/t-0"):
+        manager.delete("t", 0, NOW)
+    manager.maintain(NOW)
+    with pytest.raises(ApiError, match="Permission denied"):  # nor is it made elsewhere: the next start would find two
+        manager.get_or_create("t", 0, CONFIG, NOW, topic_id=other)
+    storage.refuses = False
+    if is_restarted:
+        manager.close(now_ms=NOW)
+        manager = start(storage, "/one", "/two")
+        manager.delete("t", 0, NOW)
+    log = manager.get_or_create("t", 0, CONFIG, NOW, topic_id=other)
+    assert (log.topic_id, log.log_end_offset) == (other, 0)
+    manager.maintain(NOW + 60_000)
+    assert [name for name in storage.list_directories(old.path) if name.endswith("-delete")] == []
+
+
+def test_a_deletion_that_failed_is_tried_again() -> None:
+    storage = UnrenamedStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"old")
+    storage.refuses = True
+    with pytest.raises(ApiError):
+        manager.delete("t", 0, NOW)
+    storage.refuses = False
+    manager.maintain(NOW)
+    assert not storage.exists("/data/t-0")
+    manager.maintain(NOW + 60_000)
+    assert storage.list_directories("/data") == []
+
+
+def test_a_log_whose_directory_is_gone_can_be_deleted() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"old")
+    storage.remove_tree("/data/t-0")
+    manager.delete("t", 0, NOW)
+    assert manager.get("t", 0) is None
+
+
+@pytest.mark.parametrize("says_whose_it_is", [False, True])
+def test_a_directory_of_another_topic_is_set_aside(says_whose_it_is: bool, caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"old")
+    storage._files.update({path.replace("/t-", "/u-"): data for path, data in storage._files.items()})
+    storage.makedirs("/data/u-0")
+    if not says_whose_it_is:
+        storage.remove("/data/u-0/partition.metadata")
+    log = manager.get_or_create("u", 0, CONFIG, NOW, topic_id=bytes(16))
+    assert (log.topic_id, log.log_end_offset) == (bytes(16), 0)
+    (aside,) = [name for name in storage.list_directories("/data") if name.endswith("-stray")]
+    assert f"/data/u-0 is of another topic by that name: set aside as /data/{aside}" in caplog.text
+    assert storage.size(f"/data/{aside}/{0:020d}.log") > 0
+
+
+def test_a_directory_that_was_half_made_is_used() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    storage.makedirs("/data/t-0")
+    storage.write(f"/data/t-0/{0:020d}.log", b"")
+    assert manager.get_or_create("t", 0, CONFIG, NOW, topic_id=bytes(16)).topic_id == bytes(16)
+    assert storage.list_directories("/data") == ["t-0"]
