@@ -289,3 +289,32 @@ def test_a_broker_that_starts_while_a_topic_is_made_again_has_nothing_of_the_old
         assert log.log_end_offset == 1
 
     play(story)
+
+
+@pytest.mark.parametrize("loses", ["the end of its records", "its records", "its directory"])
+def test_who_was_damaged_while_it_was_stopped_does_not_lead(loses: str) -> None:
+    """R6: it had stopped in order, yet what it had acknowledged is not all there."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=2)
+        machine = world.machines[4]
+        path = log_on(machine).segments[-1].path(".log")
+        for value in (b"first", b"second"):
+            assert await produce(await connection_to(4), value) == ErrorCode.NONE
+        await world.stop(world.machines[5])
+        await world.stop(machine)
+        if loses == "the end of its records":
+            del machine.disk.files._files[path][-5:]
+        elif loses == "its records":
+            machine.disk.files.remove(path)
+        else:
+            machine.disk.files.remove_tree(path.rpartition("/")[0])
+        world.boot(machine)
+        await asyncio.sleep(5.0)
+        assert machine.is_serving
+        assert world.image.topics[TOPIC].partitions[0].leader == -1
+        world.boot(world.machines[5])
+        await until_led_by(world, 5, in_sync=2)
+        assert log_on(machine).log_end_offset == 2
+
+    play(story)

@@ -84,6 +84,8 @@ class LogManager:
         self._due_ms: dict[str, int] = {}
         self._round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
+        self.is_damaged = False
+        """Whether logs that were closed in order are not whole any more."""
         self.on_flushed: Flushed | None = None
         """Told of each fsync of a log, by whichever thread did it; set it before the logs are opened."""
 
@@ -125,6 +127,7 @@ class LogManager:
         has_other_replicas: Callable[[str, int], bool],
     ) -> Iterator[None]:
         """The same with a halt after each log."""
+        closed_at: dict[TopicPartition, tuple[LogDirectory, int]] = {}
         for directory in self.directories:
             for path in directory.left_over_deletions():
                 self._background(partial(self._storage.remove_tree, path), _warn("remove a deleted partition"))
@@ -159,7 +162,19 @@ class LogManager:
                 self.logs[key].cleaner_offset = cleaner_offsets.get(key)
                 self._directory_of[key] = directory
                 yield
+            if directory.was_closed_cleanly:
+                closed_at.update((key, (directory, end_offset)) for key, end_offset in recovery_points.items())
         self._gone -= self.logs.keys()
+        shortened = [self._is_shortened(key, *at) for key, at in closed_at.items()]
+        self.is_damaged = any(shortened) or any(log.is_damaged for log in self.logs.values())
+
+    def _is_shortened(self, key: TopicPartition, directory: LogDirectory, closed_at: int) -> bool:
+        log = self.logs.get(key)
+        end_offset = 0 if log is None else log.log_end_offset
+        if end_offset < closed_at:
+            path = directory.partition_path(*key)
+            _log.error("%s ended at offset %d when it was closed, and ends at %d now", path, closed_at, end_offset)
+        return end_offset < closed_at
 
     def _open(
         self,

@@ -169,7 +169,6 @@ class Broker:
     async def start(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Open the logs, register, and serve; the metadata is caught up with.  Raises StartError."""
         node, config = self.node, self.config
-        previous_epoch = self._previous_epoch()
         self.lifecycle = BrokerLifecycle(
             self.node_id,
             node.own_channel,
@@ -189,7 +188,7 @@ class Broker:
         endpoints = [Endpoint(item.name, item.host, item.port) for item in node.advertised]
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
         before_ms = self.now_ms()
-        await self.lifecycle.register(endpoints, config.rack, log_dirs, previous_epoch)
+        await self.lifecycle.register(endpoints, config.rack, log_dirs, self._previous_epoch())
         await node.quorum.reached(self.lifecycle.epoch + 1)  # so nothing is served that others lead by now (R11)
         node.check_clock(self.lifecycle.epoch, before_ms)
         self._put_unknown_logs_away()  # by the image from which on changes are followed: nothing lies between
@@ -228,7 +227,7 @@ class Broker:
 
     def _previous_epoch(self) -> int:
         """The broker epoch of the last clean stop, -1 when the last stop was not clean, or something is lost since."""
-        if any(log.is_damaged for log in self.logs.logs.values()):
+        if self.logs.is_damaged:
             return -1
         directories = self.logs.directories
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}

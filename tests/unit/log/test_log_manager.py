@@ -498,3 +498,19 @@ def test_a_directory_that_was_half_made_is_used() -> None:
     storage.write(f"/data/t-0/{0:020d}.log", b"")
     assert manager.get_or_create("t", 0, CONFIG, NOW, topic_id=bytes(16)).topic_id == bytes(16)
     assert storage.list_directories("/data") == ["t-0"]
+
+
+@pytest.mark.parametrize("checkpoint_is_there", [True, False])
+def test_a_torn_log_is_known_to_be_damaged_and_what_is_shorter_than_it_was_closed(checkpoint_is_there: bool) -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"one")
+    path = manager.get("t", 0).segments[-1].path(".log")
+    manager.close(now_ms=NOW)
+    manager = start(storage)
+    assert not manager.is_damaged
+    manager.close(now_ms=NOW)
+    del storage._files[path][-3:]
+    if not checkpoint_is_there:
+        storage.remove("/data/recovery-point-offset-checkpoint")
+    assert start(storage).is_damaged
