@@ -15,7 +15,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -111,6 +111,26 @@ def test_a_follower_that_was_fenced_joins_as_soon_as_it_is_not() -> None:
         broker.replication.brokers_changed()
         request, _ = await broker.asked.get()
         assert wanted_isr(request) == [1, 2, 3]
+        broker.replication.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("epoch", [-1, 101, 103, 2**62])
+def test_who_names_another_epoch_than_the_replicas_own_commits_nothing(epoch: int) -> None:
+    """Else any client would have records committed that no replica has: it would say it were one."""
+
+    async def work() -> None:
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 1)))
+        broker.append()
+        broker.fetched(3)
+        wanted = FetchPartition(partition=0, fetch_offset=1, log_start_offset=0)
+        with pytest.raises(ApiError) as refused:
+            broker.replication.fetched(broker.partition, 2, epoch, wanted)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert broker.partition.log.high_watermark == 0
+        broker.fetched(2)
+        assert broker.partition.log.high_watermark == 1
         broker.replication.close()
 
     run(work())

@@ -116,12 +116,19 @@ def _has_session(request: FetchRequest) -> bool:
 
 
 def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSession | None:
-    """The session that the request opens or goes on with; None when it gets none and is answered in full."""
+    """The session that the request opens or goes on with; None when it gets none and is answered in full.
+
+    A replica's ends those that it had before: nobody else may open one in its name.
+    """
     if version < _FIRST_VERSION_WITH_IDS:
         if request.session_epoch > INITIAL_EPOCH:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return None
-    session = broker.fetch_sessions.find(request, _replica_of(request, version))
+    replica = _replica_of(request, version)
+    if replica >= 0:
+        if not broker.replication.is_registered(replica, request.replica_state.replica_epoch):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    session = broker.fetch_sessions.find(request, replica)
     if session is not None:
         broker.fetch_sessions.take(session, request, broker.partitions)
     return session

@@ -275,11 +275,16 @@ class Replication:
         return broker is not None and not broker.fenced
 
     def _check_incarnation(self, replica: int, broker_epoch: int) -> None:
-        """An earlier incarnation of the follower may have had more on its disk (KIP-903), and who names none is nobody:
-        a client that says it were a replica would have records committed that no replica has."""
-        broker = self._broker.image.brokers.get(replica)
-        if broker is not None and broker_epoch < broker.epoch:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is at epoch {broker.epoch} by now")
+        """An earlier incarnation of the follower may have had more on its disk (KIP-903), and who names none, or one
+        that is not known here, is nobody yet: a client that says it were a replica would have records committed that
+        no replica has."""
+        if not self.is_registered(replica, broker_epoch):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is not known at epoch {broker_epoch}")
+
+    def is_registered(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether that is a broker's present incarnation, by the image here."""
+        broker = self._broker.image.brokers.get(broker_id)
+        return broker is not None and broker.epoch == broker_epoch
 
     def _advance(self, partition: Partition) -> None:
         """Move the high watermark, and answer who waited for that."""
