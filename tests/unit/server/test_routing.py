@@ -39,11 +39,13 @@ def router(**limits: int) -> RequestRouter:
         connections_max_idle_ms=30_000,
         listeners=(),
         inter_broker_listener="PLAINTEXT",
+        brokers=1,
         controller_listeners=(SimpleNamespace(name="CONTROLLER"),),
     )
     for name, value in limits.items():
         setattr(config, name, value)
-    node: Any = SimpleNamespace(config=config)
+    brokers = range(config.brokers)
+    node: Any = SimpleNamespace(config=config, image=SimpleNamespace(brokers=brokers))
     wakefulness: Any = SimpleNamespace(answered=lambda: None)
     no_routes: dict[str, Routes] = {BROKER: {}, CONTROLLER: {}}
     return RequestRouter(
@@ -70,6 +72,24 @@ def test_clients_cannot_take_the_connections_of_controllers() -> None:
     limited = router(max_connections=0)
     assert connect(limited)[1].closed
     assert not connect(limited, listener="CONTROLLER")[1].closed
+
+
+def test_clients_cannot_take_the_connections_of_replicas_that_share_their_listener() -> None:
+    """Who comes when clients have all they may is served as long as nobody else comes, unless it is a replica."""
+    flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
+    clients = [connect(flooded) for _ in range(88)]
+    replica, replica_transport = connect(flooded)
+    flooded.is_replicas(replica)
+    late = [connect(flooded)[1] for _ in range(100)]
+    assert not replica_transport.closed
+    assert not any(transport.closed for _, transport in clients)
+    kept = [transport.closed for transport in late].count(False)
+    assert kept == 5
+    assert not late[-1].closed
+    assert not any(connect(flooded, listener="CONTROLLER")[1].closed for _ in range(6))
+    limited = router(max_connections=3, max_connections_per_ip=1000, brokers=3)
+    first, second = [connect(limited)[1] for _ in range(5)][3:]
+    assert (first.closed, second.closed) == (True, False)
 
 
 def test_connections_are_limited_in_all_and_per_host() -> None:

@@ -86,7 +86,7 @@ def handle_frame(broker: Broker, connection: Connection, frame: memoryview, vers
     request = read_fetch_request(frame, version)
     if _has_session(request):
         try:
-            session = _session_of(broker, request, version)
+            session = _session_of(broker, connection, request, version)
         except ApiError as error:
             broker.refused(API_KEY, error.code, None)
             connection.reply(encode_response(correlation_id, FetchResponse(error_code=error.code), version))
@@ -115,7 +115,7 @@ def _has_session(request: FetchRequest) -> bool:
     return request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION
 
 
-def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSession | None:
+def _session_of(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> FetchSession | None:
     """The session that the request opens or goes on with; None when it gets none and is answered in full.
 
     A replica's ends those that it had before: nobody else may open one in its name.
@@ -128,6 +128,7 @@ def _session_of(broker: Broker, request: FetchRequest, version: int) -> FetchSes
     if replica >= 0:
         if not broker.replication.is_registered(replica, request.replica_state.replica_epoch):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        broker.router.is_replicas(connection)
     session = broker.fetch_sessions.find(request, replica)
     if session is not None:
         broker.fetch_sessions.take(session, request, broker.partitions)
@@ -249,7 +250,7 @@ async def _answer_large(
         slot.fill(encode_response(correlation_id, refused, version))
         return
     try:
-        session = _session_of(broker, request, version) if _has_session(request) else None
+        session = _session_of(broker, connection, request, version) if _has_session(request) else None
     except ApiError as error:
         broker.refused(API_KEY, error.code, None)
         slot.fill(encode_response(correlation_id, FetchResponse(error_code=error.code), version))

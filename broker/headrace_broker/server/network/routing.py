@@ -35,6 +35,7 @@ from headrace_broker.server.network.parked import Parked
 from headrace_broker.server.network.receive_memory import ReceiveMemory
 from headrace_broker.server.network.refusals import refused
 from headrace_broker.server.network.wakefulness import Wakefulness
+from headrace_broker.server.telling import Telling
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -46,10 +47,9 @@ _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
 _FORWARD_TIMEOUT_MS = 15_000
 """Less than the request.timeout.ms of clients: they are to hear why, not to lose their connection."""
-_WARN_EVERY_S = 10.0
 _SHARE_OF_PEERS = 8
 """One connection in so many is kept back for listeners that clients do not use: the controllers', and a listener of
-inter.broker.listener.name of its own."""
+inter.broker.listener.name of its own.  Half of these are for replicas where they share the clients' listener."""
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 """A response lies in memory until its reader takes it: less than fetch.max.bytes is legal, and plenty."""
@@ -125,50 +125,65 @@ class RequestRouter:
             self._peer_listeners.add(node.config.inter_broker_listener)
         self.connections: dict[Connection, None] = {}  # ordered: a seed's history must not hang on addresses
         self._per_host: dict[str, int] = {}
+        self._unproven: dict[Connection, None] = {}  # beyond what clients may have: they may yet be replicas'
         self._idle_ms: dict[Connection, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.unsent_bytes = 0
         self.wakefulness = wakefulness
         self.receive_memory = receive_memory
         self.large_requests = LargeRequests()
-        self._warned_s = -_WARN_EVERY_S
+        self._refusing = Telling()
 
     # -- connections -------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> bool:
         """Count the connection; False when there are too many.  Clients must not keep nodes from each other."""
         config = self._node.config
-        host = connection.client_host
+        kept_back = self._connections_max // _SHARE_OF_PEERS
         is_peer = connection.listener in self._peer_listeners
-        kept_back = 0 if is_peer else self._connections_max // _SHARE_OF_PEERS
-        if len(self.connections) >= self._connections_max - kept_back:
-            self._warn_of_descriptors(connection)
-            return False
-        if is_peer:
+        if is_peer and len(self.connections) < self._connections_max:
             return self._count(connection)
-        if len(self.connections) >= config.max_connections:
-            logger.warning("refusing connection from %s: max.connections=%d", connection.peer, config.max_connections)
+        if not is_peer and self._per_host.get(connection.client_host, 0) >= config.max_connections_per_ip:
+            self._warn_of(f"max.connections.per.ip={config.max_connections_per_ip}", connection)
             return False
-        if self._per_host.get(host, 0) >= config.max_connections_per_ip:
-            logger.warning(
-                "refusing connection from %s: max.connections.per.ip=%d", connection.peer, config.max_connections_per_ip
-            )
+        clients_max = min(config.max_connections, self._connections_max - kept_back)
+        if not is_peer and len(self.connections) < clients_max:
+            return self._count(connection)
+        is_configured = not is_peer and clients_max == config.max_connections
+        self._warn_of(f"max.connections={clients_max}" if is_configured else "ulimit -n", connection)
+        if is_peer or connection.listener != config.inter_broker_listener or len(self._node.image.brokers) < 2:
             return False
+        return self._count_unproven(connection, at_most=1 + clients_max // (2 * _SHARE_OF_PEERS))
+
+    def _count_unproven(self, connection: Connection, at_most: int) -> bool:
+        """Clients have all they may: let this one show that it is a replica's, until others come that may be."""
+        others = len(self.connections) - len(self._unproven)
+        room = min(at_most, self._connections_max - self._connections_max // (2 * _SHARE_OF_PEERS) - others)
+        if room <= 0:
+            return False
+        if len(self._unproven) >= room:
+            oldest = next(iter(self._unproven))
+            self.disconnected(oldest)
+            oldest.abort("")
+        self._unproven[connection] = None
         return self._count(connection)
+
+    def is_replicas(self, connection: Connection) -> None:
+        """A replica fetches by that connection: it makes room for nobody."""
+        self._unproven.pop(connection, None)
 
     def _count(self, connection: Connection) -> bool:
         self.connections[connection] = None
         self._per_host[connection.client_host] = self._per_host.get(connection.client_host, 0) + 1
         return True
 
-    def _warn_of_descriptors(self, connection: Connection) -> None:
-        now_s = monotonic()
-        if now_s - self._warned_s >= _WARN_EVERY_S:
-            self._warned_s = now_s
+    def _warn_of(self, limit: str, connection: Connection) -> None:
+        if self._refusing.is_due(monotonic()):
             logger.warning(
-                "refusing connection from %s and others: with %d open, ulimit -n allows no more",
+                "refusing connection from %s and others: with %d open, %s allows no more",
                 connection.peer,
                 len(self.connections),
+                limit,
             )
 
     def disconnected(self, connection: Connection) -> None:
@@ -176,6 +191,7 @@ class RequestRouter:
         if connection not in self.connections:
             return
         self.connections.pop(connection, None)
+        self._unproven.pop(connection, None)
         left = self._per_host[connection.client_host] - 1
         if left:
             self._per_host[connection.client_host] = left
