@@ -194,7 +194,9 @@ class PartitionLog(SegmentedLog):
             return None
         start = self._log_start_offset
         if headers[0].base_offset < start:
+            self.make_cut_safe()
             self.truncate_fully_and_start_at(headers[0].base_offset, now_ms)
+            self.unsafe_cut, self.is_overtold = None, False  # what is told of `start` holds: the batch has it
         self._write(view[:size_bytes], headers, now_ms)
         self.advance_log_start(start)
         return AppendInfo(headers[0].base_offset, next_offset - 1, NO_TIMESTAMP, self._log_start_offset)

@@ -207,6 +207,7 @@ class LogManager:
         )
         log.on_flushed = self.on_flushed
         log.on_epochs = self._epochs_to_write.append
+        log.correct_checkpoints = self._correct_checkpoints
         return log
 
     def _write_some_epochs(self) -> None:
@@ -237,7 +238,7 @@ class LogManager:
         try:
             self._put_away.finish(key, now_ms)
             if key in self._gone:
-                self._forget_gone()
+                self._correct_checkpoints()
             if topic_id is not None:
                 self._put_away.set_stranger_aside(directory, key, topic_id)
             log = self._open(directory, key, config, now_ms, topic_id=topic_id)
@@ -322,16 +323,18 @@ class LogManager:
         """Write up to where every log has been compacted; an older file costs work, never records. Raises OSError."""
         self._checkpoint(CLEANER_FILE, lambda log: log.cleaner_offset, durable=durable)
 
-    def _forget_gone(self) -> None:
-        """Have no checkpoint tell of logs that are gone: a crash would have it hold for what is new by that name.
+    def _correct_checkpoints(self) -> None:
+        """Have no checkpoint tell of logs that are gone, or were cut: a crash would have it hold for what is there now.
 
-        A log start offset beyond the new log's end, for one, would have it emptied. Raises OSError.
+        A log start offset beyond the end, for one, would have a log emptied. Raises OSError.
         """
         self.checkpoint_high_watermarks(durable=True)
         self.checkpoint_recovery_points()
         self.checkpoint_log_starts()
         self.checkpoint_cleaner_offsets(durable=True)
         self._gone.clear()
+        for log in self.logs.values():
+            log.is_overtold = False
 
     def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int | None], *, durable: bool = True) -> None:
         for directory in self.directories:
@@ -417,7 +420,10 @@ class LogManager:
         assert path is not None
 
         def synced(error: OSError | None) -> None:
-            log.cut_synced_elsewhere(cut, error)
+            try:
+                log.cut_synced_elsewhere(cut, error)
+            except ApiError as failure:
+                _log.error("%s", failure.message)
             done()
 
         self._background(partial(self._storage.sync, path), synced)

@@ -73,6 +73,10 @@ class SegmentedLog:
         self.truncations = 0
         self.unsafe_cut: str | None = None
         """The file that was cut, until the cut would survive a power failure: nothing is written behind it before."""
+        self.is_overtold = False
+        """Whether checkpoints may still tell what was before a cut: nothing is written behind it before they do not."""
+        self.correct_checkpoints: Callable[[], None] | None = None
+        """Writes them as they are to be. Raises OSError."""
         self.on_flushed: Callable[[float], None] | None = None
         self.on_epochs: Callable[[SegmentedLog], None] | None = None
         """Told that `write_epochs` is due, soon; without anybody to tell they are written at once."""
@@ -436,21 +440,32 @@ class SegmentedLog:
         """Return once what was cut would not come back after a power failure.  Raises ApiError.
 
         What is written there next is other records: the old ones would stand below a high watermark that is meant for
-        those.
+        those, and the new ones would be trusted for a recovery point, or dropped for a log start, that the old ones had.
         """
         if self.unsafe_cut is not None:
             try:
                 self.storage.sync(self.unsafe_cut)
             except OSError as error:
                 raise self._go_offline("truncate", error) from error
-            self.unsafe_cut = None
+            self._cut_is_synced()
+
+    def _cut_is_synced(self) -> None:
+        if self.is_overtold and self.correct_checkpoints is not None:
+            try:
+                self.correct_checkpoints()
+            except OSError as error:
+                raise self._no_room_to("write checkpoints of", error) from error
+        self.unsafe_cut, self.is_overtold = None, False
 
     def cut_synced_elsewhere(self, truncations: int, error: OSError | None) -> None:
-        """Take the result of a sync of the file that was cut as the last of so many; a failed one is not repeated."""
+        """Take the result of a sync of the file that was cut as the last of so many; a failed one is not repeated.
+
+        Raises ApiError.
+        """
         if error is not None:
             self._go_offline("truncate", error)
         elif truncations == self.truncations:
-            self.unsafe_cut = None
+            self._cut_is_synced()
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop every record and go on at `offset`. Raises ApiError."""
@@ -462,19 +477,21 @@ class SegmentedLog:
             )
             self._segments[:] = [segment]
             self._active = segment
+            self.is_overtold = self.is_overtold or offset < self._log_start_offset
             self._log_start_offset = offset
             self._end_at(offset)
             if self._epochs.truncate_from_end(0):  # of what was before nothing is left, whichever epoch wrote it
                 self._write_epochs()
             self._producers.clear(offset)
             self._kept_snapshots = KeptSnapshots()
-            self.unsafe_cut = None
+            self.unsafe_cut = segment.path(LOG_SUFFIX) if self.is_overtold else None
         except OSError as error:
             raise self._go_offline("truncate", error) from error
 
     def _end_at(self, offset: int) -> None:
         self._log_end_offset = offset
         self.truncations += 1
+        self.is_overtold = self.is_overtold or offset < max(self.recovery_point, self._high_watermark)
         if self.cleaner_offset is not None:
             self.cleaner_offset = min(self.cleaner_offset, self._active.base_offset)
         self._high_watermark = min(max(self._high_watermark, self._log_start_offset), offset)

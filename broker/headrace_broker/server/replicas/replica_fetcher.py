@@ -294,8 +294,7 @@ class ReplicaFetcher:
             logger.info("%s-%d is cut to offset %d", partition.topic, partition.index, verdict.offset)
             partition.uncommitted.clear()
             partition.log.truncate_to(verdict.offset, self._broker.now_ms())
-            if partition.log.unsafe_cut is not None:
-                self._go_on_when_safe(partition, epoch)
+            self._go_on_when_safe(partition, epoch)
         elif isinstance(verdict, follower.FindStart):
             await self._find_start(connection, partition, epoch)
         elif isinstance(verdict, follower.Stop):
@@ -305,6 +304,8 @@ class ReplicaFetcher:
 
     def _go_on_when_safe(self, partition: Partition, epoch: int) -> None:
         """Leave out for a moment what was cut, until the cut is on disk: all others go on meanwhile."""
+        if partition.log.unsafe_cut is None:
+            return
 
         def synced() -> None:
             self._broker.check_storage(partition.log)
@@ -359,6 +360,7 @@ class ReplicaFetcher:
             log.truncate_fully_and_start_at(offset, self._broker.now_ms())
         else:
             log.truncate_to(offset, self._broker.now_ms())
+        self._go_on_when_safe(partition, epoch)
 
     async def _leader_offset(
         self, connection: Connection, partition: Partition, epoch: int, timestamp: int

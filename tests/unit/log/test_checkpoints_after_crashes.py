@@ -1,0 +1,84 @@
+"""What checkpoints say of a log that was cut since: after a power failure they would hold for other records."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.manager import LogManager
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.reader import read_columns
+from headrace_broker.simulation.disk import SimulatedDisk
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=300)
+
+
+def start(disk: SimulatedDisk) -> LogManager:
+    manager = LogManager(disk.mount(), ("/data",))
+    manager.open_directories()
+    manager.load(lambda topic: CONFIG, NOW, has_other_replicas=lambda topic, partition: True)
+    return manager
+
+
+def append(log: PartitionLog, value: bytes, epoch: int) -> None:
+    batch = build_batch(RecordColumns(values=[value], timestamps=NOW))
+    log.append_as_leader(batch, leader_epoch=epoch, now_ms=NOW)
+
+
+def values_of(log: PartitionLog) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    while log.log_start_offset + len(values) < log.log_end_offset:
+        offset = log.log_start_offset + len(values)
+        data = b"".join(log.read(offset, 1 << 20, upper_bound_offset=log.log_end_offset).buffers)
+        values += read_columns(data, offset).values
+    return values
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int) -> None:
+    """The recovery point of before the cut would have it trusted, though it was never synced."""
+    disk = SimulatedDisk(Random(seed))
+    manager = start(disk)
+    log = manager.get_or_create("t", 0, CONFIG, NOW)
+    old = [b"old %d" % number for number in range(20)]
+    for value in old:
+        append(log, value, 0)
+    log.flush(NOW)
+    manager.checkpoint_recovery_points()
+    log.truncate_to(5, NOW)
+    new = [b"new %d" % number for number in range(30)]
+    for value in new:
+        append(log, value, 1)
+    disk.lose_power()
+    log = start(disk).logs["t", 0]
+    found = values_of(log)
+    assert len(found) >= 5
+    assert found == [*old[:5], *new][: len(found)]
+
+
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_a_log_that_began_anew_before_its_former_start_is_not_emptied(loses_power: bool) -> None:
+    """The log start offset of before is beyond its end."""
+    disk = SimulatedDisk(Random(0))
+    manager = start(disk)
+    log = manager.get_or_create("t", 0, CONFIG, NOW)
+    for number in range(20):
+        append(log, b"old %d" % number, 0)
+    log.high_watermark = 20
+    log.delete_records_before(19)
+    manager.checkpoint_log_starts()
+    manager.checkpoint_high_watermarks()
+    log.truncate_fully_and_start_at(3, NOW)
+    for number in range(4):
+        append(log, b"new %d" % number, 1)
+    if loses_power:
+        log.flush(NOW)
+        disk.lose_power()
+    log = start(disk).logs["t", 0]
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (3, 7, 3)
+    assert values_of(log) == [b"new %d" % number for number in range(4)]
