@@ -49,6 +49,7 @@ def recover(
     if producers is None:
         producers = load_producers_at(storage, directory, segments[0].base_offset)
     end_offset = segments[first].base_offset
+    epochs.truncate_from_end(end_offset)  # what began before keeps its start, the rest stands in the records
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first and segment.base_offset < end_offset:

@@ -440,7 +440,7 @@ class SegmentedLog:
         """Return once what was cut would not come back after a power failure.  Raises ApiError.
 
         What is written there next is other records: the old ones would stand below a high watermark that is meant for
-        those, and the new ones would be trusted for a recovery point, or dropped for a log start, that the old ones had.
+        those, and those be trusted for a recovery point, or dropped for a log start, of the old ones.
         """
         if self.unsafe_cut is not None:
             try:

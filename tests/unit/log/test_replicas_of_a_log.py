@@ -56,3 +56,17 @@ def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap() -> None:
     assert open_log().log_end_offset == 4  # the only copy keeps what it has
     cut = open_log(may_have_gaps=False)
     assert (cut.log_end_offset, len(cut.segments)) == (1, 1)
+
+
+def test_an_epoch_begins_where_it_began_though_recovery_looks_only_at_its_later_records() -> None:
+    """R2: as a leader it would tell a follower that the epoch before went on until there, and not have it cut."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for epoch in (1, 2, 2, 3):
+        batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=epoch, now_ms=0)
+        log.roll(0)
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=2)
+    assert log.end_offset_for_epoch(1) == (1, 1)
+    assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n3\n1 0\n2 1\n3 3\n"
