@@ -7,9 +7,6 @@ the same minute; the latency of acks=all beside what it was before.
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +18,7 @@ from measured import Measured
 from paced_produce import paced, paced_meanwhile
 from process_stats import cpu_s
 from produce_load import Load, produce
+from receive_and_write import receive_and_write
 from results import Row
 
 PARTITIONS = 6
@@ -29,7 +27,6 @@ LOAD = Load(1000, 131_072, 1_000_000, "1")
 PACE_S = 0.002
 BEFORE_S = 5.0
 VICTIM = 3
-CHUNK_BYTES = 1024 * 1024
 _LOOK_S = 0.005
 _TIMEOUT_S = 120.0
 
@@ -43,9 +40,9 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
             with TemporaryDirectory(
                 prefix="headrace-bench-"
             ) as kept:  # pages that were given back cost less than new ones
-                receive_and_write(int(load.megabytes), f"{kept}/before", floor)
+                _note_floor(floor, load, f"{kept}/before")
                 _catch_up(nodes, f"catch-up-{number}", load, ours)
-                receive_and_write(int(load.megabytes), f"{kept}/after", floor)
+                _note_floor(floor, load, f"{kept}/after")
             say(
                 f"round {number + 1}: {ours.measured['rate'][-1]:.0f} MB/s, receiving and writing alone "
                 f"{floor.measured['rate'][-2]:.0f} and {floor.measured['rate'][-1]:.0f} MB/s; "
@@ -75,6 +72,12 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
         ),
         Row("catch-up", "start of the node until all are in sync", "s", ours.median("in sync"), more_is_better=False),
     ]
+
+
+def _note_floor(floor: Measured, load: Load, path: str) -> None:
+    rate, cpu = receive_and_write(int(load.megabytes), path)
+    floor.note("rate", rate)
+    floor.note("cpu", cpu)
 
 
 def _catch_up(nodes: Nodes, topic: str, load: Load, ours: Measured) -> None:
@@ -122,37 +125,3 @@ def _growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: int, our
             return
         time.sleep(_LOOK_S)  # how fast a file grows is what is measured
     raise TimeoutError(f"the follower did not catch up within {_TIMEOUT_S:.0f} s")
-
-
-def receive_and_write(megabytes: int, path: str, floor: Measured) -> None:
-    """A process that receives so much over loopback and writes it to a new file."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        command = [sys.executable, __file__, str(port), path]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            connection, _ = server.accept()
-            chunk = os.urandom(CHUNK_BYTES)
-            for _ in range(max(1, megabytes * 1_000_000 // CHUNK_BYTES)):
-                connection.sendall(chunk)
-            connection.close()
-            output, _ = process.communicate(timeout=_TIMEOUT_S)
-    rate, cpu = map(float, output.split())
-    floor.note("rate", rate)
-    floor.note("cpu", cpu)
-
-
-def _receive(port: int, path: str) -> None:
-    buffer = bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
-    connection = socket.create_connection(("127.0.0.1", port))
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    received, started, cpu = 0, time.perf_counter(), time.process_time()
-    while size := connection.recv_into(buffer):
-        os.write(file, view[:size])
-        received += size
-    megabytes = received / 1e6
-    print(megabytes / (time.perf_counter() - started), (time.process_time() - cpu) * 1000 / megabytes)
-
-
-if __name__ == "__main__":
-    _receive(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,49 @@
+"""What one process reaches that receives over loopback and writes to a new file, with nothing done in between.
+
+As a program it is that process: `python receive_and_write.py PORT PATH` prints MB/s and ms of processor time per MB.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+CHUNK_BYTES = 1024 * 1024
+_TIMEOUT_S = 120.0
+
+
+def receive_and_write(megabytes: int, path: str) -> tuple[float, float]:
+    """Send so much to the process; returns its MB/s and its ms of processor time per MB."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(_TIMEOUT_S)
+        port = server.getsockname()[1]
+        command = [sys.executable, __file__, str(port), path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            connection, _ = server.accept()
+            chunk = os.urandom(CHUNK_BYTES)
+            for _ in range(max(1, megabytes * 1_000_000 // CHUNK_BYTES)):
+                connection.sendall(chunk)
+            connection.close()
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
+    rate, cpu = map(float, output.split())
+    return rate, cpu
+
+
+def _receive(port: int, path: str) -> None:
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    connection = socket.create_connection(("127.0.0.1", port))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    received, started, cpu = 0, time.perf_counter(), time.process_time()
+    while size := connection.recv_into(buffer):
+        os.write(file, view[:size])
+        received += size
+    megabytes = received / 1e6
+    print(megabytes / (time.perf_counter() - started), (time.process_time() - cpu) * 1000 / megabytes)
+
+
+if __name__ == "__main__":
+    _receive(int(sys.argv[1]), sys.argv[2])
