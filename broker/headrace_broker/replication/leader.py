@@ -121,6 +121,8 @@ class LeaderReplicas:
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"broker {replica} is not a replica in partition epoch {self.partition_epoch}",
             )
+        if broker_epoch != follower.broker_epoch and replica not in self.maximal_isr:
+            follower.has_left()  # another process than the one that kept up
         if offset >= leader_end_offset:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
         elif offset >= follower.leader_end_at_fetch >= 0:
@@ -132,12 +134,13 @@ class LeaderReplicas:
         follower.broker_epoch = broker_epoch
 
     def appended(self, base_offset: int, now_ms: int) -> None:
-        """Records are there from `base_offset` on: whoever had everything before begins to lag now.
+        """Records are there from `base_offset` on: who is in sync and had everything before begins to lag now.
 
-        In a fetch session nobody asks again for what has no news, so the last fetch may lie far back.
+        In a fetch session nobody asks again for what has no news, so the last fetch may lie far back.  Of who is not in
+        sync that is not known: it may be gone.
         """
-        for follower in self.followers.values():
-            if follower.log_end_offset == base_offset:
+        for replica, follower in self.followers.items():
+            if follower.log_end_offset == base_offset and replica in self.maximal_isr:
                 follower.last_caught_up_ms = now_ms
 
     # -- what is committed -------------------------------------------------------------------------------------------

@@ -88,6 +88,28 @@ def test_a_follower_that_is_back_is_waited_for_only_when_it_has_caught_up_again(
     assert replicas.committed_offset(1002, 2002, everybody) == 1001
 
 
+def test_the_next_process_of_a_follower_that_stopped_in_order_is_waited_for_only_when_it_has_caught_up() -> None:
+    """Out of sync already, the one that stopped had everything until its end."""
+    replicas = leader(isr=(1, 2))
+    for replica in (2, 3):
+        fetch(replicas, replica, 10, end=10, now_ms=1000)
+    replicas.appended(10, 1100)
+    fetch(replicas, 2, 1000, end=1000, now_ms=2000)
+    fetch(replicas, 3, 10, end=1000, now_ms=3000, epoch=101)
+    assert replicas.committed_offset(1000, 3000, everybody) == 1000
+
+
+def test_what_is_appended_while_a_follower_is_away_does_not_tell_that_it_keeps_up() -> None:
+    replicas = leader()
+    for replica in (2, 3):
+        fetch(replicas, replica, 10, end=10, now_ms=1000)
+    replicas.image_changed(in_sync((1, 2), 8), 1500)
+    replicas.appended(10, 2000)
+    fetch(replicas, 2, 1000, end=1000, now_ms=2000)
+    fetch(replicas, 3, 10, end=1000, now_ms=3000)
+    assert replicas.committed_offset(1000, 3000, everybody) == 1000
+
+
 def test_a_smaller_set_forgets_how_well_the_others_kept_up() -> None:
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=1000)
