@@ -7,10 +7,18 @@ import os
 from collections.abc import Sequence
 
 from headrace_broker.log.checkpoints import META_PROPERTIES_FILE, MalformedFileError, decode_meta_properties
+from headrace_broker.metadata.cluster import METADATA_VERSION
 from headrace_broker.tools.command_line import Parser, ToolError, leave, load_properties
+from headrace_broker.tools.release_versions import (
+    METADATA,
+    feature_dependencies,
+    metadata_level,
+    parse_feature,
+    version_mapping,
+)
 
 _COMMANDS = ("info", "format", "random-uuid", "version-mapping", "feature-dependencies")
-_LATER = ("initial_controllers", "add_scram", "release_version", "feature")
+_LATER = ("initial_controllers", "add_scram")
 _METADATA_VERSION = "4.3-IV0"
 
 
@@ -20,8 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse(argv)
     if options.command not in _COMMANDS:
         parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
-    if options.command in _COMMANDS[3:]:
-        parser.error(f"{options.command}: not available yet")
     try:
         return _act(parser, options)
     except ToolError as error:
@@ -39,7 +45,7 @@ def entry() -> None:
 def _parser() -> Parser:
     parser = Parser("kafka-storage", "Prepare and look at a node's data directories.")
     add = parser.add_argument
-    add("command", metavar="|".join(_COMMANDS[:3]), help="What to do.")
+    add("command", metavar="|".join(_COMMANDS), help="What to do.")
     add("-c", "--config", metavar="FILE", help="The node's properties file.")
     add("-t", "--cluster-id", metavar="ID", help="format: the cluster, as random-uuid prints one.")
     add("-g", "--ignore-formatted", action="store_true", help="format: leave formatted directories as they are.")
@@ -47,8 +53,14 @@ def _parser() -> Parser:
     add("-N", "--no-initial-controllers", action="store_true", help="format: the quorum is known already.")
     add("-I", "--initial-controllers", metavar="LIST", help=argparse.SUPPRESS)
     add("-S", "--add-scram", action="append", help=argparse.SUPPRESS)
-    add("-r", "--release-version", help=argparse.SUPPRESS)
-    add("-f", "--feature", action="append", help=argparse.SUPPRESS)
+    add("-r", "--release-version", metavar="X.Y", help="version-mapping, format: Kafka's release, 4.3 or 4.3-IV0.")
+    add(
+        "-f",
+        "--feature",
+        action="append",
+        metavar="NAME=LEVEL",
+        help="feature-dependencies, format: its level.",
+    )
     return parser
 
 
@@ -59,6 +71,14 @@ def _act(parser: Parser, options: argparse.Namespace) -> int:
 
         print(encode_uuid(random_uuid()))
         return 0
+    if options.command == "version-mapping":
+        print("\n".join(version_mapping(options.release_version)))
+        return 0
+    if options.command == "feature-dependencies":
+        parser.require(options, "feature")
+        for name, level in map(parse_feature, options.feature):
+            print("\n".join(feature_dependencies(name, level)))
+        return 0
     parser.require(options, "config")
     if options.command == "info":
         lines, status = info(_directories(options.config)[0])
@@ -68,9 +88,24 @@ def _act(parser: Parser, options: argparse.Namespace) -> int:
     for name in _LATER:
         if getattr(options, name):
             parser.error(f"--{name.replace('_', '-')}: not available yet")
+    _check_version(options)
     for line in _format(options):
         print(line)
     return 0
+
+
+def _check_version(options: argparse.Namespace) -> None:
+    """One metadata.version is written here, and no other feature is on.  Raises ToolError for what would be others."""
+    wanted = dict(map(parse_feature, options.feature or ()))
+    if options.release_version is not None:
+        wanted[METADATA] = metadata_level(options.release_version)
+    ours = {METADATA: METADATA_VERSION}
+    for name, level in wanted.items():
+        if level != ours.get(name, 0):
+            raise ToolError(
+                f"{name}={level} cannot be formatted: this version of headrace writes metadata.version "
+                f"{_METADATA_VERSION} ({METADATA_VERSION}), with every other feature at 0"
+            )
 
 
 def _directories(path: str) -> tuple[list[str], str]:

@@ -64,3 +64,40 @@ def test_problems_are_listed(tmp_path: Path) -> None:
 def test_a_random_id_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["random-uuid"]) == 0
     assert len(capsys.readouterr().out.strip()) == 22
+
+
+def test_other_versions_are_not_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = properties(tmp_path)
+    for option in ("--release-version=4.2", "--feature=metadata.version=29", "--feature=kraft.version=1"):
+        assert main(["format", "-t", ID, "-c", file, option]) == 1
+        assert "cannot be formatted: this version of headrace writes metadata.version 4.3-IV0" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+    assert (
+        main(["format", "-t", ID, "-c", file, "-r", "4.3", "-f", "metadata.version=30", "-f", "share.version=0"]) == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["version-mapping", "-r", "4.0"], 0, "metadata.version=25 (4.0)\nkraft.version=1\ntransaction.version=2\n"),
+        (["version-mapping"], 0, "metadata.version=30 (4.3-IV0)\nkraft.version=1\ntransaction.version=2\n"),
+        (["version-mapping", "-r", "4.4"], 1, "Unknown metadata.version '4.4'. Supported metadata.version are: 3.3"),
+        (
+            ["feature-dependencies", "-f", "eligible.leader.replicas.version=1", "-f", "metadata.version=31"],
+            0,
+            "eligible.leader.replicas.version=1 requires:\n    metadata.version=23 (4.0-IV1)\n"
+            "metadata.version=31 (4.4-IV0) has no dependencies.\n",
+        ),
+        (["feature-dependencies", "-f", "share.version=2"], 1, "Feature level 2 is not supported for feature share.v"),
+        (["feature-dependencies", "-f", "share.version=x"], 1, "Invalid version format: x for feature share.version"),
+        (["feature-dependencies", "-f", "share"], 1, "Invalid feature format: share. Expected format: 'feature=vers"),
+        (["feature-dependencies", "-f", "x=1"], 1, "Unknown feature: x\n"),
+    ],
+)
+def test_versions_and_features_as_kafka_tells_of_them(
+    arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == status
+    output = capsys.readouterr()
+    assert (output.err if status else output.out).startswith(text)
