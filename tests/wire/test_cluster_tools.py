@@ -133,12 +133,58 @@ def test_controllers_describe_the_quorum_too(cluster: ClusterProcess) -> None:
     first = cluster.base_port + 1000
     for servers, status, words in [
         (f"127.0.0.1:1,127.0.0.1:{first}", 0, r"LeaderId: +[123]\n(.*\n)*.*CONTROLLER://127.0.0.1:"),
-        (f"127.0.0.1:{cluster.base_port}", 1, "this listener tells of brokers; ask for controllers elsewhere"),
+        (
+            f"127.0.0.1:{cluster.base_port}",
+            1,
+            rf"this port is a broker's; controllers are asked at 127.0.0.1:{first}, ",
+        ),
         ("127.0.0.1:1", 1, "127.0.0.1:1: .*Connect call failed"),
     ]:
         done = subprocess.run([*tool, "--bootstrap-controller", servers], capture_output=True, text=True, timeout=60)
         assert done.returncode == status, done.stdout + done.stderr
         assert re.search(words, done.stdout + done.stderr), done.stdout + done.stderr
+
+
+def test_controllers_are_asked_in_place_of_brokers(cluster: ClusterProcess) -> None:
+    controllers = f"127.0.0.1:{cluster.base_port + 1001},127.0.0.1:{cluster.base_port + 1000}"
+
+    def ask(tool: str, *arguments: str, status: int = 0) -> str:
+        words = [sys.executable, "-m", f"headrace_broker.tools.{tool}", *arguments]
+        words += [] if "--bootstrap-server" in arguments else ["--bootstrap-controller", controllers]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    rows = [line.split() for line in ask("cluster", "list-endpoints").splitlines()]
+    assert rows[0] == ["ID", "HOST", "PORT", "RACK", "ENDPOINT_TYPE"]
+    assert [row[2:] for row in rows[1:]] == [
+        [str(cluster.base_port + 999 + node), "null", "controller"] for node in (1, 2, 3)
+    ]
+    assert ask("cluster", "cluster-id") == run(cluster, "cluster", "cluster-id")
+    assert ask("cluster", "unregister", "--id", "9", status=1) == (
+        "broker 9: BROKER_ID_NOT_REGISTERED: broker 9 is not registered\n"
+    )
+    two = ("--entity-type", "brokers", "--entity-name", "2")
+    assert ask("configs", *two, "--alter", "--add-config", "log.retention.ms=7") == (
+        "Completed updating config for broker 2.\n"
+    )
+    assert "log.retention.ms=7 " in ask("configs", *two, "--describe")
+    ask("configs", *two, "--alter", "--delete-config", "log.retention.ms")
+    assert ask("reassign_partitions", "--list") == "No partition reassignments found.\n"
+    told = ask("topics", "--list", "--bootstrap-server", controllers, status=1)
+    assert "does not offer Metadata: that is a controller's port" in told
+
+
+def test_fenced_brokers_are_listed_on_request(cluster: ClusterProcess) -> None:
+    cluster.kill(3)
+    try:
+        deadline = time.monotonic() + 20
+        while "3          127.0.0.1" in run(cluster, "cluster", "list-endpoints"):
+            assert time.monotonic() < deadline
+        rows = run(cluster, "cluster", "list-endpoints", "--include-fenced-brokers").splitlines()
+        assert [row.split()[4] for row in rows] == ["STATE", "unfenced", "unfenced", "fenced"]
+    finally:
+        cluster.start_node(3)
 
 
 def test_the_quorum_is_described(cluster: ClusterProcess) -> None:

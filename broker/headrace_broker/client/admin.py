@@ -75,11 +75,12 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers of a cluster."""
+    """The brokers of a cluster, or its controllers."""
 
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
+    fenced: frozenset[int] = frozenset()
 
 
 def checked(results: Mapping[str, T | BrokerError]) -> dict[str, T]:
@@ -223,7 +224,8 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         """Change single keys: (name, SET | DELETE | APPEND | SUBTRACT, value) for each resource."""
         wanted = {resource: list(operations) for resource, operations in changes.items()}
         done: dict[Resource, BrokerError | None] = {}
-        for node_id, group in self._by_node(wanted).items():
+        is_for_controllers = self.cluster.endpoint_type != Cluster.endpoint_type
+        for node_id, group in ({None: list(wanted)} if is_for_controllers else self._by_node(wanted)).items():
             message = IncrementalAlterConfigsRequest(
                 resources=[
                     AlterConfigsResource(
@@ -286,19 +288,21 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
 
     # -- the cluster -------------------------------------------------------------------------------------------------
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """Return the brokers and which of them is the controller."""
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Return the brokers, and which of them is the controller.  Fenced ones are told of on request, by Kafka 4."""
+        asked = DescribeClusterRequest(endpoint_type=self.cluster.endpoint_type, include_fenced_brokers=include_fenced)
 
         async def attempt() -> ClusterDescription:
             connection = await self.cluster.any_connection()
             if ApiKey.DESCRIBE_CLUSTER not in connection.versions:  # before Kafka 2.8
                 view = ClusterView().updated(await self.cluster.fetch_metadata([]), asked=[])
                 return ClusterDescription(view.cluster_id, view.controller_id, tuple(view.nodes.values()))
-            response = await connection.request(DescribeClusterRequest())
+            response = await connection.request(asked)
             if response.error_code != ErrorCode.NONE:
                 raise BrokerError(response.error_code, "the cluster", response.error_message)
             nodes = tuple(Node(item.broker_id, item.host, item.port, item.rack) for item in response.brokers)
-            return ClusterDescription(response.cluster_id, response.controller_id, nodes)
+            fenced = frozenset(item.broker_id for item in response.brokers if item.is_fenced)
+            return ClusterDescription(response.cluster_id, response.controller_id, nodes, fenced)
 
         return await self._retry(attempt, "describing the cluster")
 

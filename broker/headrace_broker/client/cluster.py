@@ -45,6 +45,9 @@ _Key = tuple[int, str]
 class Cluster:
     """A client's cluster; open it with `open`, close it with `close`."""
 
+    endpoint_type = 1
+    """What its nodes are, as DescribeCluster counts: brokers."""
+
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.view = ClusterView()
@@ -296,12 +299,19 @@ class Cluster:
 
     async def fetch_metadata(self, topics: Iterable[str] | None, *, auto_create: bool = False) -> MetadataResponse:
         """Ask some broker for the metadata of these topics (None = all), without tracking them."""
-        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        message = MetadataRequest(topics=asked, allow_auto_topic_creation=auto_create)
+        message = self._question(topics, auto_create=auto_create)
         try:
-            return await self.request_any(message)
+            return self._understood(await self.request_any(message))
         except NoBrokerError as error:
             return await self._bootstrap(message, error)
+
+    def _question(self, topics: Iterable[str] | None, *, auto_create: bool) -> Request[Response]:
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        return MetadataRequest(topics=asked, allow_auto_topic_creation=auto_create)
+
+    def _understood(self, response: Response) -> MetadataResponse:
+        assert isinstance(response, MetadataResponse)
+        return response
 
     async def _refresh(self, topics: list[str] | None) -> None:
         auto_create = self.config.kind == "producer" or (
@@ -314,7 +324,7 @@ class Cluster:
         for listener in list(self.listeners):
             listener(self.view)
 
-    async def _bootstrap(self, message: MetadataRequest, before: NoBrokerError) -> MetadataResponse:
+    async def _bootstrap(self, message: Request[Response], before: NoBrokerError) -> MetadataResponse:
         """Ask the bootstrap servers in random order, until one answers."""
         failures = [] if not self.view.nodes else [str(before)]
         servers = list(self.config.bootstrap_servers)
@@ -326,7 +336,7 @@ class Cluster:
                 failures.append(str(error))
                 continue
             try:
-                response = await connection.request(message)
+                response = self._understood(await connection.request(message))
             except ConnectionLostError as error:
                 failures.append(str(error))
                 continue

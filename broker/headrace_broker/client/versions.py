@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace_broker.client.errors import UnsupportedVersionError
-from headrace_broker.protocol.apis import API
+from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.notation import VERSION_MAX, Message
 
 VersionRanges = Mapping[int, tuple[int, int]]
@@ -24,7 +24,10 @@ def choose_version(
     offered = ranges.get(key)
     name = api.name
     if offered is None:
-        raise UnsupportedVersionError(f"{broker} does not offer {name}")
+        why = ""
+        if ApiKey.BROKER_HEARTBEAT in ranges and ApiKey.METADATA not in ranges:
+            why = ": that is a controller's port, where nodes talk to each other; name one of a broker's listeners"
+        raise UnsupportedVersionError(f"{broker} does not offer {name}{why}")
     version = min(high, offered[1])
     if version < max(low, offered[0]):
         raise UnsupportedVersionError(

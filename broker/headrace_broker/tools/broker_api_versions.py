@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace_broker.tools.command_line import Parser, admin_client, client_properties, leave, run
+from headrace_broker.tools.command_line import Parser, admin_client, leave, run
 
 if TYPE_CHECKING:
     from headrace_broker.client.cluster_view import Node
@@ -34,7 +34,7 @@ async def _print_versions(options: argparse.Namespace) -> int:
     from headrace_broker.client.errors import ClientError
 
     status = 0
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         cluster = await admin.describe_cluster()
         for node in cluster.nodes:
             try:

@@ -1,13 +1,24 @@
-"""kafka-cluster: the cluster's id, and forgetting brokers that are gone (Kafka's ClusterTool)."""
+"""kafka-cluster: the cluster's id, its nodes, and forgetting brokers that are gone (Kafka's ClusterTool)."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from headrace_broker.tools.command_line import Parser, admin_client, client_properties, leave, run
+from headrace_broker.tools.command_line import (
+    Parser,
+    admin_client,
+    asks_controllers,
+    leave,
+    run,
+    warn_deprecated,
+)
 
-_COMMANDS = ("cluster-id", "unregister")
+if TYPE_CHECKING:
+    from headrace_broker.client.admin import ClusterDescription
+
+_COMMANDS = ("cluster-id", "unregister", "list-endpoints")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,16 +26,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("kafka-cluster", "Show and change what a cluster consists of.")
     parser.add_argument("command", metavar="|".join(_COMMANDS), help="What to do.")
     parser.add_bootstrap_server("-b")
+    parser.add_bootstrap_controller("-C")
     parser.add_command_config("-c", "--config")
     parser.add_argument(
         "-i", "--id", type=int, dest="broker_id", metavar="ID", help="unregister: the broker to forget."
     )
+    parser.add_argument(
+        "--include-fenced-brokers", action="store_true", help="list-endpoints: brokers that do not serve, too."
+    )
     options = parser.parse(argv)
+    warn_deprecated(options, argv, {"--config": "--command-config"})
     if options.command not in _COMMANDS:
         parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
     parser.required_server(options)
     if options.command == "unregister" and options.broker_id is None:
         parser.error("argument -i/--id is required")
+    if options.include_fenced_brokers and asks_controllers(options):
+        parser.error("The option --include-fenced-brokers is only supported with --bootstrap-server option")
     return run(_act(options))
 
 
@@ -34,14 +52,31 @@ def entry() -> None:
 
 
 async def _act(options: argparse.Namespace) -> int:
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         if options.command == "unregister":
             await admin.unregister_broker(options.broker_id)
             print(f"Broker {options.broker_id} is no longer registered.")
             return 0
-        description = await admin.describe_cluster()
-    print(f"Cluster ID: {description.cluster_id}")
+        description = await admin.describe_cluster(include_fenced=options.include_fenced_brokers)
+    if options.command == "cluster-id":
+        print(f"Cluster ID: {description.cluster_id}")
+        return 0
+    kind = "controller" if asks_controllers(options) else "broker"
+    for line in endpoints(description, kind, shows_state=options.include_fenced_brokers):
+        print(line)
     return 0
+
+
+def endpoints(description: ClusterDescription, kind: str, *, shows_state: bool) -> list[str]:
+    """Return the lines of list-endpoints, as wide as their longest host and rack."""
+    rows = [("ID", "HOST", "PORT", "RACK", *(("STATE",) if shows_state else ()), "ENDPOINT_TYPE")]
+    for node in sorted(description.nodes, key=lambda node: node.node_id):
+        state = "fenced" if node.node_id in description.fenced else "unfenced"
+        name, rack = str(node.node_id), node.rack or "null"
+        rows.append((name, node.host, str(node.port), rack, *((state,) if shows_state else ()), kind))
+    hosts, racks = (max(len(row[column]) for row in rows) for column in (1, 3))
+    widths = (10, max(hosts, 9), 10, max(racks, 10), *((10,) if shows_state else ()), 15)
+    return [" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 if __name__ == "__main__":

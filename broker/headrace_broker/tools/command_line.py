@@ -97,6 +97,11 @@ class Parser(argparse.ArgumentParser):
         help_text = "REQUIRED: the brokers to connect to first."
         self.add_argument(*names, dest="bootstrap_server", metavar="HOST:PORT,…", help=help_text)
 
+    def add_bootstrap_controller(self, *names: str) -> None:
+        """Add `--bootstrap-controller`, which stands in place of `--bootstrap-server`; see `required_server`."""
+        help_text = "Controllers to ask in place of brokers, also while no broker is up."
+        self.add_argument("--bootstrap-controller", *names, metavar="HOST:PORT,…", help=help_text)
+
     def add_command_config(self, *names: str) -> None:
         """Add `--command-config FILE`, under these names too."""
         names = ("--command-config", *names)
@@ -104,7 +109,8 @@ class Parser(argparse.ArgumentParser):
 
     def required_server(self, options: argparse.Namespace) -> str:
         """Return the bootstrap servers; a usage error when they are missing or no HOST:PORT list."""
-        servers: str | None = options.bootstrap_server
+        self.exclude(options, "bootstrap_server", ["bootstrap_controller"] if asks_controllers(options) else [])
+        servers = _servers(options)
         if not servers:
             self.error('Missing required argument "[bootstrap-server]"')
         for server in servers.split(","):
@@ -156,6 +162,16 @@ def is_given(options: argparse.Namespace, name: str) -> bool:
     return value is not None and value is not False and value != []
 
 
+def asks_controllers(options: argparse.Namespace) -> bool:
+    """Whether `--bootstrap-controller` was given, of a tool that knows it."""
+    return bool(getattr(options, "bootstrap_controller", None))
+
+
+def _servers(options: argparse.Namespace) -> str | None:
+    servers: str | None = options.bootstrap_server or getattr(options, "bootstrap_controller", None)
+    return servers
+
+
 def warn_deprecated(options: argparse.Namespace, argv: Sequence[str] | None, names: Mapping[str, str]) -> None:
     """Say on standard error which old names ({old: new}) were used."""
     for argument in sys.argv[1:] if argv is None else argv:
@@ -189,8 +205,8 @@ def properties_of(path: str | None, pairs: Iterable[str] | None = None) -> dict[
 
 
 def client_properties(options: argparse.Namespace) -> dict[str, str]:
-    """Return the client properties of `--command-config` with `--bootstrap-server` in them. Raises ToolError."""
-    return {**properties_of(options.command_config), "bootstrap.servers": options.bootstrap_server}
+    """Return the client properties of `--command-config` with the servers to ask first in them. Raises ToolError."""
+    return {**properties_of(options.command_config), "bootstrap.servers": _servers(options) or ""}
 
 
 def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
@@ -203,19 +219,21 @@ def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
     return config
 
 
-async def open_cluster(config: ClientConfig) -> Cluster:
+async def open_cluster(config: ClientConfig, *, is_of_controllers: bool = False) -> Cluster:
     """Connect, within default.api.timeout.ms if that was given, else within seconds. Raises ToolError."""
     from headrace_broker.client.cluster import Cluster
+    from headrace_broker.client.controllers import Controllers
     from headrace_broker.client.errors import TimedOutError
 
     explicit = "default.api.timeout.ms" in config.explicit
     timeout_ms = config.default_api_timeout_ms if explicit else _REACH_TIMEOUT_MS
     try:
-        return await Cluster.open(config, timeout_ms=timeout_ms)
+        return await (Controllers if is_of_controllers else Cluster).open(config, timeout_ms=timeout_ms)
     except TimedOutError as error:
         servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
         why = f": {error.__cause__}" if str(error.__cause__ or "") else ""
-        raise ToolError(f"no broker could be reached at {servers} within {timeout_ms / 1000:g} s{why}") from error
+        kind = "controller" if is_of_controllers else "broker"
+        raise ToolError(f"no {kind} could be reached at {servers} within {timeout_ms / 1000:g} s{why}") from error
 
 
 async def await_topic(cluster: Cluster, topic: str, timeout_ms: float) -> TopicView:
@@ -234,12 +252,16 @@ async def await_topic(cluster: Cluster, topic: str, timeout_ms: float) -> TopicV
 
 
 @asynccontextmanager
-async def admin_client(properties: Mapping[str, str]) -> AsyncIterator[Admin]:
-    """An admin client for the length of a block. Raises ClientConfigError, ToolError."""
+async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncIterator[Admin]:
+    """An admin client of the servers that were named, for the length of a block; `a_b="x"` sets the property a.b.
+
+    Raises ClientConfigError, ToolError.
+    """
     from headrace_broker.client.admin import Admin
 
-    config = client_config(properties, "admin")
-    cluster = await open_cluster(config)
+    given = {key.replace("_", "."): value for key, value in properties.items()}
+    config = client_config(client_properties(options) | given, "admin")
+    cluster = await open_cluster(config, is_of_controllers=asks_controllers(options))
     try:
         yield await Admin.open(config, cluster=cluster)
     finally:

@@ -15,7 +15,7 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    client_properties,
+    asks_controllers,
     is_given,
     leave,
     properties_of,
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kind, name = _target(parser, options)
     parser.required_server(options)
     parser.only_action(options, ("describe", "alter"))
+    if options.describe and kind == _TOPICS and asks_controllers(options):
+        parser.error("--bootstrap-controller: brokers describe topics, controllers do not; name --bootstrap-server")
     if options.alter and name is None:
         parser.error("An entity name must be specified for every entity type")
     if options.alter and not (options.add_config or options.add_config_file or options.delete_config):
@@ -72,6 +74,7 @@ def entry() -> None:
 def _parser() -> Parser:
     parser = Parser("kafka-configs", "Show and change the configuration of topics and brokers.")
     parser.add_bootstrap_server()
+    parser.add_bootstrap_controller()
     parser.add_command_config()
     add = parser.add_argument
     add("--describe", action="store_true", help="Show the configuration.")
@@ -114,7 +117,7 @@ def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | Non
 
 
 async def _act(options: argparse.Namespace, kind: str, name: str | None) -> int:
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         if options.alter:
             await _alter(admin, options, kind, name or "")
             return 0

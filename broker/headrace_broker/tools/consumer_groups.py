@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_broker.tools import group_tables as tables
-from headrace_broker.tools.command_line import Parser, admin_client, client_properties, is_given, leave, run
+from headrace_broker.tools.command_line import Parser, admin_client, is_given, leave, run
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
@@ -154,10 +154,8 @@ def _validate_regex(text: str) -> int:
 async def _act(parser: Parser, options: argparse.Namespace) -> int:
     from headrace_broker.tools import group_changes
 
-    properties = client_properties(options)
-    if options.timeout is not None:
-        properties["default.api.timeout.ms"] = str(options.timeout)
-    async with admin_client(properties) as admin:
+    timeout = {} if options.timeout is None else {"default_api_timeout_ms": str(options.timeout)}
+    async with admin_client(options, **timeout) as admin:
         if options.list:
             return await _list(parser, admin, options)
         groups = list(options.group or ())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, reason, run
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, leave, reason, run
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
@@ -56,7 +56,7 @@ async def _delete(options: argparse.Namespace) -> int:
     from headrace_broker.protocol.errors import ErrorCode
 
     offsets = read_offsets(options.offset_json_file)
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         print("Executing records delete operation")
         known = await _known(admin, offsets)
         results: dict[TopicPartition, int | ClientError] = {}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, leave, run
 from headrace_broker.tools.topic_filter import topic_and_partitions_filter, topic_partition_filter
 
 _NAMED_TIMES = {
@@ -78,7 +78,7 @@ async def _print_offsets(options: argparse.Namespace) -> int:
         is_wanted_topic, is_wanted = topic_partition_filter(options.topic_partitions)
     else:
         is_wanted_topic, is_wanted = topic_and_partitions_filter(options.topic, options.partitions)
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         names = await admin.list_topics(include_internal=True)
         if options.exclude_internal_topics:
             names = [name for name in names if name not in INTERNAL_TOPICS]

@@ -11,7 +11,6 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    client_properties,
     is_given,
     leave,
     reason,
@@ -85,7 +84,7 @@ async def _elect(options: argparse.Namespace) -> int:
     elif options.topic:
         partitions = [(options.topic, options.partition)]
     kind = options.election_type.lower()
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         results = await admin.elect_leaders(_TYPES.index(kind), partitions)
     not_needed = ErrorCode.ELECTION_NOT_NEEDED
     elected = [item for item, error in results.items() if error is None]

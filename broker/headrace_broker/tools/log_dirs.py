@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, client_properties, leave, run
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, leave, run
 
 if TYPE_CHECKING:
     from headrace_broker.protocol.messages.describe_log_dirs import DescribeLogDirsResult
@@ -40,7 +40,7 @@ async def _describe(options: argparse.Namespace) -> int:
     except ValueError:
         raise ToolError(f"--broker-list {options.broker_list}: expected broker ids, separated by commas") from None
     topics = {item for item in options.topic_list.split(",") if item}
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         existing = sorted(node.node_id for node in (await admin.describe_cluster()).nodes)
         missing = [broker for broker in wanted if broker not in existing]
         if missing:

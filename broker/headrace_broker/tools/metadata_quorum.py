@@ -6,16 +6,13 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.protocol.uuid_text import encode_uuid
 from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    client_config,
-    client_properties,
     leave,
     run,
 )
@@ -24,11 +21,7 @@ if TYPE_CHECKING:
     from headrace_broker.client.admin_replicas import QuorumDescription
     from headrace_broker.protocol.messages.describe_quorum import ReplicaState
 
-ResponseT = TypeVar("ResponseT", bound=Response)
-
 _HEADERS = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
-_CONTROLLERS = 2
-_REACH_TIMEOUT_MS = 5_000
 _NO_LEADER = "are a majority of controller.quorum.voters running?"
 _COMMANDS = ("describe", "add-controller", "remove-controller")
 
@@ -37,9 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     parser = Parser("kafka-metadata-quorum", "Describe the metadata quorum.")
     parser.add_bootstrap_server()
-    parser.add_argument(
-        "--bootstrap-controller", metavar="HOST:PORT,…", help="Controllers to ask instead, also while no broker is up."
-    )
+    parser.add_bootstrap_controller()
     parser.add_command_config()
     parser.add_argument("command", metavar="describe", help="What to do.")
     parser.add_argument("--status", action="store_true", help="A short summary.")
@@ -54,8 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("One of --status or --replication must be specified with describe sub-command")
     if options.status and options.human_readable:
         parser.error("The option --human-readable is only supported along with --replication")
-    parser.exclude(options, "bootstrap_server", ["bootstrap_controller"])
-    options.bootstrap_server = options.bootstrap_server or options.bootstrap_controller
     parser.required_server(options)
     return run(_describe(options))
 
@@ -66,49 +55,18 @@ def entry() -> None:
 
 
 async def _describe(options: argparse.Namespace) -> int:
-    if options.bootstrap_controller:
-        quorum, cluster_id = await _ask_controllers(options)
-    else:
-        async with admin_client(client_properties(options)) as admin:
-            quorum = await admin.describe_quorum()
-            cluster_id = (await admin.describe_cluster()).cluster_id
+    async with admin_client(options) as admin:
+        cluster = await admin.describe_cluster()
+        if cluster.controller_id < 0:  # which brokers do not tell, but refuse to describe the quorum
+            raise ToolError(f"the controllers know no leader: {_NO_LEADER}")
+        quorum = await admin.describe_quorum()
     if options.status:
-        lines = status(quorum, cluster_id or "")
+        lines = status(quorum, cluster.cluster_id or "")
     else:
         lines = replication(quorum, int(time.time() * 1000) if options.human_readable else None)
     for line in lines:
         print(line)
     return 0
-
-
-async def _ask_controllers(options: argparse.Namespace) -> tuple[QuorumDescription, str | None]:
-    """Have the first controller that answers name the leader, and ask that. Raises ToolError, ClientError."""
-    from headrace_broker.client.admin_replicas import quorum_description, quorum_request
-    from headrace_broker.client.connection import Connection
-    from headrace_broker.client.errors import ClientError
-    from headrace_broker.protocol.messages.describe_cluster import DescribeClusterRequest
-
-    async def ask(host: str, port: int, message: Request[ResponseT]) -> ResponseT:
-        connection = await Connection.open(host, port, setup_timeout_ms=_REACH_TIMEOUT_MS)
-        try:
-            return await connection.request(message, timeout_ms=_REACH_TIMEOUT_MS)
-        finally:
-            connection.close()
-
-    faults = []
-    for host, port in client_config(client_properties(options), "admin").bootstrap_servers:
-        try:
-            cluster = await ask(host, port, DescribeClusterRequest(endpoint_type=_CONTROLLERS))
-        except ClientError as error:
-            faults.append(str(error))
-            continue
-        if cluster.error_code:
-            raise ToolError(f"{host}:{port}: {cluster.error_message}")
-        for node in cluster.brokers:
-            if node.broker_id == cluster.controller_id:
-                return quorum_description(await ask(node.host, node.port, quorum_request())), cluster.cluster_id
-        faults.append(f"{host}:{port} knows no leader: {_NO_LEADER}")
-    raise ToolError("; ".join(faults))
 
 
 def _leader(quorum: QuorumDescription) -> ReplicaState:

@@ -18,7 +18,6 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    client_properties,
     leave,
     reason,
     run,
@@ -62,6 +61,7 @@ _ONLY_WITH = {
     "disallow_replication_factor_change": ("execute",),
     "timeout": ("execute", "cancel"),
     "preserve_throttles": ("verify", "cancel"),
+    "bootstrap_controller": ("cancel", "list"),
 }
 """The actions that an option goes with."""
 _EXISTING = (
@@ -89,6 +89,7 @@ def entry() -> None:
 def _parser() -> Parser:
     parser = Parser("kafka-reassign-partitions", "Move partitions to other brokers.")
     parser.add_bootstrap_server(None)
+    parser.add_bootstrap_controller()
     parser.add_command_config()
     add = parser.add_argument
     add("--generate", action="store_true", help="Propose an assignment; nothing is moved.")
@@ -127,7 +128,7 @@ async def _act(options: argparse.Namespace, action: str) -> int:
         brokers = parse_brokers(options.broker_list)
     elif action != "list":
         plan = parse_plan(json_files.read_json(options.reassignment_json_file))
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         if action == "generate":
             await _generate(admin, topics, brokers, uses_racks=not options.disable_rack_aware)
         elif action == "execute":

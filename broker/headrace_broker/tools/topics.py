@@ -13,7 +13,6 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    client_properties,
     leave,
     reason,
     run,
@@ -113,7 +112,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> str:
 
 
 async def _act(options: argparse.Namespace, action: str) -> int:
-    async with admin_client(client_properties(options)) as admin:
+    async with admin_client(options) as admin:
         if action == "create":
             await _create(admin, options)
         elif action == "alter":

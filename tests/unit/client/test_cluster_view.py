@@ -6,9 +6,11 @@ from headrace_broker.client.backoff import backoff_ms
 from headrace_broker.client.cluster_view import ClusterView, Node
 from headrace_broker.client.errors import BrokerError, UnsupportedVersionError
 from headrace_broker.client.versions import choose_version
+from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchRequest
 from headrace_broker.protocol.messages.metadata import (
+    MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -75,6 +77,8 @@ def test_versions_meet_in_the_middle() -> None:
         choose_version(FetchRequest, {key: (0, 3)}, "broker 1")
     with pytest.raises(UnsupportedVersionError, match=r"broker 1 does not offer Fetch"):
         choose_version(FetchRequest, {}, "broker 1")
+    with pytest.raises(UnsupportedVersionError, match=r"does not offer Metadata: that is a controller's port"):
+        choose_version(MetadataRequest, {ApiKey.BROKER_HEARTBEAT: (0, 1)}, "broker h:1")
 
 
 def test_back_off_grows_with_jitter_up_to_its_bound() -> None:

@@ -12,69 +12,38 @@ import pytest
 
 from headrace_broker.protocol import KAFKA_VERSION
 from headrace_broker.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
-from headrace_broker.tools import (
-    broker_api_versions,
-    cluster,
-    configs,
-    console_consumer,
-    console_producer,
-    consumer_groups,
-    consumer_perf_test,
-    delete_records,
-    dump_log,
-    get_offsets,
-    leader_election,
-    log_dirs,
-    metadata_quorum,
-    producer_perf_test,
-    reassign_partitions,
-    server_start,
-    server_stop,
-    storage,
-    topics,
-)
+from headrace_broker.tools import configs, console_consumer, console_producer, consumer_groups, topics
 from headrace_broker.tools.command_line import ToolError, key_values, load_properties
 from headrace_broker.tools.server_stop import BrokerCommand, parse_command
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVER = ["--bootstrap-server", "h:1"]
-CLIENTS = [
-    broker_api_versions,
-    cluster,
-    configs,
-    console_consumer,
-    console_producer,
-    consumer_groups,
-    consumer_perf_test,
-    delete_records,
-    get_offsets,
-    leader_election,
-    log_dirs,
-    metadata_quorum,
-    producer_perf_test,
-    reassign_partitions,
-    topics,
-]
-TOOLS = [*CLIENTS, dump_log, server_start, server_stop, storage]
+SCRIPTS = {
+    name: target.partition(":")
+    for name, target in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].items()
+    if name.startswith("kafka-")
+}
+TOOLS = {module.rpartition(".")[2]: importlib.import_module(module) for module, _, _ in SCRIPTS.values()}
+WITHOUT_A_SERVER = {"dump_log", "server_start", "server_stop", "storage"}
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_help_and_version(tool: object, capsys: pytest.CaptureFixture[str]) -> None:
-    main = tool.main  # type: ignore[attr-defined]
+def test_help_and_version(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main = TOOLS[tool].main
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    assert ("--bootstrap-server" in capsys.readouterr().out) == (tool in CLIENTS)
+    assert ("--bootstrap-server" in capsys.readouterr().out) == (tool not in WITHOUT_A_SERVER)
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.split()[0] == KAFKA_VERSION
 
 
-@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool is not server_stop])
-def test_without_arguments_the_help_is_shown(tool: object, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("tool", sorted(TOOLS.keys() - {"server_stop"}))
+def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        tool.main([])  # type: ignore[attr-defined]
+        TOOLS[tool].main([])
     assert ended.value.code == 1
     output = capsys.readouterr()
     assert (output.out, "usage:" in output.err) == ("", True)
@@ -83,55 +52,75 @@ def test_without_arguments_the_help_is_shown(tool: object, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
-        (topics, ["--list"], 'Missing required argument "[bootstrap-server]"'),
-        (topics, ["--list", "--bootstrap-server", "nowhere"], "Please provide valid host:port"),
-        (topics, [*SERVER, "--list", "--create"], "Command must include exactly one action"),
-        (topics, [*SERVER, "--create"], 'Missing required argument "[topic]"'),
-        (topics, [*SERVER, "--list", "--partitions", "1"], "can't be used with option"),
-        (topics, [*SERVER, "--alter", "--topic", "t", "--config", "a=b"], "can't be used with option"),
-        (topics, [*SERVER, "--alter", "--topic", "t"], 'Missing required argument "[partitions]"'),
-        (topics, [*SERVER, "--create", "--topic", "t", "--partitions", "x"], "invalid int value: 'x'"),
-        (topics, [*SERVER, "--describe", "--unavailable-partitions", "--topics-with-overrides"], "can't be used with"),
-        (topics, [*SERVER, "--list", "--nonsense"], "unrecognized arguments: --nonsense"),
-        (console_consumer, SERVER, "Exactly one of the following arguments is required: [topic], [include]"),
-        (console_consumer, [*SERVER, "--topic", "t", "--offset", "1"], "The partition is required when offset"),
-        (console_consumer, [*SERVER, "--include", "t", "--partition", "1"], "The topic is required when partition"),
+        ("topics", ["--list"], 'Missing required argument "[bootstrap-server]"'),
+        ("topics", ["--list", "--bootstrap-server", "nowhere"], "Please provide valid host:port"),
+        ("topics", [*SERVER, "--list", "--create"], "Command must include exactly one action"),
+        ("topics", [*SERVER, "--create"], 'Missing required argument "[topic]"'),
+        ("topics", [*SERVER, "--list", "--partitions", "1"], "can't be used with option"),
+        ("topics", [*SERVER, "--alter", "--topic", "t", "--config", "a=b"], "can't be used with option"),
+        ("topics", [*SERVER, "--alter", "--topic", "t"], 'Missing required argument "[partitions]"'),
+        ("topics", [*SERVER, "--create", "--topic", "t", "--partitions", "x"], "invalid int value: 'x'"),
         (
-            console_consumer,
+            "topics",
+            [*SERVER, "--describe", "--unavailable-partitions", "--topics-with-overrides"],
+            "can't be used with",
+        ),
+        ("topics", [*SERVER, "--list", "--nonsense"], "unrecognized arguments: --nonsense"),
+        ("console_consumer", SERVER, "Exactly one of the following arguments is required: [topic], [include]"),
+        ("console_consumer", [*SERVER, "--topic", "t", "--offset", "1"], "The partition is required when offset"),
+        ("console_consumer", [*SERVER, "--include", "t", "--partition", "1"], "The topic is required when partition"),
+        (
+            "console_consumer",
             [*SERVER, "--topic", "t", "--partition", "1", "--offset", "-3"],
             "The provided offset value '-3' is incorrect",
         ),
-        (console_producer, SERVER, 'Missing required argument "[topic]"'),
-        (metadata_quorum, [*SERVER, "describe"], "One of --status or --replication must be specified"),
-        (metadata_quorum, [*SERVER, "describe", "--status", "--human-readable"], "only supported along with --replica"),
-        (metadata_quorum, [*SERVER, "add-controller"], "add-controller: not available yet"),
-        (metadata_quorum, [*SERVER, "delete"], "invalid choice: 'delete'"),
-        (leader_election, SERVER, "Missing required option(s): election-type"),
-        (leader_election, [*SERVER, "--election-type", "fair"], "--election-type fair: expected preferred or unclean"),
-        (leader_election, [*SERVER, "--election-type", "preferred"], "One and only one of the following options"),
-        (leader_election, [*SERVER, "--election-type", "unclean", "--topic", "t"], "required option(s): partition"),
-        (reassign_partitions, SERVER, "Command must include exactly one action: --generate, --execute, --verify"),
-        (reassign_partitions, [*SERVER, "--execute"], 'Missing required argument "[reassignment-json-file]"'),
-        (reassign_partitions, [*SERVER, "--list", "--throttle", "1"], "can't be used with option"),
-        (reassign_partitions, [*SERVER, "--generate", "--broker-list", "1"], '"[topics-to-move-json-file]"'),
-        (log_dirs, SERVER, 'Missing required argument "[describe]"'),
-        (delete_records, SERVER, 'Missing required argument "[offset-json-file]"'),
-        (cluster, [*SERVER, "unregister"], "argument -i/--id is required"),
-        (storage, ["format", "-c", "f"], 'Missing required argument "[cluster-id]"'),
-        (storage, ["info"], 'Missing required argument "[config]"'),
-        (storage, ["version-mapping"], "version-mapping: not available yet"),
+        ("console_producer", SERVER, 'Missing required argument "[topic]"'),
+        ("metadata_quorum", [*SERVER, "describe"], "One of --status or --replication must be specified"),
         (
-            producer_perf_test,
+            "metadata_quorum",
+            [*SERVER, "describe", "--status", "--human-readable"],
+            "only supported along with --replica",
+        ),
+        ("metadata_quorum", [*SERVER, "add-controller"], "add-controller: not available yet"),
+        ("metadata_quorum", [*SERVER, "delete"], "invalid choice: 'delete'"),
+        ("leader_election", SERVER, "Missing required option(s): election-type"),
+        (
+            "leader_election",
+            [*SERVER, "--election-type", "fair"],
+            "--election-type fair: expected preferred or unclean",
+        ),
+        ("leader_election", [*SERVER, "--election-type", "preferred"], "One and only one of the following options"),
+        ("leader_election", [*SERVER, "--election-type", "unclean", "--topic", "t"], "required option(s): partition"),
+        ("reassign_partitions", SERVER, "Command must include exactly one action: --generate, --execute, --verify"),
+        ("reassign_partitions", [*SERVER, "--execute"], 'Missing required argument "[reassignment-json-file]"'),
+        ("reassign_partitions", [*SERVER, "--list", "--throttle", "1"], "can't be used with option"),
+        ("reassign_partitions", [*SERVER, "--generate", "--broker-list", "1"], '"[topics-to-move-json-file]"'),
+        ("log_dirs", SERVER, 'Missing required argument "[describe]"'),
+        ("delete_records", SERVER, 'Missing required argument "[offset-json-file]"'),
+        ("cluster", [*SERVER, "unregister"], "argument -i/--id is required"),
+        ("storage", ["format", "-c", "f"], 'Missing required argument "[cluster-id]"'),
+        ("storage", ["info"], 'Missing required argument "[config]"'),
+        ("storage", ["feature-dependencies"], 'Missing required argument "[feature]"'),
+        ("configs", ["--bootstrap-controller", "h:1", "--describe", "--topic", "t"], "brokers describe topics"),
+        ("cluster", [*SERVER, "cluster-id", "-C", "h:1"], "can't be used with option"),
+        ("cluster", ["list-endpoints", "-C", "h:1", "--include-fenced-brokers"], "only supported with --bootstrap-se"),
+        (
+            "reassign_partitions",
+            ["--bootstrap-controller", "h:1", "--generate", "--broker-list", "1", "--topics-to-move-json-file", "f"],
+            "can't be used with option",
+        ),
+        (
+            "producer_perf_test",
             ["--topic", "t", "--num-records", "1", "--throughput", "-1"],
             "Exactly one of --record-size",
         ),
         (
-            producer_perf_test,
+            "producer_perf_test",
             ["--topic", "t", "--num-records", "0", "--throughput", "-1", "--record-size", "1"],
             "--num-records 0: expected 1 or more",
         ),
         (
-            producer_perf_test,
+            "producer_perf_test",
             [
                 "--topic",
                 "t",
@@ -146,39 +135,37 @@ def test_without_arguments_the_help_is_shown(tool: object, capsys: pytest.Captur
             ],
             "--transactional-id: not available yet",
         ),
-        (consumer_perf_test, [*SERVER, "--num-records", "1"], "Exactly one of the following arguments is required"),
-        (consumer_perf_test, [*SERVER, "--topic", "t"], 'Missing required argument "[num-records]"'),
-        (consumer_groups, SERVER, "Command must include exactly one action: --list"),
-        (consumer_groups, [*SERVER, "--describe"], "takes one of these options: [group], [all-groups]"),
-        (consumer_groups, [*SERVER, "--describe", "--group", "g", "--all-groups"], "can't be used with option"),
-        (consumer_groups, [*SERVER, "--describe", "--group", "g", "--state", "--members"], "takes at most one of"),
-        (consumer_groups, [*SERVER, "--list", "--verbose"], "can't be used with option"),
-        (consumer_groups, [*SERVER, "--reset-offsets", "--group", "g", "--to-latest"], "One of the reset scopes"),
+        ("consumer_perf_test", [*SERVER, "--num-records", "1"], "Exactly one of the following arguments is required"),
+        ("consumer_perf_test", [*SERVER, "--topic", "t"], 'Missing required argument "[num-records]"'),
+        ("consumer_groups", SERVER, "Command must include exactly one action: --list"),
+        ("consumer_groups", [*SERVER, "--describe"], "takes one of these options: [group], [all-groups]"),
+        ("consumer_groups", [*SERVER, "--describe", "--group", "g", "--all-groups"], "can't be used with option"),
+        ("consumer_groups", [*SERVER, "--describe", "--group", "g", "--state", "--members"], "takes at most one of"),
+        ("consumer_groups", [*SERVER, "--list", "--verbose"], "can't be used with option"),
+        ("consumer_groups", [*SERVER, "--reset-offsets", "--group", "g", "--to-latest"], "One of the reset scopes"),
         (
-            consumer_groups,
+            "consumer_groups",
             [*SERVER, "--reset-offsets", "--group", "g", "--topic", "t"],
             "one of the following scenarios",
         ),
         (
-            consumer_groups,
+            "consumer_groups",
             [*SERVER, "--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--shift-by", "-1"],
             "can't be used with option",
         ),
         (
-            consumer_groups,
+            "consumer_groups",
             [*SERVER, "--delete-offsets", "--group", "g"],
             "takes the following options: [group], [topic]",
         ),
-        (configs, [*SERVER, "--describe"], "Exactly one entity must be specified"),
-        (configs, [*SERVER, "--describe", "--user", "u"], "--user: not available yet"),
-        (configs, [*SERVER, "--alter", "--topic", "t"], "At least one of --add-config"),
+        ("configs", [*SERVER, "--describe"], "Exactly one entity must be specified"),
+        ("configs", [*SERVER, "--describe", "--user", "u"], "--user: not available yet"),
+        ("configs", [*SERVER, "--alter", "--topic", "t"], "At least one of --add-config"),
     ],
 )
-def test_wrong_command_lines(
-    tool: object, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_command_lines(tool: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        tool.main(arguments)  # type: ignore[attr-defined]
+        TOOLS[tool].main(arguments)
     output = capsys.readouterr()
     assert ended.value.code == 1
     assert output.out == ""
@@ -325,17 +312,15 @@ def test_a_broker_file_is_relative_to_its_process(tmp_path: Path) -> None:
 
 
 def test_every_tool_is_a_console_script_under_both_names() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    tools = {name: target for name, target in scripts.items() if name.startswith("kafka-")}
-    assert {target.partition(":")[0] for target in tools.values()} == {tool.__name__ for tool in TOOLS}
-    for name, target in tools.items():
-        module, _, function = target.partition(":")
+    folder = ROOT / "broker" / "headrace_broker" / "tools"
+    assert TOOLS.keys() == {path.stem for path in folder.glob("*.py") if "\ndef entry()" in path.read_text()}
+    for name, (module, _, function) in SCRIPTS.items():
         assert callable(getattr(importlib.import_module(module), function))
-        assert tools[f"{name.removesuffix('.sh')}.sh"] == tools[name.removesuffix(".sh")] == target
+        assert SCRIPTS[f"{name.removesuffix('.sh')}.sh"] == SCRIPTS[name.removesuffix(".sh")]
 
 
 def test_tools_import_no_client_before_they_know_what_to_do() -> None:
-    names = ", ".join(tool.__name__ for tool in TOOLS)
+    names = ", ".join(tool.__name__ for tool in TOOLS.values())
     code = f"import sys, {names}; print([name for name in sys.modules if name.startswith('headrace_broker.client.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

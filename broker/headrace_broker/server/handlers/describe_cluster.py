@@ -30,15 +30,23 @@ def handle(context: RequestContext, request: DescribeClusterRequest, version: in
     if request.endpoint_type not in (_BROKERS, _CONTROLLERS):
         return _refused(context, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
     if request.endpoint_type != (_CONTROLLERS if is_for_controllers else _BROKERS):
-        wanted, here = ("brokers", "controllers") if is_for_controllers else ("controllers", "brokers")
-        return _refused(
-            context, ErrorCode.MISMATCHED_ENDPOINT_TYPE, f"this listener tells of {here}; ask for {wanted} elsewhere"
-        )
+        return _refused(context, ErrorCode.MISMATCHED_ENDPOINT_TYPE, _elsewhere(context))
     return _controllers(context) if is_for_controllers else _brokers(context, request)
 
 
 def _refused(context: RequestContext, code: ErrorCode, message: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(error_code=code, error_message=message, cluster_id=context.node.cluster_id)
+
+
+def _elsewhere(context: RequestContext) -> str:
+    """Where somebody is answered who has asked on the wrong kind of port."""
+    if context.is_for_controllers:
+        listener = context.config.inter_broker_listener
+        endpoints = [broker.endpoint(listener) for broker in context.image.live_brokers()]
+        addresses = ", ".join(f"{item.host}:{item.port}" for item in endpoints if item is not None)
+        return f"this port is a controller's; brokers are asked at {addresses or 'their listeners, none serves now'}"
+    addresses = ", ".join(f"{host}:{port}" for _, (host, port) in sorted(context.config.voters.items()))
+    return f"this port is a broker's; controllers are asked at {addresses}"
 
 
 def _controllers(context: RequestContext) -> DescribeClusterResponse:

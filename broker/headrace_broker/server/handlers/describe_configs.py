@@ -22,10 +22,12 @@ from headrace_broker.protocol.messages.describe_configs import (
 from headrace_broker.protocol.topic_names import topic_name_fault
 from headrace_broker.server.network.context import RequestContext
 from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.listeners import EVERYWHERE
 from headrace_broker.server.topic_rules import altered_configs
 
 API_KEY = ApiKey.DESCRIBE_CONFIGS
 VERSIONS = (1, 4)
+LISTENERS = EVERYWHERE
 PARTS = (Parts(("resources",), ("results",)),)
 _Described = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
 

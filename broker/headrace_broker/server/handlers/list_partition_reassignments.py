@@ -10,9 +10,11 @@ from headrace_broker.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
 VERSIONS = (0, 0)
+LISTENERS = EVERYWHERE
 
 
 def handle(
