@@ -76,7 +76,13 @@ def load(
     checked_to = None if was_closed_cleanly else recovery_point
     epochs, saved_epochs = _load_epochs(storage, directory, names, segments, checked_to)
     begin = partial(
-        _begin, storage, directory, config, now_ms=now_ms, open_segments=open_segments, is_known=bool(names)
+        new_segment,
+        storage,
+        directory,
+        config=config,
+        now_ms=now_ms,
+        open_segments=open_segments,
+        may_lack_files=bool(names),
     )
     if not segments:
         segments = [begin(log_start_offset)]
@@ -148,34 +154,6 @@ def _segment_of(
     )
 
 
-def _begin(
-    storage: Storage,
-    directory: str,
-    config: LogConfig,
-    base_offset: int,
-    *,
-    now_ms: int,
-    open_segments: OpenSegments,
-    is_known: bool,
-) -> LogSegment:
-    """Return the only segment of an empty log; of a log that is known, on a full disk, without its files."""
-    try:
-        return new_segment(storage, directory, base_offset, config, now_ms=now_ms, open_segments=open_segments)
-    except OSError as error:
-        if not is_known or not is_lack_of_room(error):
-            raise
-        _log.warning("Beginning %s without a file: %s", directory, error.strerror or error)
-        return LogSegment(
-            storage,
-            directory,
-            base_offset,
-            open_segments=open_segments,
-            size_bytes=0,
-            started_ms=now_ms,
-            is_new=True,
-        )
-
-
 def new_segment(
     storage: Storage,
     directory: str,
@@ -185,8 +163,12 @@ def new_segment(
     now_ms: int,
     open_segments: OpenSegments,
     roll_jitter_ms: int = 0,
+    may_lack_files: bool = False,
 ) -> LogSegment:
-    """Return a new active segment with its three files on disk, whatever stood there before removed."""
+    """Return a new active segment with its three files on disk, whatever stood there before removed. Raises OSError.
+
+    `may_lack_files`: on a full disk it does without them, so that a log can be opened.
+    """
     segment = LogSegment(
         storage,
         directory,
@@ -197,11 +179,16 @@ def new_segment(
         is_new=True,
         roll_jitter_ms=roll_jitter_ms,
     )
-    storage.remove(segment.path(LOG_SUFFIX))
-    storage.write(segment.path(LOG_SUFFIX), b"")
-    if config.preallocate:
-        segment.preallocate()
-    segment.write_indexes()
+    try:
+        storage.remove(segment.path(LOG_SUFFIX))
+        storage.write(segment.path(LOG_SUFFIX), b"")
+        if config.preallocate:
+            segment.preallocate()
+        segment.write_indexes()
+    except OSError as error:
+        if not may_lack_files or not is_lack_of_room(error):
+            raise
+        _log.warning("Beginning %s without a file: %s", directory, error.strerror or error)
     return segment
 
 
