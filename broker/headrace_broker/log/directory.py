@@ -141,7 +141,8 @@ class LogDirectory:
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True) -> None:
         """Write the file unless it holds just that already, as safely. Raises OSError."""
         data = encode_offset_checkpoint(offsets)
-        if self._written.get(name) not in ((data, durable), (data, True)):
+        is_known = self._written.get(name) in ((data, durable), (data, True))
+        if not is_known or not self._storage.exists(self._file(name)):
             self._storage.write_atomic(self._file(name), data, durable=durable)
             self._written[name] = data, durable
 

@@ -217,7 +217,11 @@ class PartitionLog(SegmentedLog):
                 self.assign_epoch(header.partition_leader_epoch, header.base_offset)
         segment = self._active
         has_room = segment.has_room(len(data), last.last_offset, config.segment_bytes, config.segment_index_bytes)
-        if not has_room or self._is_aged(segment, now_ms, last.max_timestamp):
+        try:
+            is_due = not has_room or self._is_aged(segment, now_ms, last.max_timestamp)
+        except OSError as error:
+            raise self._go_offline("read", error) from error
+        if is_due:
             self.roll(now_ms, headers[0].base_offset)
             segment = self._active
         try:
@@ -302,6 +306,8 @@ class PartitionLog(SegmentedLog):
             return search.offset_for_timestamp(
                 self._segments, target, start_offset=self._log_start_offset, end_offset=self._high_watermark
             )
+        except OSError as error:
+            raise self._go_offline("read", error) from error
         except CorruptBatchError as error:
             raise self._corrupt(error) from error
 
@@ -309,5 +315,7 @@ class PartitionLog(SegmentedLog):
         """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, None when empty."""
         try:
             return search.max_timestamp_offset(self._segments)
+        except OSError as error:
+            raise self._go_offline("read", error) from error
         except CorruptBatchError as error:
             raise self._corrupt(error) from error

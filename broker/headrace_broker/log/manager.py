@@ -27,6 +27,7 @@ from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
+from headrace_broker.records.batch import CorruptBatchError
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +158,9 @@ class LogManager:
                         may_have_gaps=key in cleaner_offsets or not has_other_replicas(*key),
                     )
                 except OSError as error:
-                    reason = f"cannot open {directory.partition_path(*key)}: {error.strerror or error}"
+                    reason = (
+                        f"cannot open {error.filename or directory.partition_path(*key)}: {error.strerror or error}"
+                    )
                     raise LogDirectoryError(reason) from error
                 self.logs[key].cleaner_offset = cleaner_offsets.get(key)
                 self._directory_of[key] = directory
@@ -243,7 +246,8 @@ class LogManager:
                 self._put_away.set_stranger_aside(directory, key, topic_id)
             log = self._open(directory, key, config, now_ms, topic_id=topic_id)
         except OSError as error:
-            reason = f"cannot make {directory.partition_path(topic, partition)}: {error.strerror or error}"
+            path = error.filename or directory.partition_path(topic, partition)
+            reason = f"cannot make {path}: {error.strerror or error}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
         self.logs[key] = log
         self._directory_of[key] = directory
@@ -387,6 +391,9 @@ class LogManager:
             self._flush(log, now_ms, with_active=is_due)
         except ApiError as error:
             _log.error("%s", error.message)
+            return
+        except CorruptBatchError as error:
+            _log.error("%s: %s", log.directory, error)
             return
         deleted = log.take_deleted_files(now_ms)
         if deleted:

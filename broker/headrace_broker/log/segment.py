@@ -6,6 +6,7 @@ so that a broker of many partitions needs few descriptors. Only the active segme
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -130,9 +131,21 @@ class LogSegment:
     def file(self) -> StorageFile:
         file = self._file
         if file is None:
-            file = self._file = self._storage.open(self.path(LOG_SUFFIX))
+            path = self.path(LOG_SUFFIX)
+            if self.size_bytes and self._storage.size(path) < self.size_bytes:  # it would be made if it were missing
+                raise OSError(errno.EIO, f"it is shorter than its {self.size_bytes} bytes of records", path)
+            file = self._file = self._storage.open(path)
             self._open_segments.add(self)
         return file
+
+    def _pread(self, size_bytes: int, position: int) -> bytes:
+        """Read as far as there are records. Raises OSError when the file was cut by somebody else."""
+        size_bytes = min(size_bytes, self.size_bytes - position)
+        data = self.file.pread(size_bytes, position)
+        if len(data) < size_bytes:
+            reason = f"it ends at byte {position + len(data)} of its {self.size_bytes} bytes of records"
+            raise OSError(errno.EIO, reason, self.path(LOG_SUFFIX))
+        return data
 
     def release(self) -> None:
         """Close the file; forget indexes that are safe on disk."""
@@ -344,7 +357,7 @@ class LogSegment:
     def is_unwritten_from(self, position: int) -> bool:
         """Whether there is nothing but zeros: the end of a preallocated file, or what a power failure left."""
         while position < self.size_bytes:
-            chunk = self.file.pread(min(_CHUNK_SIZE, self.size_bytes - position), position)
+            chunk = self._pread(min(_CHUNK_SIZE, self.size_bytes - position), position)
             if any(chunk):
                 return False
             position += len(chunk)
@@ -409,7 +422,7 @@ class LogSegment:
             return known
         position = self.index.lookup(offset - self.base_offset)
         size_bytes = self.size_bytes
-        chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
+        chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
         if position and not self._may_begin_here(chunk, offset):
             _log.warning("Rebuilding the indexes of %s: there is no batch at byte %d", self.path(LOG_SUFFIX), position)
             self.rebuild_indexes()
@@ -417,7 +430,7 @@ class LogSegment:
             chunk, chunk_start = b"", position
         while position + HEADER_SIZE <= size_bytes:
             if position + HEADER_SIZE > chunk_start + len(chunk):
-                chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
+                chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
             base_offset, length, last_offset_delta = _LOCATOR.unpack_from(chunk, position - chunk_start)
             if base_offset + last_offset_delta >= offset:
                 return position
@@ -440,14 +453,14 @@ class LogSegment:
         """
         available = end - position
         if max_bytes >= available:
-            return self.file.pread(available, position)
+            return self._pread(available, position)
         border = self.index.floor_position(position + max_bytes)
         size = border - position if border > position else max_bytes
-        data = self.file.pread(max(size, OVERHEAD_SIZE), position)
+        data = self._pread(max(size, OVERHEAD_SIZE), position)
         first_size = int.from_bytes(data[8:12], "big") + OVERHEAD_SIZE
         if first_size <= size:
             return data
-        return self.file.pread(first_size, position) if min_one_batch else b""
+        return self._pread(first_size, position) if min_one_batch else b""
 
     def remember(self, offset: int, position: int) -> None:
         """Keep where a reader will go on, so that its next read needs no search."""
@@ -457,10 +470,10 @@ class LogSegment:
         cursors[offset] = position
 
     def read_header(self, position: int) -> BatchHeader:
-        return read_header(self.file.pread(HEADER_SIZE, position))
+        return read_header(self._pread(HEADER_SIZE, position))
 
     def read_whole_batch(self, position: int, header: BatchHeader) -> bytes:
-        return self.file.pread(header.size_bytes, position)
+        return self._pread(header.size_bytes, position)
 
     def iter_checked_batches(self, position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         """Yield (position, header, whole batch) from `position` on, checksums compared. Raises CorruptBatchError."""
@@ -486,7 +499,7 @@ class LogSegment:
         chunk, chunk_start = b"", position
         while position < size_bytes:
             if position + HEADER_SIZE > chunk_start + len(chunk):
-                chunk, chunk_start = self.file.pread(min(_SCAN_SIZE, size_bytes - position), position), position
+                chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 raise CorruptBatchError(position, f"{size_bytes - position} bytes left of a {HEADER_SIZE}-byte header")
             header = read_header(chunk, position - chunk_start)

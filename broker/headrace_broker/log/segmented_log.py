@@ -172,7 +172,7 @@ class SegmentedLog:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
     def _go_offline(self, action: str, error: OSError) -> ApiError:
-        reason = f"cannot {action} {self.directory}: {error.strerror or error}"
+        reason = f"cannot {action} {error.filename or self.directory}: {error.strerror or error}"
         if is_passing(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline_reason = reason
@@ -310,8 +310,12 @@ class SegmentedLog:
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete the segments that have served their time and return how many. Raises ApiError."""
+        try:
+            facts = self._segment_facts()
+        except OSError as error:
+            raise self._go_offline("read", error) from error
         count = count_expired(
-            self._segment_facts(),
+            facts,
             self.config,
             now_ms=now_ms,
             high_watermark=self._high_watermark,

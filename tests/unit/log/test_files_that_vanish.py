@@ -1,0 +1,145 @@
+"""Files that are removed, or cut, under a running broker: an error that names the file, and never a surprise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.manager import LogManager
+from headrace_broker.log.open_segments import OpenSegments
+from headrace_broker.log.storage import DiskStorage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.reader import read_columns
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, retention_bytes=700, file_delete_delay_ms=0)
+
+
+def append(log: PartitionLog) -> None:
+    batch = build_batch(RecordColumns(values=[b"value"], timestamps=NOW + log.log_end_offset))
+    log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+    log.high_watermark = log.log_end_offset
+
+
+def read_all(log: PartitionLog) -> None:
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        columns = read_columns(b"".join(log.read(offset, 300).buffers), offset)
+        assert columns.offsets
+        assert columns.offsets[0] == offset
+        offset = columns.offsets[-1] + 1
+
+
+def log_in(directory: Path) -> PartitionLog:
+    """30 records in several segments, whose files were all opened some time and closed again."""
+    path = str(directory / "t-0")
+    storage = DiskStorage()
+    log = PartitionLog.open(storage, path, "t", 0, CONFIG, NOW, open_segments=OpenSegments(2), topic_id=bytes(16))
+    for _ in range(30):
+        append(log)
+    assert len(log.segments) > 3
+    return log
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def make_directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+USES: dict[str, Callable[[PartitionLog], object]] = {
+    "read": read_all,
+    "append": append,
+    "by timestamp": lambda log: log.offset_for_timestamp(NOW + 15),
+    "by largest timestamp": lambda log: log.max_timestamp_offset(),
+    "retention": lambda log: log.apply_retention(NOW),
+    "roll": lambda log: log.roll(NOW),
+    "flush": lambda log: log.flush(NOW),
+    "cut": lambda log: log.truncate_to(12, NOW),
+    "close": lambda log: log.close(clean=True, now_ms=NOW),
+}
+
+
+def failure_of(use: str, log: PartitionLog) -> ApiError | None:
+    try:
+        USES[use](log)
+    except ApiError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("damage", [Path.unlink, cut, make_directory], ids=["removed", "cut", "a directory"])
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
+def test_a_file_that_vanished_is_made_again_or_named(tmp_path: Path, suffix: str, damage, use: str) -> None:
+    log = log_in(tmp_path)
+    for segment in log.segments:
+        segment.release()
+    for path in (tmp_path / "t-0").glob(f"*{suffix}"):
+        damage(path)
+    error = failure_of(use, log)
+    if error is not None:
+        assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert str(tmp_path / "t-0" / "0") in error.message
+        assert suffix in error.message
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_directory_that_vanished_is_named(tmp_path: Path, use: str) -> None:
+    log = log_in(tmp_path)
+    shutil.rmtree(tmp_path / "t-0")
+    error = failure_of(use, log)
+    if error is not None:
+        assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert str(tmp_path / "t-0") in error.message
+
+
+def test_a_segment_that_vanished_is_not_made_anew(tmp_path: Path) -> None:
+    """An empty file in its place would hide at the next start that records are missing."""
+    log = log_in(tmp_path)
+    for segment in log.segments:
+        segment.release()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    path.unlink()
+    with pytest.raises(ApiError, match=f"cannot read {path}: No such file"):
+        log.read(0, 100)
+    assert not path.exists()
+    assert log.offline_reason is not None
+
+
+def test_the_neighbours_of_a_broken_log_are_looked_after(tmp_path: Path) -> None:
+    manager = LogManager(DiskStorage(), [str(tmp_path)], retention_check_interval_ms=0)
+    manager.open_directories()
+    logs = [manager.get_or_create("t", partition, CONFIG, NOW) for partition in range(3)]
+    for _ in range(30):
+        for log in logs:
+            append(log)
+    for segment in logs[0].segments:
+        segment.release()
+    for path in (tmp_path / "t-0").iterdir():
+        path.unlink()
+    for turn in range(3):
+        manager.maintain(NOW + turn)
+    assert logs[1].log_start_offset > 0
+    assert logs[2].log_start_offset > 0
+
+
+def test_a_checkpoint_that_vanished_is_written_again(tmp_path: Path) -> None:
+    manager = LogManager(DiskStorage(), [str(tmp_path)])
+    manager.open_directories()
+    append(manager.get_or_create("t", 0, CONFIG, NOW))
+    for _ in range(2):
+        manager.checkpoint_high_watermarks()
+        path = tmp_path / "replication-offset-checkpoint"
+        assert path.read_bytes() == b"0\n1\nt 0 1\n"
+        path.unlink()
