@@ -19,7 +19,7 @@ from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import load_producers
 from headrace_broker.log.producer_state import ProducerState
-from headrace_broker.log.recovery import recover
+from headrace_broker.log.recovery import drop_after, recover
 from headrace_broker.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -63,6 +63,7 @@ def load(
     log_start_offset: int,
     open_segments: OpenSegments,
     may_have_gaps: bool = True,
+    is_only_copy: bool = True,
 ) -> LoadedLog:
     """Return the log in `directory`, made if missing. Raises OSError."""
     storage.makedirs(directory)
@@ -73,6 +74,12 @@ def load(
         _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
+    lost = _find_lost(storage, directory, names)
+    if lost is not None:
+        was_closed_cleanly = False
+        recovery_point = min(recovery_point, lost)
+        if not is_only_copy:
+            drop_after(segments, sum(segment.base_offset < lost for segment in segments))
     checked_to = None if was_closed_cleanly else recovery_point
     epochs, saved_epochs = _load_epochs(storage, directory, names, segments, checked_to)
     begin = partial(
@@ -87,7 +94,7 @@ def load(
     if not segments:
         segments = [begin(log_start_offset)]
     producers: ProducerState | None = None
-    is_damaged = False
+    is_damaged = lost is not None
     if not names:  # a new one: nothing to check
         end_offset = recovery_point = log_start_offset
         producers = ProducerState()
@@ -131,6 +138,19 @@ def load(
         topic_id=read_topic_id(storage, directory),
         is_damaged=is_damaged,
     )
+
+
+def _find_lost(storage: Storage, directory: str, names: Sequence[str]) -> int | None:
+    """Return the first offset of records that somebody has removed: their indexes are there, which always go first.
+
+    A replica must not have a hole that nobody knows of: it ends there and fetches the rest again.
+    """
+    found = {offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
+    orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
+    for name in orphans:
+        _log.error("%s/%s has no %s beside it: those records are lost here", directory, name, LOG_SUFFIX)
+        storage.remove(f"{directory}/{name}")
+    return min(map(offset_of, orphans), default=None)
 
 
 def _segment_of(

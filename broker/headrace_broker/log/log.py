@@ -76,6 +76,7 @@ class PartitionLog(SegmentedLog):
         open_segments: OpenSegments | None = None,
         next_jitter_ms: Callable[[int], int] = lambda bound: 0,
         may_have_gaps: bool = True,
+        is_only_copy: bool = True,
     ) -> PartitionLog:
         """Open or make the log in `directory`, recovering it unless it was closed cleanly (`recovery.recover`).
 
@@ -92,6 +93,7 @@ class PartitionLog(SegmentedLog):
             log_start_offset=log_start_offset,
             open_segments=open_segments,
             may_have_gaps=may_have_gaps,
+            is_only_copy=is_only_copy,
         )
         log = cls(
             storage,

@@ -155,7 +155,8 @@ class LogManager:
                         recovery_point=recovery_points.get(key, 0),
                         high_watermark=high_watermarks.get(key, 0),
                         log_start_offset=log_starts.get(key, 0),
-                        may_have_gaps=key in cleaner_offsets or not has_other_replicas(*key),
+                        was_cleaned=key in cleaner_offsets,
+                        is_only_copy=not has_other_replicas(*key),
                     )
                 except OSError as error:
                     reason = (
@@ -190,7 +191,8 @@ class LogManager:
         recovery_point: int = 0,
         high_watermark: int = 0,
         log_start_offset: int = 0,
-        may_have_gaps: bool = True,
+        was_cleaned: bool = False,
+        is_only_copy: bool = True,
     ) -> PartitionLog:
         log = PartitionLog.open(
             self._storage,
@@ -206,7 +208,8 @@ class LogManager:
             log_start_offset=log_start_offset,
             open_segments=self._open_segments,
             next_jitter_ms=self._next_random,
-            may_have_gaps=may_have_gaps,
+            may_have_gaps=was_cleaned or is_only_copy,
+            is_only_copy=is_only_copy,
         )
         log.on_flushed = self.on_flushed
         log.on_epochs = self._epochs_to_write.append

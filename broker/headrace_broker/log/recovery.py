@@ -58,17 +58,17 @@ def recover(
                 segment.path(LOG_SUFFIX),
                 end_offset,
             )
-            _drop_after(segments, index)
+            drop_after(segments, index)
             break
         if index > first and segment.base_offset > end_offset and not config.cleanup_compact:
             _log.error("%s: offsets %d to %d are missing", directory, end_offset, segment.base_offset - 1)
             if not may_have_gaps:
-                _drop_after(segments, index)
+                drop_after(segments, index)
                 break
         limit = segments[index + 1].base_offset if index + 1 < len(segments) else segment.base_offset + OFFSETS_MAX
         end_offset, is_whole = _recover_segment(segment, producers, epochs, config, limit)
         if not is_whole:
-            _drop_after(segments, index + 1)
+            drop_after(segments, index + 1)
             break
     producers.end_offset = end_offset
     if end_offset > segments[0].base_offset:
@@ -80,7 +80,8 @@ def recover(
     return end_offset, producers
 
 
-def _drop_after(segments: list[LogSegment], index: int) -> None:
+def drop_after(segments: list[LogSegment], index: int) -> None:
+    """Set the segments from `index` on aside, under `.deleted` names."""
     for segment in segments[index:]:
         _log.error("Removing %s: it follows what is broken or missing", segment.path(LOG_SUFFIX))
         segment.mark_deleted()

@@ -70,3 +70,36 @@ def test_an_epoch_begins_where_it_began_though_recovery_looks_only_at_its_later_
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=2)
     assert log.end_offset_for_epoch(1) == (1, 1)
     assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n3\n1 0\n2 1\n3 3\n"
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("is_compacted", [True, False])
+@pytest.mark.parametrize("was_closed_cleanly", [True, False])
+def test_a_replica_whose_records_somebody_has_removed_ends_there(
+    lost: int, is_compacted: bool, was_closed_cleanly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their indexes are still there, which retention and compaction take away first."""
+    storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
+    storage.makedirs("/d")
+
+    def open_log(**more: bool) -> PartitionLog:
+        return PartitionLog.open(
+            storage, "/d/t-0", "t", 0, config, 0, recovery_point=3, was_closed_cleanly=was_closed_cleanly, **more
+        )
+
+    log = open_log()
+    for number in range(3):
+        batch = memoryview(build_batch(RecordColumns(keys=[b"k"], values=[b"%d" % number], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number < 2:
+            log.roll(0)
+    log.close(clean=True, now_ms=0)
+    files = dict(storage._files)
+    storage.remove(f"/d/t-0/{lost:020d}.log")
+    log = open_log(is_only_copy=False, may_have_gaps=is_compacted)
+    assert (log.log_end_offset, log.is_damaged) == (lost, True)
+    assert f"/d/t-0/{lost:020d}.index has no .log beside it" in caplog.text
+    assert not open_log(is_only_copy=False, may_have_gaps=is_compacted).is_damaged
+    storage._files = files
+    storage.remove(f"/d/t-0/{lost:020d}.log")
+    assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only copy keeps what it has
