@@ -9,6 +9,28 @@ _MB = 1024 * 1024
 _PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 
 
+class Failures:
+    """Records that were not acknowledged, by kind of error: the first of a kind is told as it comes, all at the end."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._by_kind: dict[str, int] = {}
+
+    def add(self, records: int, error: BaseException) -> list[str]:
+        """Count records that failed together; returns lines to print."""
+        code = getattr(error, "code", None)
+        kind = type(error).__name__ if code is None else code.name
+        lines = [] if kind in self._by_kind else [f"{error} (the first of its kind, more are only counted)"]
+        self._by_kind[kind] = self._by_kind.get(kind, 0) + records
+        self.records += records
+        return lines
+
+    def summary(self, records: int) -> list[str]:
+        """Return the line at the end, of a test with so many records; none if nothing failed."""
+        kinds = ", ".join(f"{count} with {kind}" for kind, count in self._by_kind.items())
+        return [f"{self.records} of {records} records failed: {kinds}"] if kinds else []
+
+
 class Window:
     """Counts since a moment."""
 

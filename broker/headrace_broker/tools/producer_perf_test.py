@@ -25,7 +25,7 @@ from headrace_broker.tools.command_line import (
     run,
     warn_deprecated,
 )
-from headrace_broker.tools.produce_stats import ProduceStats
+from headrace_broker.tools.produce_stats import Failures, ProduceStats
 
 if TYPE_CHECKING:
     from headrace_broker.client.writer import RecordMetadata, Writer
@@ -149,7 +149,7 @@ class _Run:
         now_ms = _now_ms()
         self.stats = ProduceStats(options.num_records, now_ms, options.reporting_interval)
         self.steady: ProduceStats | None = None
-        self.failed = 0
+        self.failures = Failures()
 
     async def send_all(self) -> None:
         start_s = time.monotonic()
@@ -203,8 +203,8 @@ class _Run:
                 return
             error = future.exception()
             if error is not None:
-                self.failed += count
-                print(error, file=sys.stderr)
+                for line in self.failures.add(count, error):
+                    print(line, file=sys.stderr)
                 return
             now_ms = _now_ms()
             for stats in (self.stats, steady):
@@ -239,9 +239,11 @@ async def _produce(options: argparse.Namespace) -> int:
         print(test.stats.total_line(_now_ms()))
         if test.steady is not None:
             print(test.steady.total_line(_now_ms()))
+        for line in test.failures.summary(options.num_records):
+            print(line, file=sys.stderr)
     finally:
         await cluster.close()
-    return 1 if test.failed else 0
+    return 1 if test.failures.records else 0
 
 
 def _now_ms() -> float:

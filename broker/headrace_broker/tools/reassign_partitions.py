@@ -27,6 +27,7 @@ from headrace_broker.tools.reassignment_plans import (
     Plan,
     Replica,
     as_json,
+    check_log_dirs,
     check_plan,
     joined,
     listing,
@@ -154,12 +155,13 @@ async def _replicas(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition,
 
 
 async def _log_dirs(admin: Admin, current: Mapping[TopicPartition, Sequence[int]]) -> dict[Replica, str]:
-    """The directories that the replicas are in, of the brokers that are there."""
+    """The directories that the replicas are in, of live brokers that have but one: what is printed can be executed."""
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)
     return {
         (topic.name, part.partition_index, broker): directory.log_dir
         for broker, directories in (await admin.describe_log_dirs(brokers)).items()
+        if len(directories) == 1
         for directory in directories
         for topic in directory.topics
         for part in topic.partitions
@@ -224,18 +226,9 @@ async def _execute(admin: Admin, plan: Plan, options: argparse.Namespace) -> Non
 
 
 async def _check_directories(admin: Admin, plan: Plan) -> None:
-    """Raises ToolError when a plan names a directory that the broker might not choose."""
     brokers = sorted({broker for _, _, broker in plan.log_dirs})
-    there = {
-        broker: [directory.log_dir for directory in found]
-        for broker, found in (await admin.describe_log_dirs(brokers)).items()
-    }
-    for (topic, index, broker), directory in plan.log_dirs.items():
-        if there[broker] != [directory]:
-            raise ToolError(
-                f"{topic}-{index}: replicas cannot be sent to one of several directories of broker {broker} yet "
-                f'({", ".join(there[broker])}): write "any" instead of {directory}'
-            )
+    found = await admin.describe_log_dirs(brokers)
+    check_log_dirs(plan, {broker: [item.log_dir for item in directories] for broker, directories in found.items()})
 
 
 async def _throttle(admin: Admin, moves: Mapping[TopicPartition, Move], bytes_per_s: int) -> None:

@@ -74,6 +74,20 @@ def check_plan(plan: Plan) -> None:
         raise ToolError(f"Partition replica lists may not contain duplicate entries: {'. '.join(faults)}")
 
 
+def check_log_dirs(plan: Plan, there: Mapping[int, Sequence[str]]) -> None:
+    """Raises ToolError when a plan names a directory that its broker (`there`: {broker: directories}) might not choose.
+
+    Moves between the log directories of a broker are not built.
+    """
+    for (topic, index, broker), directory in plan.log_dirs.items():
+        if there[broker] != [directory]:
+            raise ToolError(
+                f"{topic}-{index}: log_dirs names {directory} for broker {broker}, which has "
+                f"{', '.join(there[broker])}; moves to a certain one of its log directories are not built: "
+                'write "any", and the broker chooses'
+            )
+
+
 def parse_topics(data: Mapping[str, Any]) -> list[str]:
     """Return the topics to move. Raises ToolError."""
     topics = [json_files.value(entry, "topic", str) for entry in json_files.entries({"topics": [], **data}, "topics")]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headrace_broker.client.admin_replicas import QuorumDescription
+from headrace_broker.client.errors import BrokerError, TimedOutError
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_quorum import DescribeQuorumResponsePartitionData, ReplicaState
 from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.consumer_perf_test import format_date
 from headrace_broker.tools.metadata_quorum import replication, status
-from headrace_broker.tools.produce_stats import ProduceStats
+from headrace_broker.tools.produce_stats import Failures, ProduceStats
 
 
 def replica(node: int, end: int, time_ms: int) -> ReplicaState:
@@ -80,3 +82,13 @@ def test_dates_as_java_writes_them() -> None:
     text = format_date(1_700_000_000_123, "yyyy-MM-dd HH:mm:ss:SSS")
     assert text.endswith(":20:123")
     assert text.startswith("2023-11-1")
+
+
+def test_failures_are_counted_and_the_first_of_each_kind_is_told() -> None:
+    failures = Failures()
+    assert failures.summary(10) == []
+    few = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")
+    assert [line.partition(": ")[0] for line in failures.add(3, few)] == ["t-0"]
+    assert failures.add(2, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-1")) == []
+    assert failures.add(1, TimedOutError("late")) == ["late (the first of its kind, more are only counted)"]
+    assert failures.summary(10) == ["6 of 10 records failed: 5 with NOT_ENOUGH_REPLICAS, 1 with REQUEST_TIMED_OUT"]

@@ -12,6 +12,7 @@ from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.reassignment_plans import (
     Plan,
     as_json,
+    check_log_dirs,
     check_plan,
     listing,
     parse_brokers,
@@ -35,6 +36,17 @@ def test_what_is_printed_can_be_executed() -> None:
     )
     read = parse_plan(json.loads(text))
     assert read == Plan({("a", 0): [1], ("b", 1): [2, 3]}, {("b", 1, 2): "/data"})
+    check_log_dirs(read, {2: ["/data"]})
+
+
+@pytest.mark.parametrize("there", [["/other"], ["/data", "/other"]])
+def test_a_plan_cannot_choose_among_the_directories_of_a_broker(there: list[str]) -> None:
+    with pytest.raises(ToolError) as refused:
+        check_log_dirs(Plan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: there})
+    assert str(refused.value) == (
+        f"b-1: log_dirs names /data for broker 2, which has {', '.join(there)}; moves to a certain one of its log "
+        'directories are not built: write "any", and the broker chooses'
+    )
 
 
 @pytest.mark.parametrize(
