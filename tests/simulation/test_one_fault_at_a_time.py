@@ -66,7 +66,9 @@ async def connection_to(node_id: int) -> Connection:
 
 async def produce(connection: Connection, value: bytes, *, acks: int = -1) -> int:
     """The error code of the answer."""
-    data = PartitionProduceData(index=0, records=bytes(build_batch(RecordColumns(values=[value], timestamps=0))))
+    now_ms = asyncio.get_running_loop().wall_ms()  # type: ignore[attr-defined]
+    batch = build_batch(RecordColumns(values=[value], timestamps=now_ms))  # an older one would not be retained
+    data = PartitionProduceData(index=0, records=bytes(batch))
     topic = TopicProduceData(name=TOPIC, partition_data=[data])
     request = ProduceRequest(acks=acks, timeout_ms=1500, topic_data=[topic])
     answer = await connection.request(request, version=_FIRST_VERSION_WITH_NAMES_ONLY)
