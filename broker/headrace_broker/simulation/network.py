@@ -1,7 +1,10 @@
 """The network between simulated nodes: TCP as processes see it, over links that are slow, cut or dead.
 
-A connection delivers its bytes in order and in pieces.  A link that is cut holds them back until it is healed, and
-connecting over it hangs; a killed process's connections are reset, a vanished machine's fall silent.
+A connection delivers its bytes in order and in pieces.  A link that is cut holds them back, and connecting over it
+hangs.  When it is healed a new connection works at once, an old one only after a while, for TCP has slowed down its
+attempts: what was under way arrives then, though both sides may long have given it up, for the kernel goes on sending
+what a closed connection, or a killed process, had written.  Without anything under way a killed process's connections
+are reset; a vanished machine's fall silent.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _RETRY_US = 200_000
 _WRITE_HIGH_BYTES = 64 * 1024
+_BACKOFF_US_MAX = 3_000_000
 
 
 class SimulatedNetwork:
@@ -65,12 +69,19 @@ class SimulatedNetwork:
                     self.cut.add((other, name))
 
     def heal(self) -> None:
-        """Every link works again; what was held back arrives."""
+        """Every link works again; what was held back arrives, sooner or later."""
         self.cut.clear()
         for end in list(self._connections):
-            end.pump()
-            if end.peer.is_gone:  # what told of its end was lost on the way
+            end.take_up()
+            if end.peer.is_gone and not end.peer.is_sending:  # what told of its end was lost on the way
                 self._reset(end)
+
+    def stall(self, name: str, other: str, for_us: int) -> None:
+        """What one node has on the way to another arrives so much later, and what it sends meanwhile on the same
+        connections behind it; new ones are not concerned."""
+        for end in list(self._connections):
+            if end.node.name == name and end.peer.node.name == other:
+                end.stall(for_us)
 
     def break_connections(self, name: str, other: str) -> None:
         """Every connection between two nodes is reset, with what is under way on it."""
@@ -81,7 +92,8 @@ class SimulatedNetwork:
     def booted(self, name: str) -> None:
         """A machine is back: it knows nothing of the connections that it had, and says so."""
         for end in list(self._connections):
-            if end.peer.is_gone and end.peer.node.name == name and not self.is_cut(name, end.node.name):
+            is_known = not end.peer.is_gone or end.peer.is_sending
+            if end.peer.node.name == name and not is_known and not self.is_cut(name, end.node.name):
                 self._reset(end)
 
     def _reset(self, end: _End) -> None:
@@ -139,7 +151,7 @@ class SimulatedNetwork:
         for key in [key for key, found in self._listeners.items() if found[0] is node]:
             del self._listeners[key]
         for end in [end for end in self._connections if end.node is node]:
-            end.die(silently=silently)
+            end.die(silently=silently)  # also what the kernel still had to send for those that were closed
 
     def forget(self, end: _End) -> None:
         self._connections.pop(end, None)
@@ -160,6 +172,8 @@ class _End(asyncio.Transport):
         self._outgoing_bytes = 0
         self._arrived: deque[bytes | None] = deque()
         self._busy_until_us = 0
+        self._stuck_since_us: int | None = None
+        self._stalled_until_us = 0
         self._is_closing = False
         self._is_reading = True
         self._is_write_paused = False
@@ -195,8 +209,8 @@ class _End(asyncio.Transport):
     def abort(self) -> None:
         if self.is_gone:
             return
+        self._end_stream()
         self._is_closing = True
-        self._reset_peer()
         self.network.loop.after_us(0, self.node, self._lost, None)
 
     def is_closing(self) -> bool:
@@ -227,15 +241,39 @@ class _End(asyncio.Transport):
     # -- the wire ----------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what waits, unless the link is cut."""
-        network = self.network
-        while self._outgoing and not network.is_cut(self.node.name, self.peer.node.name):
+        """Send what waits, unless the link is cut or slow to be taken up."""
+        network, loop = self.network, self.network.loop
+        while self._outgoing:
+            if network.is_cut(self.node.name, self.peer.node.name):
+                self._stuck_since_us = self._stuck_since_us or loop.now_us
+                return
+            if loop.now_us < self._stalled_until_us:
+                return
             piece = self._outgoing.popleft()
-            loop = network.loop
             self._busy_until_us = max(
                 self._busy_until_us + 1, loop.now_us + network.delay_us(self.node.name, self.peer.node.name)
             )
             loop.after_us(self._busy_until_us - loop.now_us, self.peer.node, self.peer.arrive, piece)
+        if self.is_gone:
+            network.forget(self)
+
+    def take_up(self) -> None:
+        """The link works again; the longer nothing got through, the longer until the next attempt."""
+        since_us, self._stuck_since_us = self._stuck_since_us, None
+        if since_us is not None:
+            loop = self.network.loop
+            self.stall(int(loop.rng.random() * min(loop.now_us - since_us, _BACKOFF_US_MAX)))
+
+    def stall(self, for_us: int) -> None:
+        """Send nothing for so long."""
+        loop = self.network.loop
+        self._stalled_until_us = loop.now_us + for_us
+        loop.after_us(for_us, loop.world, self.pump)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is still to be sent; who has closed it no longer sees to that, the kernel does."""
+        return bool(self._outgoing)
 
     def arrive(self, piece: bytes | None) -> None:
         """A piece got here."""
@@ -289,26 +327,36 @@ class _End(asyncio.Transport):
 
     def die(self, *, silently: bool) -> None:
         """The process at this end is gone."""
-        if not silently and not self.is_gone:
-            self._reset_peer()
-        self.is_gone = True
-        self.network.forget(self)
+        if silently:
+            self._outgoing.clear()
+        elif not self.is_gone:
+            self._end_stream()
+        self._go()
 
     def break_off(self) -> None:
         """The connection is reset at both ends."""
         for end in (self, self.peer):
+            end._outgoing.clear()
             self.network._reset(end)
 
-    def _reset_peer(self) -> None:
+    def _end_stream(self) -> None:
+        """Nobody is there any more to write or read: the peer is told so, behind what is under way."""
         network, peer = self.network, self.peer
-        if not peer.is_gone and not network.is_cut(self.node.name, peer.node.name):
+        if self._outgoing:
+            if not self._is_closing:
+                self._outgoing.append(None)
+        elif not peer.is_gone and not network.is_cut(self.node.name, peer.node.name):
             network._reset(peer)
+
+    def _go(self) -> None:
+        self.is_gone = True
+        if not self._outgoing:
+            self.network.forget(self)
 
     def _lost(self, error: Exception | None) -> None:
         if self.is_gone:
             return
-        self.is_gone = True
-        self.network.forget(self)
+        self._go()
         if self.protocol is not None:
             self.protocol.connection_lost(error)
 

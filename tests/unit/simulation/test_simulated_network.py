@@ -84,7 +84,7 @@ def test_a_cut_link_holds_bytes_back_until_it_is_healed() -> None:
         await asyncio.sleep(10)
         assert (two.accepted[0].data, peer.data) == (b"", b"this way is open")
         two.network.heal()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
         assert two.accepted[0].data == b"question"
 
     Two().run(work)
@@ -157,5 +157,55 @@ def test_latency_of_one_node_delays_its_messages() -> None:
         assert two.accepted[0].data == b""
         await asyncio.sleep(0.05)
         assert two.accepted[0].data == b"x"
+
+    Two().run(work)
+
+
+def test_what_a_closed_connection_had_under_way_arrives_after_the_next_one_works() -> None:
+    async def work(two: Two) -> None:
+        first = await two.connect()
+        await asyncio.sleep(0.1)
+        two.network.stall("client", "server", 2_000_000)
+        first.transport.write(b"late")
+        first.transport.abort()
+        second = await two.connect()
+        second.transport.write(b"early")
+        await asyncio.sleep(1)
+        assert [peer.data for peer in two.accepted] == [b"", b"early"]
+        await asyncio.sleep(2)
+        assert [peer.data for peer in two.accepted] == [b"late", b"early"]
+        assert two.accepted[0].lost == [None]
+
+    Two().run(work)
+
+
+def test_a_killed_process_has_sent_what_it_wrote() -> None:
+    async def work(two: Two) -> None:
+        peer = await two.connect()
+        await asyncio.sleep(0.1)
+        two.network.isolate({"client"}, {"server"})
+        peer.transport.write(b"last words")
+        two.loop.crash(two.client)
+        two.network.killed(two.client)
+        await asyncio.sleep(1)
+        two.network.heal()
+        await asyncio.sleep(5)
+        assert (two.accepted[0].data, two.accepted[0].lost) == (b"last words", [None])
+
+    Two().run(work)
+
+
+def test_after_a_long_cut_old_connections_are_taken_up_later_than_new_ones_are_made() -> None:
+    async def work(two: Two) -> None:
+        peer = await two.connect()
+        await asyncio.sleep(0.1)
+        two.network.isolate({"client"}, {"server"})
+        peer.transport.write(b"held back")
+        await asyncio.sleep(2)
+        two.network.heal()
+        await two.connect()
+        assert two.accepted[0].data == b""
+        await asyncio.sleep(3)
+        assert two.accepted[0].data == b"held back"
 
     Two().run(work)
