@@ -32,6 +32,7 @@ class SimulatedDisk:
         self.synced: dict[str, bytes] = {}
         self.free_bytes: int | None = None
         self.sync_error: OSError | None = None
+        self.write_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
         """Called once, in the middle of the next append: what comes before is written, what comes after is not."""
         self.may_tear: Callable[[], bool] = lambda: True
@@ -143,6 +144,8 @@ class SimulatedStorage:
         return self.disk.files
 
     def _take_room(self, size: int) -> None:
+        if self.disk.write_error is not None:
+            raise self.disk.write_error
         free = self.disk.free_bytes
         if free is not None:
             if size > free:

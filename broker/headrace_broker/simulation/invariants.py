@@ -1,24 +1,35 @@
 """What must hold at every moment, looked at after each callback of a node.
 
 Of the quorum: one leader per epoch, no epoch and no high watermark that goes back, and what one node has committed is
-what every node commits.  Of each partition: one leader per epoch; within a process no high watermark that goes back and
-no log that is cut below it; below the high watermark all replicas have the same batches; and whoever becomes leader has
-everything that was ever committed.  Looking costs little: only what moved since the last look is read.
+what every node commits.  Of each partition: one leader per epoch, no epoch that goes back; within a process no high
+watermark and no log start that goes back, no log that is cut below the one and none that starts behind the other; below
+the high watermark all replicas have the same batches; whoever is in sync, or becomes leader, has everything that was
+ever committed; what is acknowledged is committed.  Of a compacted log: the newest record of each key below the high
+watermark stays, and tombstones until their horizon (`compaction`).  Looking costs little: only what moved since the
+last look is read.
+
+Where anybody may lead (the topic `UNCLEAN`) what was committed may be lost: epochs have one leader all the same, and in
+the end all replicas say the same.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.segment import LogSegment
+from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from headrace_broker.protocol.errors import ApiError
-from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.raft.leader import Leader
 from headrace_broker.raft.quorum_state import NO_ONE, QuorumState
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.server.node import Node
 from headrace_broker.server.replicas.partitions import Partition
+from headrace_broker.simulation.compaction import Compaction
 from headrace_broker.simulation.loop import SimulatedNode
+from headrace_broker.simulation.topics import UNCLEAN
 from headrace_broker.simulation.world import Machine, Violation, World
 
 _READ_BYTES = 1 << 20
@@ -34,8 +45,10 @@ class Committed:
     batches: dict[int, Batch] = field(default_factory=dict)
     end_offset: int = 0
     leaders: dict[int, int] = field(default_factory=dict)
-    is_compacted: bool = False
-    """Whether batches may lack records, or be gone, on a node that has compacted its log."""
+    log_start: int = 0
+    """The highest log start of any replica: nothing before it need be there."""
+    compaction: Compaction | None = None
+    """Of a compacted log, where batches may lack records, or be gone, on a node that has compacted it."""
 
     def led(self, epoch: int, leader: int, what: str) -> None:
         """`leader` acts as the leader of `epoch`."""
@@ -49,10 +62,12 @@ class Committed:
             found = log.read(start, _READ_BYTES, upper_bound_offset=end)
             data = b"".join(found.buffers)
             before = start
-            for _, header in iter_batches(data):
+            for position, header in iter_batches(data):
                 if header.next_offset > end or header.next_offset <= start:
                     break
                 self._compare(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc, what)
+                if self.compaction is not None:
+                    self.compaction.committed(memoryview(data), position, header)
                 start = header.next_offset
             if start == before:
                 break  # the high watermark lies within a batch, or compaction has taken the rest
@@ -61,7 +76,7 @@ class Committed:
 
     def _compare(self, base: int, end: int, epoch: int, crc: int, what: str) -> None:
         known = self.batches.get(base)
-        if self.is_compacted and base < self.end_offset and (known is None or known[:2] == (end, epoch)):
+        if self.compaction is not None and base < self.end_offset and (known is None or known[:2] == (end, epoch)):
             return
         if known is None and base < self.end_offset:
             raise Violation(f"{what}: a batch at {base} to {end - 1} of epoch {epoch}, where none was committed")
@@ -81,13 +96,18 @@ class _Seen:
     high_watermark: int = -1
     checked_to: int = 0
     led_epoch: int = -1
+    leader_epoch: int = -1
+    log_start: int = 0
+    segments: list[LogSegment] = field(default_factory=list)
+    tombstones: dict[int, int | None] = field(default_factory=dict)
 
 
 class _Watched:
     """One process of a node."""
 
-    def __init__(self, machine: Machine, node: Node) -> None:
+    def __init__(self, machine: Machine, process: SimulatedNode, node: Node) -> None:
         self.machine = machine
+        self.process = process
         self.node = node
         self.raft_epoch = -1
         self.raft_role: object = None
@@ -102,25 +122,50 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self._quorum = Committed()
+        self._image: MetadataImage = world.image
+        self._topics: dict[bytes, TopicImage] = {}
+        """Every topic there ever was, as it was last seen."""
         self._partitions: dict[tuple[bytes, int], Committed] = {}
+        self._named: defaultdict[TopicPartition, list[Committed]] = defaultdict(list)
         self._watched: dict[SimulatedNode, _Watched] = {}
         self._votes: dict[int, QuorumState] = {}  # what each node had on disk when it was last looked at
         world.loop.on_callback = self._look
         world.on_start.append(self._started)
 
-    def committed(self, topic_id: bytes, index: int) -> Committed:
-        """What is known of a partition."""
-        return self._partitions.setdefault((topic_id, index), Committed())
-
     def _committed_of(self, partition: Partition) -> Committed:
-        committed = self.committed(partition.topic_id, partition.index)
-        committed.is_compacted = partition.topic == GROUP_METADATA_TOPIC
+        key = partition.topic_id, partition.index
+        committed = self._partitions.get(key)
+        if committed is None:
+            compaction = Compaction() if partition.log.config.cleanup_compact else None
+            committed = self._partitions[key] = Committed(compaction=compaction)
+            self._named[partition.topic, partition.index].append(committed)
         return committed
 
+    def log_start(self, partition: TopicPartition) -> int:
+        """The offset before which records may be gone by right."""
+        return max((committed.log_start for committed in self._named[partition]), default=0)
+
+    def acknowledged(self, partition: TopicPartition, offset: int) -> None:
+        """A writer with acks=all was told that its record stands there (-1: stood there already)."""
+        if all(committed.end_offset <= offset for committed in self._named[partition]):
+            raise Violation(f"{partition[0]}-{partition[1]}: {offset} is acknowledged and not committed")
+
+    def check_agreement(self, topic: str) -> None:
+        """All replicas of a topic that have come to rest say the same."""
+        said: dict[int, Committed] = {}
+        for machine, node in self._world.nodes():
+            assert node.broker is not None
+            for index, partition in node.broker.partitions.by_name.get(topic, {}).items():
+                log = partition.log
+                what = f"{topic}-{index} at {machine.name}, in the end"
+                said.setdefault(index, Committed()).compare(log, log.log_start_offset, log.high_watermark, what)
+
     def _started(self, machine: Machine) -> None:
-        assert machine.process is not None
-        assert machine.node is not None
-        self._watched[machine.process] = _Watched(machine, machine.node)
+        process, node = machine.process, machine.node
+        assert process is not None
+        assert node is not None
+        self._watched[process] = _Watched(machine, process, node)
+        process.on_crash.append(lambda: self._watched.__delitem__(process))
 
     def _look(self, process: SimulatedNode) -> None:
         watched = self._watched.get(process)
@@ -137,6 +182,8 @@ class Invariants:
         ):
             self._look_at_quorum(watched)
             self._world.note_image(watched.node.committed.image)
+            if self._world.image is not self._image:
+                self._look_at_image()
         broker = watched.node.broker
         if broker is not None:
             seen = watched.partitions
@@ -146,9 +193,53 @@ class Invariants:
                     known is None
                     or log._high_watermark != known.high_watermark  # this runs after each callback: no properties
                     or log._log_end_offset < known.high_watermark
-                    or (partition.leader_epoch != known.led_epoch and partition.leader == watched.machine.node_id)
+                    or log._log_start_offset != known.log_start
+                    or partition.leader_epoch != known.leader_epoch
+                    or (log.config.cleanup_compact and log._segments != known.segments)
                 ):
                     self._look_at_partition(watched, partition)
+
+    def _look_at_image(self) -> None:
+        """What the controllers have decided: epochs only rise, and have one leader."""
+        before, self._image = self._image, self._world.image
+        if self._image.topics is before.topics:
+            return
+        for topic in before.topics.values():
+            self._topics[topic.topic_id] = topic
+        for name, topic in self._image.topics.items():
+            if topic is not before.topics.get(name):
+                self._look_at_topic(topic, before)
+
+    def _look_at_topic(self, topic: TopicImage, before: MetadataImage) -> None:
+        known = self._topics.get(topic.topic_id)
+        if known is not None and before.topics.get(topic.name) is not known:
+            raise Violation(f"{topic.name}: the id of a topic that was deleted is used again")
+        for index, (partition, old) in enumerate(
+            zip(topic.partitions, known.partitions if known else (), strict=False)
+        ):
+            what = f"{topic.name}-{index}"
+            if partition.leader_epoch < old.leader_epoch or partition.partition_epoch < old.partition_epoch:
+                raise Violation(f"{what}: its epochs went back, from {old} to {partition}")
+            committed = self._partitions.get((topic.topic_id, index))
+            if committed is not None and partition is not old:
+                if partition.leader >= 0:
+                    committed.led(partition.leader_epoch, partition.leader, what)
+                self._look_at_isr(topic, index, partition, committed)
+
+    def _look_at_isr(self, topic: TopicImage, index: int, image: PartitionImage, committed: Committed) -> None:
+        """Who is in sync has everything that is committed, if it has not been harmed since."""
+        for replica in image.isr if topic.name != UNCLEAN else ():
+            machine = self._world.machines[replica]
+            broker = machine.node.broker if machine.node is not None and machine.is_serving else None
+            partition = None if broker is None else broker.partitions.get(topic.name, index)
+            if machine.unclean_since is not None or partition is None or partition.topic_id != topic.topic_id:
+                continue
+            log = partition.log
+            if log.offline_reason is None and log.log_end_offset < committed.end_offset:
+                raise Violation(
+                    f"{topic.name}-{index}: {machine.name} is in sync with a log up to {log.log_end_offset}, "
+                    f"but everything before {committed.end_offset} is committed"
+                )
 
     def _look_at_quorum(self, watched: _Watched) -> None:
         raft, name = watched.node.quorum.raft, watched.machine.name
@@ -193,7 +284,16 @@ class Invariants:
         seen = watched.partitions.get(partition)
         if seen is None:
             seen = watched.partitions[partition] = _Seen()
-        high_watermark = log.high_watermark
+        if partition.leader_epoch < seen.leader_epoch:
+            raise Violation(f"{what}: leader epoch {seen.leader_epoch} went back to {partition.leader_epoch}")
+        seen.leader_epoch = partition.leader_epoch
+        if partition.topic == UNCLEAN:
+            if partition.leader == node_id:
+                committed.led(partition.leader_epoch, node_id, what)
+            committed.end_offset = max(committed.end_offset, log.high_watermark)
+            seen.high_watermark, seen.log_start = log.high_watermark, log.log_start_offset
+            return
+        high_watermark, log_start = log.high_watermark, log.log_start_offset
         if high_watermark < seen.high_watermark:
             raise Violation(f"{what}: high watermark {seen.high_watermark} went back to {high_watermark}")
         if log.log_end_offset < seen.high_watermark:
@@ -203,11 +303,24 @@ class Invariants:
         if partition.leader == node_id and partition.leader_epoch != seen.led_epoch:
             self._takes_over(watched, partition, seen, committed, what)
         try:
-            start = max(seen.checked_to, log.log_start_offset)
-            seen.checked_to = committed.compare(log, start, high_watermark, what)
+            seen.checked_to = committed.compare(log, max(seen.checked_to, log_start), high_watermark, what)
+            if committed.compaction is not None and log._segments != seen.segments:
+                now_ms = self._world.loop.within(watched.process, self._world.loop.wall_ms)
+                seen.tombstones = committed.compaction.check(log, seen.tombstones, now_ms, what)
+                seen.segments = list(log._segments)
         except ApiError as error:
             raise Violation(f"{what}: cannot be read: {error.message}") from None
-        seen.high_watermark = high_watermark
+        if not seen.log_start <= log_start <= committed.end_offset:
+            raise Violation(
+                f"{what}: the log starts at {log_start}, where it had started at {seen.log_start} "
+                f"and everything before {committed.end_offset} was committed"
+            )
+        committed.log_start = max(committed.log_start, log_start)
+        is_higher = high_watermark > seen.high_watermark
+        seen.high_watermark, seen.log_start = high_watermark, log_start
+        topic = self._image.topics.get(partition.topic)
+        if is_higher and topic is not None and topic.topic_id == partition.topic_id and partition.leader == node_id:
+            self._look_at_isr(topic, partition.index, topic.partitions[partition.index], committed)
 
     def _takes_over(
         self, watched: _Watched, partition: Partition, seen: _Seen, committed: Committed, what: str

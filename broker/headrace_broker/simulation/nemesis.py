@@ -31,8 +31,9 @@ class Nemesis:
     def __init__(self, world: World, *, only: tuple[str, ...] = ()) -> None:
         self.world = world
         self.rng = Random(f"{world.seed} nemesis")
-        names = sorted(only or self.rng.sample(sorted(FAULTS), self.rng.randint(2, len(FAULTS))))
-        self.faults = [(FAULTS | CHANGES)[name] for name in names]
+        known = FAULTS | CHANGES
+        names = sorted(only or self.rng.sample(sorted(known), self.rng.randint(2, len(known))))
+        self.faults = [known[name] for name in names]
         self.lanes = self.rng.choice((1, 1, 2, 3))
         self.pause_s = self.rng.choice((0.1, 0.4, 0.8))
         self._is_over = False
@@ -59,7 +60,8 @@ class Nemesis:
         world.network.heal()
         for machine in world.machines.values():
             disk = machine.disk
-            disk.on_append = disk.on_appended = disk.on_write = disk.sync_error = disk.free_bytes = None
+            disk.on_append = disk.on_appended = disk.on_write = None
+            disk.sync_error = disk.write_error = disk.free_bytes = None
             if machine.process is not None:
                 machine.process.file_work_us = (50, 5_000)
             world.resume(machine)
@@ -221,7 +223,7 @@ async def move_controller(nemesis: Nemesis) -> None:
 async def partition(nemesis: Nemesis) -> None:
     """One machine, or one and some clients, are cut off from the rest: both ways or one way."""
     world, rng = nemesis.world, nemesis.rng
-    clients = ["writer-1", "writer-2", "reader", "member-1", "member-2", "admin"]
+    clients = ["writer-1", "writer-2", "reader", "member-1", "member-2", "admin", "visitor"]
     side = {nemesis.machine().name, *rng.sample(clients, rng.randint(0, 3))}
     others = {*nemesis.names(), *clients} - side
     if rng.random() < 0.3:
@@ -267,6 +269,14 @@ async def reset(nemesis: Nemesis) -> None:
     nemesis.world.network.break_connections(second, first)
 
 
+async def late_delivery(nemesis: Nemesis) -> None:
+    """What is under way between two nodes is stuck until long after they have connected anew, and arrives then."""
+    clients = ["writer-1", "writer-2", "member-1", "member-2", "admin", "visitor"]
+    first, second = nemesis.machine().name, nemesis.rng.choice(nemesis.names() + clients)
+    nemesis.world.say(f"what is under way from {second} to {first} is stuck")
+    nemesis.world.network.stall(second, first, nemesis.rng.randint(1_000_000, 3_500_000))
+
+
 async def slow_network(nemesis: Nemesis) -> None:
     """Messages of one node, or of all, take long."""
     network, name = nemesis.world.network, nemesis.machine().name
@@ -302,6 +312,35 @@ async def full_disk(nemesis: Nemesis) -> None:
     await _get_well(nemesis, machine)
 
 
+async def restart_on_full_disk(nemesis: Nemesis) -> None:
+    """A machine without room is killed and started again and again, until it has some."""
+    world, machine = nemesis.world, nemesis.machine()
+    if machine.is_up and world.may_kill(machine):
+        machine.disk.free_bytes = nemesis.rng.choice((0, 100, 1000))
+        world.say(f"{machine.name} has room for {machine.disk.free_bytes} bytes, and is started again")
+        world.kill(machine)
+        world.boot(machine)
+        await nemesis.some_time(2.0)
+        await _get_well(nemesis, machine)
+
+
+async def failing_write(nemesis: Nemesis) -> None:
+    """A disk fails in the middle of an append, once or from then on; the machine is started again with another."""
+    world, machine = nemesis.world, nemesis.machine()
+    if not machine.is_up or not world.may_kill(machine):
+        return
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    is_once, disk = nemesis.rng.random() < 0.5, machine.disk
+
+    def failed(path: str) -> None:
+        world.say(f"{machine.name} cannot write to {path}")
+        disk.write_error = None if is_once else error
+
+    disk.on_append, disk.may_tear = failed, lambda: world.may_kill(machine)
+    await nemesis.some_time(2.0)
+    await _get_well(nemesis, machine)
+
+
 async def failing_sync(nemesis: Nemesis) -> None:
     """A disk can no longer sync; the machine is started again with another."""
     world, machine = nemesis.world, nemesis.machine()
@@ -314,7 +353,8 @@ async def failing_sync(nemesis: Nemesis) -> None:
 
 
 async def _get_well(nemesis: Nemesis, machine: Machine) -> None:
-    machine.disk.free_bytes = machine.disk.sync_error = None
+    disk = machine.disk
+    disk.on_append = disk.free_bytes = disk.sync_error = disk.write_error = None
     while machine.is_up and not nemesis.world.may_kill(machine):
         await asyncio.sleep(0.1)
     if machine.is_up:
@@ -344,9 +384,12 @@ FAULTS: dict[str, Fault] = {
         isolate_from_brokers,
         isolate_from_controller,
         reset,
+        late_delivery,
         slow_network,
         slow_disk,
         full_disk,
+        restart_on_full_disk,
+        failing_write,
         failing_sync,
         set_clock,
     )

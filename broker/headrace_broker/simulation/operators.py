@@ -1,7 +1,7 @@
 """What operators do to a cluster while it is at work, and while things go wrong: moves, and configs that change.
 
-Kinds of fault like those of `nemesis`, but asked for by name only: a seed does not draw them, so that what it plays
-stays the same.
+Kinds of fault like those of `nemesis`, drawn together with them; clients do what else operators may ask for
+(`workload`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ from random import Random
 
 from headrace_broker.simulation.invariants import Invariants
 from headrace_broker.simulation.nemesis import Nemesis
+from headrace_broker.simulation.topics import UNCLEAN
 from headrace_broker.simulation.workload import Workload
 from headrace_broker.simulation.world import Violation, World
 
-TORMENT_S = 5.0
+TORMENT_S = 4.5
 RECOVERY_S = 20.0
 
 
@@ -38,8 +39,8 @@ def run_seed(
     world = World(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     world.verbose = verbose
     prepare(world)
-    Invariants(world)
-    workload = Workload(world)
+    invariants = Invariants(world)
+    workload = Workload(world, invariants)
 
     async def live() -> None:
         for machine in world.machines.values():
@@ -51,12 +52,16 @@ def run_seed(
         await Nemesis(world, only=faults).torment(torment_s)
         await world.until(lambda: _is_whole(world), RECOVERY_S, lambda: f"the cluster is whole: {_state(world)}")
         await workload.end(RECOVERY_S)
+        invariants.check_agreement(UNCLEAN)
 
     try:
         world.run(live())
     except Violation as violation:
         for line in world.events:
             violation.add_note(line)
+        if not verbose:
+            violation.__traceback__ = None  # it holds on to nodes, and the events say more
+            world.bury()
         raise
     return Summary(
         seed,

@@ -2,31 +2,35 @@
 
 Writers are idempotent with acks=all and give up on nothing: in the end every record must be acknowledged, stand where
 the acknowledgement said, once, in order.  A reader follows everything that is committed; two members of a consumer
-group commit what they have read; an admin makes and deletes topics.  `History.check` compares what they saw with what
-the logs hold in the end.
+group commit what they have read; an admin makes, deletes and makes again topics, deletes records, and asks for
+elections; a visitor writes to what the admin deletes, and to the topic that anybody may lead.  `History.check` compares
+what they saw with what the logs hold in the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from headrace_broker.client.admin import Admin, NewTopic
+from headrace_broker.client.admin import Admin, NewTopic, checked
+from headrace_broker.client.admin_replicas import PREFERRED, UNCLEAN
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ClientError, CommitFailedError
-from headrace_broker.client.offsets import OffsetAndMetadata
+from headrace_broker.client.offsets import LATEST, OffsetAndMetadata
 from headrace_broker.client.reader import Reader
 from headrace_broker.client.writer import Writer
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.columns import RecordColumns
+from headrace_broker.simulation import topics
+from headrace_broker.simulation.history import Commits, Final, History, Sent, at
+from headrace_broker.simulation.invariants import Invariants
 from headrace_broker.simulation.loop import SimulatedNode
+from headrace_broker.simulation.topics import COMPACTED, PARTITIONS, RETAINED
 from headrace_broker.simulation.world import Violation, World
 
-TOPIC = "t"
 GROUP = "g"
 
 _CLIENT_PROPERTIES = {
@@ -40,92 +44,20 @@ _CLIENT_PROPERTIES = {
 }
 
 
-@dataclass(slots=True)
-class Sent:
-    """One record that a writer was given; `offset` is None until it is acknowledged."""
-
-    value: bytes
-    offset: int | None = None
-
-
-@dataclass(slots=True)
-class Commits:
-    """What a group was told of its committed offset of one partition."""
-
-    acknowledged: int = 0
-    attempted: set[int] = field(default_factory=set)
-    """Offsets of commits whose fate nobody knows, and the acknowledged ones."""
-    tried_ever: set[int] = field(default_factory=set)
-    """All there were: a member may have looked up its position before others went on."""
-
-
-class History:
-    """What the clients did and were told."""
-
-    def __init__(self) -> None:
-        self.sent: dict[tuple[str, TopicPartition], list[Sent]] = {}
-        self.read: dict[TopicPartition, dict[int, bytes]] = {}
-        self.commits: dict[TopicPartition, Commits] = {}
-        self.topics: dict[str, bool | None] = {}
-        """Whether a topic must be there in the end; None when nobody can know."""
-
-    @property
-    def records_sent(self) -> int:
-        return sum(len(items) for items in self.sent.values())
-
-    def saw(self, who: str, partition: TopicPartition, offset: int, value: bytes) -> None:
-        """Somebody read a record: whoever reads that offset, at whatever time, reads the same."""
-        known = self.read.setdefault(partition, {}).setdefault(offset, value)
-        if known != value:
-            raise Violation(f"{who} read {value!r} at {_at(partition, offset)}, where {known!r} was read before")
-
-    def check(self, final: dict[TopicPartition, list[bytes]]) -> None:
-        """Compare with what the log of each partition holds in the end."""
-        for partition, read in self.read.items():
-            for offset, value in read.items():
-                held = final[partition][offset] if offset < len(final[partition]) else None
-                if held != value:
-                    raise Violation(f"{value!r} was read at {_at(partition, offset)}, where {held!r} is in the end")
-        for (writer, partition), items in self.sent.items():
-            self._check_writer(writer, partition, items, final[partition])
-
-    def _check_writer(self, writer: str, partition: TopicPartition, items: list[Sent], values: list[bytes]) -> None:
-        prefix = f"{writer} ".encode()
-        for item in items:
-            held = values[item.offset] if item.offset is not None and 0 <= item.offset < len(values) else None
-            if item.offset is not None and item.offset >= 0 and held != item.value:
-                raise Violation(f"{item.value!r} was acknowledged at {_at(partition, item.offset)}: there is {held!r}")
-        written = [value for value in values if value.startswith(prefix)]
-        if written != [item.value for item in items]:
-            raise Violation(f"{writer}, {partition[0]}-{partition[1]}: {_difference(written, items)}")
-
-
-def _at(partition: TopicPartition, offset: int) -> str:
-    return f"{partition[0]}-{partition[1]}@{offset}"
-
-
-def _difference(written: list[bytes], items: list[Sent]) -> str:
-    wanted = [item.value for item in items]
-    lost = [value for value in wanted if value not in written]
-    twice = sorted({value for value in written if written.count(value) > 1})
-    if lost:
-        return f"{len(lost)} of {len(wanted)} records are lost, first {lost[0]!r}"
-    return f"{len(twice)} records stand there twice, first {twice[0]!r}" if twice else "records are out of order"
-
-
 class Workload:
     """The clients of one run."""
 
-    def __init__(self, world: World, *, writers: int = 2, partitions: int = 2) -> None:
+    def __init__(self, world: World, invariants: Invariants, *, writers: int = 2) -> None:
         self.world = world
-        self.history = History()
-        self.partitions: list[TopicPartition] = [(TOPIC, index) for index in range(partitions)]
-        self._rng = Random(f"{world.seed} workload")
+        self.history = History(invariants.log_start)
+        self._invariants = invariants
+        self._topics = topics.drawn(Random(f"{world.seed} topics"))
+        self.partitions = PARTITIONS + [(name, 0) for name in (COMPACTED, RETAINED) if name in self._topics]
+        """What the writers fill and the reader follows."""
         self._is_ending = False
         self._working: dict[str, asyncio.Task[None]] = {}
         self._writers = [f"writer-{number}" for number in range(1, writers + 1)]
-        self._positions: dict[TopicPartition, int] = {}
-        self.final: dict[TopicPartition, list[bytes]] = {}
+        self.final: dict[TopicPartition, Final] = {}
 
     def _config(self, kind: Any, name: str, **more: str) -> ClientConfig:
         servers = ",".join(f"{machine.name}:9092" for machine in self.world.machines.values())
@@ -138,7 +70,7 @@ class Workload:
         self._working[name] = self.world.loop.within(node, lambda: self.world.loop.create_task(work(name)))
 
     async def begin(self) -> None:
-        """Make the topic, then start every client."""
+        """Make the topics, then start every client."""
         self.start("creator", self._create)
         await self.finish(["creator"], 10.0)
         for name in self._writers:
@@ -147,11 +79,12 @@ class Workload:
         for name in ("member-1", "member-2"):
             self.start(name, self._consume)
         self.start("admin", self._administer)
+        self.start("visitor", self._visit)
 
     async def end(self, within_s: float) -> None:
         """Write no more, and wait until everything written is acknowledged, read, and committed by the group."""
         self._is_ending = True
-        await self.finish([*self._writers, "admin"], within_s)
+        await self.finish([*self._writers, "admin", "visitor"], within_s)
         self.start("auditor", self._audit)
         await self.finish(["auditor"], within_s)
         await self.world.until(self._is_all_read, within_s, self._unread)
@@ -179,9 +112,7 @@ class Workload:
 
     async def _create(self, name: str) -> None:
         admin = await Admin.open(self._config("admin", name))
-        results = await admin.create_topics([NewTopic(TOPIC, len(self.partitions), 3)])
-        if results[TOPIC] is not None:
-            raise results[TOPIC]  # type: ignore[misc]
+        checked(await admin.create_topics(self._topics.values()))
         await admin.close()
 
     async def _write(self, name: str) -> None:
@@ -192,10 +123,12 @@ class Workload:
         while not self._is_ending:
             partition = rng.choice(self.partitions)
             sent = Sent(b"%s %d" % (name.encode(), number))
+            if partition[0] == COMPACTED:
+                sent.key = b"%s %d" % (name.encode(), rng.randrange(5))
+                sent.value = sent.value if rng.random() < 0.8 else None
             number += 1
             self.history.sent.setdefault((name, partition), []).append(sent)
-            future = writer.send(*partition, RecordColumns(values=[sent.value], timestamps=self.world.loop.wall_ms()))
-            future.add_done_callback(lambda done, sent=sent: _acknowledged(done, sent))
+            future = self._send(writer, partition, sent)
             unacknowledged.add(future)
             future.add_done_callback(unacknowledged.discard)
             await asyncio.sleep(rng.choice((0.0, 0.01, 0.03, 0.06)))
@@ -204,6 +137,20 @@ class Workload:
         while unacknowledged:
             await asyncio.sleep(0.01)
         await writer.close()
+
+    def _send(self, writer: Writer, partition: TopicPartition, sent: Sent) -> asyncio.Future[Any]:
+        columns = RecordColumns(values=[sent.value], keys=[sent.key], timestamps=self.world.loop.wall_ms())
+        future = writer.send(*partition, columns)
+
+        def acknowledged(done: asyncio.Future[Any]) -> None:
+            error = done.exception()
+            if error is not None:
+                raise Violation(f"the writer gave up {sent.value!r}: {error}")
+            sent.offset = done.result().base_offset
+            self._invariants.acknowledged(partition, sent.offset)
+
+        future.add_done_callback(acknowledged)
+        return future
 
     async def _open(self, kind: Any, config: ClientConfig) -> Any:
         while True:
@@ -223,10 +170,10 @@ class Workload:
             for batch in await self._poll(reader):
                 partition = (batch.topic, batch.partition)
                 for offset, value in zip(batch.columns.offsets, batch.columns.values, strict=True):
-                    if offset != positions[partition]:
-                        raise Violation(f"{name} read {_at(partition, offset)}, {positions[partition]} was next")
+                    self.history.check_next(name, partition, offset, positions[partition])
                     positions[partition] = offset + 1
                     self.history.saw(name, partition, offset, value)
+                positions[partition] = batch.next_offset
         await reader.close()
 
     def _reader_config(self, name: str, **more: str) -> ClientConfig:
@@ -251,7 +198,10 @@ class Workload:
             return []
 
     def _knows_all(self, positions: dict[TopicPartition, int]) -> bool:
-        return bool(self.final) and all(positions[item] >= len(self.final[item]) for item in self.partitions)
+        """But for what the topic with retention may have lost since."""
+        return bool(self.final) and all(
+            positions[item] >= final.end_offset for item, final in self.final.items() if item[0] != RETAINED
+        )
 
     async def _consume(self, name: str) -> None:
         """Read as a member of the group and commit; leave and come back now and then."""
@@ -276,7 +226,7 @@ class Workload:
             floors.update({item: self._commits(item).acknowledged for item in partitions})
 
         try:
-            await reader.subscribe([TOPIC], on_assigned=assigned)
+            await reader.subscribe([topics.TOPIC], on_assigned=assigned)
             while self.world.now_s < end_s and not self._is_all_committed():
                 positions: dict[TopicPartition, int] = {}
                 for batch in await self._poll(reader):
@@ -298,9 +248,9 @@ class Workload:
         floor = floors.pop(partition, None)
         commits = self._commits(partition)
         if floor is not None and first < floor and first not in commits.attempted:
-            raise Violation(f"{name} goes on at {_at(partition, first)}, {floor} was committed")
+            raise Violation(f"{name} goes on at {at(partition, first)}, {floor} was committed")
         if floor is not None and first != 0 and first not in commits.tried_ever:
-            raise Violation(f"{name} goes on at {_at(partition, first)}, which nobody has committed")
+            raise Violation(f"{name} goes on at {at(partition, first)}, which nobody has committed")
         for offset, value in zip(batch.columns.offsets, batch.columns.values, strict=True):
             self.history.saw(name, partition, offset, value)
 
@@ -317,28 +267,68 @@ class Workload:
 
     def _is_all_committed(self) -> bool:
         return bool(self.final) and all(
-            self._commits(item).acknowledged >= len(self.final[item]) for item in self.partitions
+            self._commits(item).acknowledged >= self.final[item].end_offset for item in PARTITIONS
         )
 
     async def _administer(self, name: str) -> None:
-        """Make topics and delete some of them."""
+        """Make topics, delete some of them and make them again, and do what else operators do."""
         rng = Random(f"{self.world.seed} {name}")
         admin = await self._open(Admin, self._config("admin", name))
         topics = self.history.topics
         number = 0
         while not self._is_ending:
-            await asyncio.sleep(rng.uniform(0.5, 1.5))
-            present = [topic for topic, there in topics.items() if there]
-            if present and rng.random() < 0.5:
+            await asyncio.sleep(rng.uniform(0.3, 1.0))
+            present, deleted = ([topic for topic, there in topics.items() if there is so] for so in (True, False))
+            kind = rng.random()
+            if kind < 0.3:
+                await self._change(admin, rng)
+            elif present and kind < 0.65:
                 topic = rng.choice(present)
                 topics[topic] = None
                 topics[topic] = await self._attempt(admin.delete_topics([topic]), topic, there=False)
             else:
                 number += 1
-                topic = f"x{number}"
+                topic = rng.choice(deleted) if deleted and rng.random() < 0.7 else f"x{number}"
                 topics[topic] = None
                 topics[topic] = await self._attempt(admin.create_topics([NewTopic(topic, 1, 3)]), topic, there=True)
         await admin.close()
+
+    async def _change(self, admin: Admin, rng: Random) -> None:
+        """Delete records that were read, or have leaders elected; whether that succeeds is left open."""
+        wishes: list[Callable[[], Coroutine[Any, Any, Any]]] = [lambda: admin.elect_leaders(PREFERRED, None)]
+        if topics.UNCLEAN in self._topics:
+            wishes.append(lambda: admin.elect_leaders(UNCLEAN, [(topics.UNCLEAN, 0)]))
+        read = self.history.read.get((RETAINED, 0))
+        if read:
+            wishes += [lambda: admin.delete_records({(RETAINED, 0): rng.choice([*read, -1])})] * 3
+        try:
+            await rng.choice(wishes)()
+        except ClientError:
+            pass
+
+    async def _visit(self, name: str) -> None:
+        """Write to topics that may be deleted, or lose what they have; what is refused is forgotten."""
+        rng = Random(f"{self.world.seed} {name}")
+        writer = await self._open(Writer, self._config("producer", name, acks="all", delivery_timeout_ms="3000"))
+        written: set[asyncio.Future[Any]] = set()
+        while not self._is_ending:
+            await asyncio.sleep(rng.uniform(0.05, 0.3))
+            names = [topic for topic in (*self.history.topics, topics.UNCLEAN) if topic in self.world.image.topics]
+            if names:
+                partition = rng.choice(names), 0
+                columns = RecordColumns(values=[b"visit"], timestamps=self.world.loop.wall_ms())
+                future = writer.send(*partition, columns)
+                future.add_done_callback(lambda done, partition=partition: self._visited(partition, done))
+                written.add(future)
+                future.add_done_callback(written.discard)
+        await writer.close(timeout_ms=1000)
+
+    def _visited(self, partition: TopicPartition, done: asyncio.Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            self._invariants.acknowledged(partition, done.result().base_offset)
+        elif not isinstance(error, ClientError):
+            raise error
 
     async def _attempt(self, call: Coroutine[Any, Any, Any], topic: str, *, there: bool) -> bool | None:
         """Whether the topic is there afterwards, None when the answer leaves that open."""
@@ -356,41 +346,50 @@ class Workload:
         """Read everything there is, by a client that knows nothing."""
         reader = await self._open(Reader, self._reader_config(name, client_rack=""))
         reader.assign(self.partitions)
-        wanted = {
-            partition: sum(len(items) for (_, of), items in self.history.sent.items() if of == partition)
-            for partition in self.partitions
-        }
-        found: dict[TopicPartition, list[bytes]] = {partition: [] for partition in self.partitions}
+        ends = await self._ends(reader)
+        found = {partition: Final(ends[partition]) for partition in self.partitions}
+        positions = dict.fromkeys(self.partitions, 0)
         idle_s = self.world.now_s + 2.0
-        while any(len(found[item]) < wanted[item] for item in self.partitions) and self.world.now_s < idle_s:
-            for batch in await self._poll(reader):
-                partition = (batch.topic, batch.partition)
-                if batch.columns.offsets[0] != len(found[partition]):
-                    first = batch.columns.offsets[0]
-                    raise Violation(f"{_at(partition, first)} can be read, {len(found[partition])} cannot")
-                found[partition] += batch.columns.values
+        while self.world.now_s < idle_s and any(positions[item] < ends[item] for item in self.partitions):
+            if self._take_all(name, await self._poll(reader), positions, found):
                 idle_s = self.world.now_s + 2.0
-        for batch in await self._poll(reader):  # more than was ever written?
-            found[batch.topic, batch.partition] += batch.columns.values
+        self._take_all(name, await self._poll(reader), positions, found)  # more than was ever written?
         await reader.close()
         self.final = found
+
+    async def _ends(self, reader: Reader) -> dict[TopicPartition, int]:
+        while True:
+            try:
+                listed = await reader.list_offsets(dict.fromkeys(self.partitions, LATEST))
+                return {partition: listed[partition].offset for partition in self.partitions}
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(0.1)
+
+    def _take_all(
+        self, name: str, batches: list[Any], positions: dict[TopicPartition, int], found: dict[TopicPartition, Final]
+    ) -> bool:
+        """Take what was read into what is found; whether there was anything."""
+        for batch in batches:
+            partition, columns = (batch.topic, batch.partition), batch.columns
+            self.history.check_next(name, partition, columns.offsets[0], positions[partition])
+            positions[partition] = batch.next_offset
+            keys = columns.keys or [None] * len(columns.values)
+            records = zip(keys, columns.values, strict=True)
+            found[partition].records.update(zip(columns.offsets, records, strict=True))
+        return bool(batches)
 
     def _is_all_read(self) -> bool:
         return all(self._working[name].done() for name in ("reader", "member-1", "member-2")) and self._check()
 
     def _unread(self) -> str:
         return (
-            f"reader and group have not come to the end { ({item[1]: len(self.final[item]) for item in self.final}) }: "
-            f"read { ({item[1]: len(read) for item, read in self.history.read.items()}) }, committed "
-            f"{ ({item[1]: commits.acknowledged for item, commits in self.history.commits.items()}) }"
+            f"reader and group have not come to the end "
+            f"{ ({item: final.end_offset for item, final in self.final.items()}) }: "
+            f"read { ({item: max(read) + 1 for item, read in self.history.read.items()}) }, committed "
+            f"{ ({item: commits.acknowledged for item, commits in self.history.commits.items()}) }"
         )
 
 
 _GROUP_GOES_ON = frozenset((ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS))
-
-
-def _acknowledged(done: asyncio.Future[Any], sent: Sent) -> None:
-    error = done.exception()
-    if error is not None:
-        raise Violation(f"the writer gave up {sent.value!r}: {error}")
-    sent.offset = done.result().base_offset
