@@ -207,6 +207,48 @@ def offsets_are_acknowledged_on_append() -> None:
     ShardRunner._is_settled = True  # type: ignore[assignment, method-assign]
 
 
+def cleaner_goes_beyond_the_high_watermark() -> None:
+    from headrace_broker.server.cleaning import cleaner
+
+    dirty_range = cleaner.dirty_range
+    cleaner.dirty_range = lambda *arguments, **more: dirty_range(
+        *arguments, **more | {"last_stable_offset": more["log_end_offset"]}
+    )
+
+
+def cleaner_drops_tombstones_at_once() -> None:
+    from headrace_broker.log.compaction.batch_filter import BatchFilter
+
+    kept = BatchFilter._kept
+
+    def without_tombstones(self: Any, header: Any, columns: Any) -> list[int]:
+        return [index for index in kept(self, header, columns) if columns.values[index] is not None]
+
+    BatchFilter._kept = without_tombstones  # type: ignore[method-assign]
+
+
+def retention_goes_beyond_the_high_watermark() -> None:
+    from headrace_broker.log import segmented_log
+
+    count_expired = segmented_log.count_expired
+    segmented_log.count_expired = lambda *arguments, **more: count_expired(
+        *arguments, **more | {"high_watermark": 1 << 40}
+    )
+
+
+def starting_broker_misses_deletions() -> None:
+    from headrace_broker.server.broker import Broker
+
+    put_away, look = Broker._put_unknown_logs_away, Broker._check_metadata_is_there
+
+    def put_away_too_soon(self: Any) -> None:
+        look(self)
+        put_away(self)
+
+    Broker._check_metadata_is_there = put_away_too_soon  # type: ignore[method-assign]
+    Broker._put_unknown_logs_away = lambda self: None  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Mutant:
     """What is broken, where it is looked for, and a seed that finds it."""
@@ -239,6 +281,10 @@ MUTANTS = {
         Mutant(anybody_may_lead, 3, faults="kill,partition,stop"),
         Mutant(leader_under_min_isr_commits, 3, faults="kill,stop"),
         Mutant(offsets_are_acknowledged_on_append, 3, faults=_SLOW_AND_KILLED),
+        Mutant(cleaner_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED),
+        Mutant(cleaner_drops_tombstones_at_once, 0, faults="kill"),
+        Mutant(retention_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED),
+        Mutant(starting_broker_misses_deletions, 0, faults="kill,stop"),
     )
 }
 
