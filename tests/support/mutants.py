@@ -239,13 +239,13 @@ def retention_goes_beyond_the_high_watermark() -> None:
 def starting_broker_misses_deletions() -> None:
     from headrace_broker.server.broker import Broker
 
-    put_away, look = Broker._put_unknown_logs_away, Broker._check_metadata_is_there
+    put_away, look = Broker._put_unknown_logs_away, Broker._refuse_to_begin_anew
 
     def put_away_too_soon(self: Any) -> None:
         look(self)
         put_away(self)
 
-    Broker._check_metadata_is_there = put_away_too_soon  # type: ignore[method-assign]
+    Broker._refuse_to_begin_anew = put_away_too_soon  # type: ignore[method-assign]
     Broker._put_unknown_logs_away = lambda self: None  # type: ignore[method-assign]
 
 
