@@ -139,14 +139,19 @@ def _answer_session(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
 ) -> None:
     """Answer what is new in a session, or wait until something is; the first answer tells of everything, at once."""
-    reading = _read_news(broker, connection, session, request, version)
-    is_enough = reading.size_bytes >= request.min_bytes or reading.must_answer
-    is_enough = is_enough or request.session_epoch == INITIAL_EPOCH
-    if is_enough or request.max_wait_ms <= 0 or not session.wanted:
-        connection.reply(_encode_news(broker, connection, session, reading, version, correlation))
-        return
-    for key in reading.news:  # it is not told yet
-        session.mark(key)
+    missing_bytes = request.min_bytes
+    may_wait = request.session_epoch != INITIAL_EPOCH and request.max_wait_ms > 0 and bool(session.wanted)
+    if may_wait and session.replica_id >= 0:
+        _note_places(broker, session, request, version)
+        broker.waiting.flush()  # who waited for this replica only has the answer before anything is read
+    if not (may_wait and broker.fetch_sessions.has_nothing_for_replica(session, broker.node_id)):
+        reading = _read_news(broker, connection, session, request, version)
+        if not may_wait or reading.size_bytes >= request.min_bytes or reading.must_answer:
+            connection.reply(_encode_news(broker, connection, session, reading, version, correlation))
+            return
+        for key in reading.news:  # it is not told yet
+            session.mark(key)
+        missing_bytes -= reading.size_bytes
     slot = connection.park(_PARKED_SESSION_BYTES)
 
     def complete() -> None:
@@ -154,10 +159,21 @@ def _answer_session(
         reading = _read_news(broker, connection, session, request, version)
         slot.fill(_encode_news(broker, connection, session, reading, version, correlation))
 
-    operation = broker.waiting.park(
-        complete, [session], request.max_wait_ms, missing_bytes=request.min_bytes - reading.size_bytes
-    )
+    operation = broker.waiting.park(complete, [session], request.max_wait_ms, missing_bytes=missing_bytes)
     connection.parked[operation] = None
+
+
+def _note_places(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> None:
+    """Take note of how far the replica is; what is wrong with a partition is told when it is read."""
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            try:
+                partition = _find(broker, topic, wanted.partition, version)
+                if _checked(broker, partition, wanted, session.replica_id, version) is None:
+                    known = session.wanted[topic.topic_id, wanted.partition]
+                    known.is_noted = _note_place(broker, partition, request, wanted, session.replica_id)
+            except ApiError:
+                continue
 
 
 def _read_news(
@@ -336,14 +352,10 @@ def _read_partition(
     try:
         partition = _find(broker, topic, wanted.partition, version)
         replica = _replica_of(request, version)
-        if partition.leader != broker.node_id and (replica >= 0 or version < _FIRST_VERSION_WITH_RACK):
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        partition.check_leader_epoch(wanted.current_leader_epoch)
+        diverging = _checked(broker, partition, wanted, replica, version)
+        if replica >= 0 and not is_noted and diverging is None:
+            _note_place(broker, partition, request, wanted, replica)
         log = partition.log
-        diverging = _diverging(partition, wanted)
-        is_within = log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset
-        if replica >= 0 and not is_noted and diverging is None and is_within:
-            broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
         high_watermark = log.high_watermark
         answer = PartitionData(
             partition_index=wanted.partition,
@@ -379,6 +391,26 @@ def _read_partition(
     if found.size_bytes:
         answer.records = [*found.buffers]
     return answer, found.size_bytes
+
+
+def _checked(
+    broker: Broker, partition: Partition, wanted: FetchPartition, replica: int, version: int
+) -> EpochEndOffset | None:
+    """Whether it may be read from here, and where the client's log parts from ours; raises ApiError."""
+    if partition.leader != broker.node_id and (replica >= 0 or version < _FIRST_VERSION_WITH_RACK):
+        raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    partition.check_leader_epoch(wanted.current_leader_epoch)
+    return _diverging(partition, wanted)
+
+
+def _note_place(
+    broker: Broker, partition: Partition, request: FetchRequest, wanted: FetchPartition, replica: int
+) -> bool:
+    """Take note of how far the replica is, if it can be there."""
+    is_within = partition.log.log_start_offset <= wanted.fetch_offset <= partition.log.log_end_offset
+    if is_within:
+        broker.replication.fetched(partition, replica, request.replica_state.replica_epoch, wanted)
+    return is_within
 
 
 def _find(broker: Broker, topic: FetchTopic, index: int, version: int) -> Partition:

@@ -23,6 +23,7 @@ class Waiting:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self.waiting_for = self._operations.waiting_for
+        self._due: list[Parked] = []
 
     def now_ms(self) -> int:
         """The clock of deadlines: monotonic."""
@@ -78,9 +79,16 @@ class Waiting:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _soon(self, due: list[Parked]) -> None:
+    def flush(self) -> None:
+        """Answer whoever is due here and now."""
+        due, self._due = self._due, []
         for operation in due:
-            self._loop.call_soon(_complete, operation)
+            _complete(operation)
+
+    def _soon(self, due: list[Parked]) -> None:
+        if due and not self._due:
+            self._loop.call_soon(self.flush)
+        self._due += due
 
     def _arm(self) -> None:
         deadline_ms = self._operations.next_deadline_ms()

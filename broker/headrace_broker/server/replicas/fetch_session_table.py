@@ -51,6 +51,29 @@ class FetchSessionTable:
             partition.sessions.append(session)
         return partition
 
+    def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
+        """Whether a replica has all that its partitions hold, and the leader knows it.
+
+        A high watermark that moved can wait, unless consumers read from that replica.
+        """
+        if session.replica_id < 0:
+            return False
+        held = self._partitions.get(session, {})
+        for key in session.news:
+            wanted, partition = session.wanted.get(key), held.get(key)
+            if (
+                wanted is None
+                or partition is None
+                or not wanted.is_noted
+                or partition.leader != leader
+                or partition.leader_epoch != wanted.partition.current_leader_epoch
+                or partition.log.log_end_offset != wanted.partition.fetch_offset
+                or partition.replicas is None
+                or partition.replicas.serves_consumers(session.replica_id)
+            ):
+                return False
+        return True
+
     def _detach(self, session: FetchSession, partition: Partition | None) -> None:
         if partition is not None and session in partition.sessions:
             partition.sessions.remove(session)
