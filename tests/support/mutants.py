@@ -257,6 +257,7 @@ class Mutant:
     seed: int
     arena: str = "cluster"
     faults: str = ""
+    topics: str = ""
 
 
 _SLOW_AND_KILLED = "kill,partition,pause,slow_network,isolate_from_brokers"
@@ -281,27 +282,28 @@ MUTANTS = {
         Mutant(anybody_may_lead, 3, faults="kill,partition,stop"),
         Mutant(leader_under_min_isr_commits, 3, faults="kill,stop"),
         Mutant(offsets_are_acknowledged_on_append, 3, faults=_SLOW_AND_KILLED),
-        Mutant(cleaner_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED),
-        Mutant(cleaner_drops_tombstones_at_once, 0, faults="kill"),
-        Mutant(retention_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED),
+        Mutant(cleaner_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED, topics="c"),
+        Mutant(cleaner_drops_tombstones_at_once, 0, faults="kill", topics="c"),
+        Mutant(retention_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED, topics="r"),
         Mutant(starting_broker_misses_deletions, 0, faults="kill,stop"),
     )
 }
 
 
-def _run_cluster(seed: int, faults: str) -> None:
+def _run_cluster(seed: int, mutant: Mutant) -> None:
     from headrace_broker.simulation.run import run_seed
 
-    run_seed(seed, faults=tuple(faults.split(",")) if faults else ())
+    faults, topics = (tuple(names.split(",")) if names else () for names in (mutant.faults, mutant.topics))
+    run_seed(seed, faults=faults, topics=topics)
 
 
-def _run_quorum(seed: int, faults: str) -> None:
+def _run_quorum(seed: int, mutant: Mutant) -> None:
     from support.raft_cluster import run_seed
 
     run_seed(seed)
 
 
-def _run_uncounted_record(seed: int, faults: str) -> None:
+def _run_uncounted_record(seed: int, mutant: Mutant) -> None:
     from support.raft_cluster import run_uncounted_record
 
     run_uncounted_record(seed)
@@ -320,7 +322,7 @@ def caught_by(name: str, first: int, count: int, seconds_max: float = 1e9) -> tu
     end = time.monotonic() + seconds_max
     for seed in range(first, first + count):
         try:
-            run(seed, mutant.faults)
+            run(seed, mutant)
         except Exception as error:  # noqa: BLE001 - broken code may fail in any way
             return seed, f"{type(error).__name__}: {error}"
         if time.monotonic() > end:

@@ -15,6 +15,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=[0], nargs="+", help="the seeds")
     parser.add_argument("--count", type=int, default=1, help="how many, one after the other, from each of them on")
     parser.add_argument("--faults", default="", help="only these kinds of fault, separated by commas")
+    parser.add_argument("--topics", default="", help="only these topics beside the one that keeps everything: c,r,u")
     parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE", help="set a key for every node")
     parser.add_argument("--events", type=int, default=30, help="how much of what happened is told of a failure")
     parser.add_argument("--verbose", action="store_true", help="print what happens and what the nodes log")
@@ -32,6 +33,7 @@ def _run(arguments: argparse.Namespace) -> int:
     gc.freeze()  # each run buries its world; what was imported need not be looked through for that
     failed = 0
     faults = tuple(arguments.faults.split(",")) if arguments.faults else ()
+    topics = tuple(arguments.topics.split(",")) if arguments.topics else ()
     properties = dict(item.split("=", 1) for item in arguments.property)
     seeds = [seed for first in arguments.seed for seed in range(first, first + arguments.count)]
     for seed in seeds:
@@ -40,6 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
             summary = run_seed(
                 seed,
                 faults=faults,
+                topics=topics,
                 verbose=arguments.verbose,
                 prepare=lambda world: world.properties.update(properties),
             )
@@ -49,6 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"seed {seed}: {type(error).__name__}: {error}{notes}")
             more = "".join(f" --property {item}" for item in arguments.property)
             more += f" --faults {arguments.faults}" if faults else ""
+            more += f" --topics {arguments.topics}" if topics else ""
             print(f"  again: python -m headrace_broker.simulation --seed {seed}{more} --verbose", flush=True)
             continue
         took = time.perf_counter() - began

@@ -31,16 +31,20 @@ def run_seed(
     seed: int,
     *,
     faults: tuple[str, ...] = (),
+    topics: tuple[str, ...] = (),
     torment_s: float = TORMENT_S,
     verbose: bool = False,
     prepare: Callable[[World], None] = lambda world: None,
 ) -> Summary:
-    """Run one seed.  Raises Violation; its notes tell what had happened."""
+    """Run one seed, with just these faults or topics if any are named.
+
+    Raises Violation; its notes tell what had happened.
+    """
     world = World(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     world.verbose = verbose
     prepare(world)
     invariants = Invariants(world)
-    workload = Workload(world, invariants)
+    workload = Workload(world, invariants, only_topics=topics)
 
     async def live() -> None:
         for machine in world.machines.values():

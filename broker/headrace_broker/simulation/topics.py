@@ -19,8 +19,8 @@ PARTITIONS: list[TopicPartition] = [(TOPIC, 0), (TOPIC, 1)]
 """Those that keep everything."""
 
 
-def drawn(rng: Random) -> dict[str, NewTopic]:
-    """{name: topic}: the one that keeps everything, and two others at most."""
+def drawn(rng: Random, only: tuple[str, ...] = ()) -> dict[str, NewTopic]:
+    """{name: topic}: the one that keeps everything, and two others at most, or just these."""
     short = {"segment.ms": "400", "file.delete.delay.ms": "500"}
     retention = rng.choice(({"retention.ms": "1500"}, {"retention.bytes": "1500"}, {"retention.ms": "-1"}))
     others = (
@@ -38,5 +38,7 @@ def drawn(rng: Random) -> dict[str, NewTopic]:
         NewTopic(RETAINED, 1, 3, short | retention),
         NewTopic(UNCLEAN, 1, 2, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}),
     )
-    wanted = (NewTopic(TOPIC, len(PARTITIONS), 3), *rng.sample(others, rng.choice((0, 0, 1, 1, 2))))
-    return {topic.name: topic for topic in wanted}
+    chosen = rng.sample(others, rng.choice((0, 0, 1, 1, 2)))
+    if only:
+        chosen = [topic for topic in others if topic.name in only]
+    return {topic.name: topic for topic in (NewTopic(TOPIC, len(PARTITIONS), 3), *chosen)}

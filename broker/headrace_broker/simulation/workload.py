@@ -47,11 +47,13 @@ _CLIENT_PROPERTIES = {
 class Workload:
     """The clients of one run."""
 
-    def __init__(self, world: World, invariants: Invariants, *, writers: int = 2) -> None:
+    def __init__(
+        self, world: World, invariants: Invariants, *, writers: int = 2, only_topics: tuple[str, ...] = ()
+    ) -> None:
         self.world = world
         self.history = History(invariants.log_start)
         self._invariants = invariants
-        self._topics = topics.drawn(Random(f"{world.seed} topics"))
+        self._topics = topics.drawn(Random(f"{world.seed} topics"), only_topics)
         self.partitions = PARTITIONS + [(name, 0) for name in (COMPACTED, RETAINED) if name in self._topics]
         """What the writers fill and the reader follows."""
         self._is_ending = False
