@@ -7,6 +7,8 @@ The numbers R4, R7 and R11 are those of ARCHITECTURE.md.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -54,9 +56,10 @@ async def _as_task(story: Awaitable[None]) -> None:
 
 async def make_topic(*, min_insync: int) -> None:
     """One partition on the brokers 4, which leads, and 5."""
-    admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
+    admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n5:9092"}, "admin"))
     configs = {"min.insync.replicas": str(min_insync)}
-    assert await admin.create_topics([NewTopic(TOPIC, configs=configs, assignments={0: [4, 5]})]) == {TOPIC: None}
+    error = (await admin.create_topics([NewTopic(TOPIC, configs=configs, assignments={0: [4, 5]})]))[TOPIC]
+    assert error is None or error.code == ErrorCode.TOPIC_ALREADY_EXISTS  # by an attempt without an answer
     await admin.close()
 
 
@@ -116,7 +119,7 @@ def test_a_leader_cut_off_from_the_controllers_acknowledges_nothing() -> None:
         assert (await fetch(old)).high_watermark == 1
         world.network.heal()
         await until_led_by(world, 5, in_sync=2)
-        records = records_in(await fetch(new))
+        records = records_in(await fetch(new, 1))
         assert b"second" in records
         assert b"unheard" not in records
 
@@ -318,5 +321,19 @@ def test_who_was_damaged_while_it_was_stopped_does_not_lead(loses: str) -> None:
         world.boot(world.machines[5])
         await until_led_by(world, 5, in_sync=2)
         assert log_on(machine).log_end_offset == 2
+
+    play(story)
+
+
+def test_a_controller_whose_disk_fails_ends_and_another_decides() -> None:
+    """It can commit nothing any more: staying would leave the cluster with nobody to decide."""
+
+    async def story(world: World) -> None:
+        active = next(machine for machine, node in world.nodes() if node.quorum.leads)
+        starts = active.starts
+        active.disk.sync_error = OSError(errno.EIO, os.strerror(errno.EIO))
+        await make_topic(min_insync=1)
+        await until_led_by(world, 4, in_sync=2)
+        assert active.starts > starts
 
     play(story)
