@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,7 @@ def test_a_cluster_is_found_again_with_what_was_changed(tmp_path: Path) -> None:
     file = layout.node_file(1)
     file.write_text(file.read_text().replace("num.partitions=4", "# mine\nnum.partitions=5"))
     found = open_layout(tmp_path / "c", None, None, "other")
-    assert found == layout
+    assert replace(found, made_as="") == layout
     write_node_files(found, {})
     assert "# mine\nnum.partitions=5\n" in file.read_text()
     write_node_files(found, {"num.partitions": "6"})
@@ -99,3 +101,25 @@ def test_a_node_begins_anew_only_beside_enough_others(tmp_path: Path, nodes: int
 def test_a_single_node_cannot_begin_anew(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="put its directory back"):
         check_others_have_everything(Layout(tmp_path, 1, 9092, "id"), 1, 0)
+
+
+def test_a_moved_or_copied_directory_uses_its_own_files(tmp_path: Path) -> None:
+    layout = open_layout(tmp_path / "old", 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ")
+    write_node_files(layout, {"metadata.log.dir": "/elsewhere/node-2/data"})
+    write_cluster_file(layout)
+    copy = tmp_path / "new"
+    shutil.copytree(tmp_path / "old", copy)
+    found = open_layout(copy, None, None, "")
+    write_node_files(found, {})
+    write_cluster_file(found)
+    text = found.node_file(2).read_text()
+    assert f"log.dirs={copy}/node-2/data\n" in text
+    assert "metadata.log.dir=/elsewhere/node-2/data\n" in text
+    assert read_layout(copy) == Layout(copy, 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ", str(copy))
+
+
+def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "a =ü€\U0001f600\\u0041", 1, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
+    write_node_files(layout, {})
+    format_node(layout, 1)
+    assert (layout.node_dir(1) / "data" / "meta.properties").exists()

@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import json
 import os
+import shlex
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ class ControlServer:
             os.close(self._lock)
             raise ClusterError(
                 f"{self._directory} is in use by process {owner}: "
-                f"`headrace cluster stop --dir {self._directory}` ends it, or name another directory"
+                f"`headrace cluster stop --dir {shlex.quote(str(self._directory))}` ends it, or name another directory"
             ) from None
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"{os.getpid()}\n".encode())
@@ -98,9 +99,8 @@ def ask(directory: Path, command: str, node_id: int | None = None) -> list[str]:
             with _reachable(directory) as path:
                 connection.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            raise ClusterError(
-                f"no cluster runs in {directory}: `headrace cluster start --dir {directory}` starts one"
-            ) from None
+            start = f"headrace cluster start --dir {shlex.quote(str(directory))}"
+            raise ClusterError(f"no cluster runs in {directory}: `{start}` starts one") from None
         except OSError as error:
             raise ClusterError(f"the cluster in {directory} cannot be asked: {error.strerror or error}") from None
         connection.sendall(json.dumps({"command": command, "node": node_id}).encode() + b"\n")

@@ -37,6 +37,8 @@ class Layout:
     nodes: int
     base_port: int
     cluster_id: str
+    made_as: str = ""
+    """The directory's name when the nodes' files were written; empty when that is not known."""
 
     @property
     def node_ids(self) -> range:
@@ -112,14 +114,15 @@ def read_layout(directory: Path) -> Layout | None:
     """The cluster that was started in the directory before; None when there is none.  Raises ClusterError."""
     path = directory / _CLUSTER_FILE
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ClusterError(f"{path} cannot be read: {error}") from None
+        raise ClusterError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    made_as = values.get("directory", "")
     try:
-        return Layout(directory, int(values["nodes"]), int(values["base.port"]), values["cluster.id"])
+        return Layout(directory, int(values["nodes"]), int(values["base.port"]), values["cluster.id"], made_as)
     except (KeyError, ValueError):
         raise ClusterError(
             f"{path} does not tell nodes, base.port and cluster.id: put it back, or name another directory"
@@ -150,28 +153,39 @@ def _check_ports(layout: Layout) -> None:
 
 
 def write_node_files(layout: Layout, overrides: Mapping[str, str]) -> None:
-    """Write the files that are not there yet, and the overrides into every node's.  Raises OSError."""
+    """Write the files that are not there yet, and the overrides into every node's.  Raises OSError.
+
+    In a directory that was moved, or is a copy, they name what is in it now, not what is at its old place.
+    """
+    here = str(layout.directory.absolute())
     for node_id in layout.node_ids:
         layout.node_dir(node_id).mkdir(parents=True, exist_ok=True)
         path = layout.node_file(node_id)
         before = path.read_text(encoding="latin-1") if path.exists() else ""
-        after = with_values(before or _node_file(layout, node_id), overrides)
+        ours = f"/node-{node_id}/"
+        moved = before.replace(_escaped(layout.made_as) + ours, _escaped(here) + ours) if layout.made_as else before
+        after = with_values(moved or _node_file(layout, node_id), overrides)
         if after != before:
             path.write_text(after, encoding="latin-1")
 
 
 def write_cluster_file(layout: Layout) -> None:
     """Note that the directory holds this cluster, with everything a node needs.  Raises OSError."""
-    lines = [f"cluster.id={layout.cluster_id}", f"nodes={layout.nodes}", f"base.port={layout.base_port}"]
-    text = "# Written by `headrace cluster start`.\n" + "".join(f"{line}\n" for line in lines)
-    (layout.directory / _CLUSTER_FILE).write_text(text)
+    values = {
+        "cluster.id": layout.cluster_id,
+        "nodes": layout.nodes,
+        "base.port": layout.base_port,
+        "directory": layout.directory.absolute(),
+    }
+    lines = ["# Written by `headrace cluster start`.", *(f"{key}={value}" for key, value in values.items())]
+    (layout.directory / _CLUSTER_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _node_file(layout: Layout, node_id: int) -> str:
     title = (
         f"# Node {node_id} of {layout.nodes}: written by `headrace cluster start`, which keeps what is changed here.\n"
     )
-    return title + "".join(f"{key}={value}\n" for key, value in layout.node_properties(node_id).items())
+    return with_values(title, layout.node_properties(node_id))
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
@@ -180,9 +194,23 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         kept = [line for line in lines if _key_of(line) != key]
         place = next((index for index, line in enumerate(lines) if _key_of(line) == key), len(kept))
-        kept.insert(place, f"{key}={value}")
+        kept.insert(place, f"{key}={_escaped(value)}")
         lines = kept
     return "".join(f"{line}\n" for line in lines)
+
+
+def _escaped(value: str) -> str:
+    """A value as a properties file holds it: a backslash twice, what is not ASCII as UTF-16 in hexadecimal."""
+
+    def escape(character: str) -> str:
+        if character == "\\":
+            return "\\\\"
+        if " " <= character <= "~":
+            return character
+        units = character.encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+    return "".join(map(escape, value))
 
 
 def _key_of(line: str) -> str:

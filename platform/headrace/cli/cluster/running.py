@@ -31,7 +31,7 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
         if read_layout(directory) is None:
             for node_id in layout.node_ids:
                 format_node(layout, node_id)
-            write_cluster_file(layout)
+        write_cluster_file(layout)
         asyncio.run(_run(layout, control))
     except ClusterError as error:
         return _refuse(str(error))
