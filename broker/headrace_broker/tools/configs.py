@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         )
     if kind == _BROKERS and name and not name.isdigit():
-        parser.error(f"The entity name for brokers must be a valid integer broker id, found: {name}")
+        parser.error(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
     return run(_act(options, kind, name))
 
 

@@ -27,6 +27,7 @@ from headrace_broker.tools.reassignment_plans import (
     Plan,
     Replica,
     as_json,
+    check_brokers,
     check_log_dirs,
     check_plan,
     joined,
@@ -173,8 +174,6 @@ async def _log_dirs(admin: Admin, current: Mapping[TopicPartition, Sequence[int]
 
 
 async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int], *, uses_racks: bool) -> None:
-    from headrace_broker.protocol.errors import ApiError
-
     current = await _replicas(admin, topics)
     missing = [topic for topic in topics if not any(name == topic for name, _ in current)]
     if missing:
@@ -186,10 +185,8 @@ async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int],
             "Not all brokers have rack information. Add --disable-rack-aware in command line to make replica "
             "assignment without rack information."
         )
-    try:
-        proposed = propose(current, racks, random.randrange(1024))
-    except ApiError as error:
-        raise ToolError(str(error.message)) from None
+    check_brokers(brokers, [node.node_id for node in nodes], current)
+    proposed = propose(current, racks, random.randrange(1024))
     print(f"Current partition replica assignment\n{as_json(current, await _log_dirs(admin, current))}\n")
     print(f"Proposed partition reassignment configuration\n{as_json(proposed, {})}")
 

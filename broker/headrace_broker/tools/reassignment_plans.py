@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +109,28 @@ def parse_brokers(text: str) -> list[int]:
     return brokers
 
 
+def check_brokers(
+    wanted: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
+) -> None:
+    """Raises ToolError when the brokers of `--broker-list` are not there, or too few for what is to be moved."""
+    gone = [broker for broker in wanted if broker not in live]
+    if gone:
+        raise ToolError(
+            f"--broker-list {joined(wanted)}: there is no broker {joined(gone)} now; the cluster "
+            f"has {joined(sorted(live))}"
+        )
+    for (topic, _), replicas in current.items():
+        if len(replicas) > len(wanted):
+            raise ToolError(
+                f"--broker-list {joined(wanted)}: topic {topic} has {len(replicas)} replicas of each partition, which "
+                "take as many brokers"
+            )
+
+
 def propose(
     current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], start: int
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Return new replicas for every partition, striped over these brokers from place `start` on. Raises ApiError."""
+    """Return new replicas for every partition, striped over these brokers from place `start` on; they are enough."""
     brokers = {broker: BrokerImage(broker, bytes(16), 0, (), rack=rack, fenced=False) for broker, rack in racks.items()}
     image = MetadataImage(brokers=brokers)
     proposed: dict[TopicPartition, Sequence[int]] = {}

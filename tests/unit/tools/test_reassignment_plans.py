@@ -12,6 +12,7 @@ from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.reassignment_plans import (
     Plan,
     as_json,
+    check_brokers,
     check_log_dirs,
     check_plan,
     listing,
@@ -127,3 +128,17 @@ def test_what_is_throttled_is_what_copies_the_moves_under_way_included() -> None
         ("a", 1): ({1}, {4}),
         ("b", 0): ({1, 2}, {3}),
     }
+
+
+@pytest.mark.parametrize(
+    ("brokers", "fault"),
+    [
+        ([1, 9, 7], "--broker-list 1,9,7: there is no broker 9,7 now; the cluster has 1,2,3"),
+        ([1], "--broker-list 1: topic t has 2 replicas of each partition, which take as many brokers"),
+    ],
+)
+def test_brokers_that_cannot_take_the_partitions_are_named(brokers: list[int], fault: str) -> None:
+    with pytest.raises(ToolError) as refused:
+        check_brokers(brokers, {3, 1, 2}, {("t", 0): [1, 2]})
+    assert str(refused.value) == fault
+    check_brokers([3, 1], {3, 1, 2}, {("t", 0): [1, 2]})
