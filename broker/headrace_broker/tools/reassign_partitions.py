@@ -155,6 +155,16 @@ async def _replicas(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition,
     return found
 
 
+async def _existing(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, Sequence[int]]:
+    """Where the partitions of these topics are. Raises ToolError for a topic that does not exist."""
+    wanted = list(topics)
+    found = await _replicas(admin, wanted)
+    missing = [topic for topic in wanted if (topic, 0) not in found]
+    if missing:
+        raise ToolError(f"Topic {missing[0]} not found.")
+    return found
+
+
 async def _log_dirs(admin: Admin, current: Mapping[TopicPartition, Sequence[int]]) -> dict[Replica, str]:
     """The directories that the replicas are in, of live brokers that have but one: what is printed can be executed."""
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
@@ -174,10 +184,7 @@ async def _log_dirs(admin: Admin, current: Mapping[TopicPartition, Sequence[int]
 
 
 async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int], *, uses_racks: bool) -> None:
-    current = await _replicas(admin, topics)
-    missing = [topic for topic in topics if not any(name == topic for name, _ in current)]
-    if missing:
-        raise ToolError(f"Topic {missing[0]} not found.")
+    current = await _existing(admin, topics)
     nodes = (await admin.describe_cluster()).nodes
     racks = {node.node_id: node.rack if uses_racks else None for node in nodes if node.node_id in brokers}
     if 0 < sum(rack is None for rack in racks.values()) < len(racks):
@@ -203,7 +210,7 @@ async def _execute(admin: Admin, plan: Plan, options: argparse.Namespace) -> Non
     unknown = sorted({broker for replicas in plan.replicas.values() for broker in replicas} - live)
     if unknown:
         raise ToolError(f"Unknown broker id {unknown[0]}")
-    everything = await _replicas(admin, (topic for topic, _ in plan.replicas))
+    everything = await _existing(admin, (topic for topic, _ in plan.replicas))
     missing = sorted(plan.replicas.keys() - everything.keys())
     if missing:
         raise ToolError(f"Unable to find partition: {', '.join(json_files.names(missing))}")
