@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import OffsetCommitRequest, OffsetFetchRequest
-from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace_broker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace_broker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -161,6 +162,21 @@ def test_many_topics_in_one_request_hold_nobody(broker: BrokerProcess) -> None:
         assert {topic.name for topic in answer.topics if topic.error_code} == {"many-7"}
         everything = client.call(MetadataRequest(topics=None), 9)
         assert len(everything.topics) >= 1000
+
+
+def test_a_topic_of_many_partitions_holds_up_no_other_topic(broker: BrokerProcess) -> None:
+    many = CreatableTopic(name="wide", num_partitions=2000, replication_factor=1)
+    with RawClient(broker.address, timeout_s=60) as large, RawClient(broker.address, timeout_s=60) as small:
+        large.send(CreateTopicsRequest(topics=[many], timeout_ms=30_000), 5)
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="wide")], allow_auto_topic_creation=False)
+        while not small.call(asked, 9).topics[0].partitions:
+            time.sleep(0.001)
+        create_topic(small, "narrow")
+        assert not select.select([large.socket], [], [], 0)[0]  # its logs are still being made
+        answer = small.call(produce_request("narrow", batch(b"x")), 9).responses[0].partition_responses[0]
+        assert answer.error_code == 0
+        _, created = large.receive(CreateTopicsRequest, 5, CreateTopicsResponse)
+        assert created.topics[0].error_code == 0
 
 
 def test_half_sent_large_requests_share_a_bound_and_are_cut_off(broker: BrokerProcess) -> None:

@@ -38,8 +38,10 @@ def register_broker(
 ) -> Outcome[BrokerRegistrationResponse]:
     """Register a broker that started.  `is_alive`: the present incarnation of that id still has a session.
 
-    Raises ApiError DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID.
+    Raises ApiError DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID, INVALID_REQUEST.
     """
+    if request.broker_id < 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"node.id={request.broker_id} is no number for a broker")
     if request.cluster_id != cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {cluster_id}, the broker's is {request.cluster_id}"

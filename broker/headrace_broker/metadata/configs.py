@@ -8,7 +8,7 @@ rest on, `ELECTION_KEYS`, takes effect on the partitions in the same batch, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -32,6 +32,8 @@ from headrace_broker.protocol.topic_names import topic_name_fault
 
 ELECTION_KEYS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
 CLUSTER_WIDE = ""
+CHARACTERS_MAX = 1 << 20
+"""What one decision may be given as values of configs, and how long one value may become."""
 
 
 class ConfigOperation(IntEnum):
@@ -61,8 +63,24 @@ class _Resource:
     validate: Callable[[Mapping[str, str | None]], None]
 
 
-def topic_config_records(topic: str, configs: Mapping[str, str | None]) -> list[MetadataRecord]:
-    """The records that set a new topic's configs; raises ApiError(INVALID_CONFIG)."""
+class Characters:
+    """Counts what one decision is given as values: it would have to be checked while everybody waits."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def take(self, values: Iterable[str | None]) -> None:
+        """Raises ApiError(POLICY_VIOLATION)."""
+        self._given += sum(len(value) for value in values if value is not None)
+        if self._given > CHARACTERS_MAX:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"One request may give configs of at most {CHARACTERS_MAX} characters."
+            )
+
+
+def topic_config_records(topic: str, configs: Mapping[str, str | None], given: Characters) -> list[MetadataRecord]:
+    """The records that set a new topic's configs; raises ApiError(INVALID_CONFIG, POLICY_VIOLATION)."""
+    given.take(configs.values())
     resource = _topic(topic)
     _check_values(resource, configs)
     return [_record(resource, name, value) for name, value in configs.items()]
@@ -78,11 +96,13 @@ def alter_configs(
     """One result per (resource type, name, changes), None when done; all changes of one resource happen or none."""
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
+    given = Characters()
     times = Counter((kind, name) for kind, name, _ in resources)
     for kind, name, changes in resources:
         try:
             if times[kind, name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once, '{name}' does not.")
+            given.take(changes.values() if isinstance(changes, Mapping) else [value for _, _, value in changes])
             records += _altered(image, _resource(image, kind, name), changes)
             results.append(None)
         except ApiError as error:
@@ -140,9 +160,9 @@ def _edited_list(
     if key.type != ConfigType.LIST:
         raise _error(resource, f"can't {operation.name} to key {name} because its type is not LIST.")
     current = [part for part in values.get(name, format_value(key.default)).split(",") if part]
-    parts = [part.strip() for part in value.split(",")]
+    parts = dict.fromkeys(part.strip() for part in value.split(","))
     if operation is ConfigOperation.APPEND:
-        return ",".join([*current, *(part for part in parts if part not in current)])
+        return ",".join(dict.fromkeys([*current, *parts]))
     return ",".join(part for part in current if part not in parts)
 
 
@@ -194,6 +214,9 @@ def _check_known(resource: _Resource, name: str) -> None:
 
 
 def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is not None and len(value) > CHARACTERS_MAX:
+            raise _error(resource, f"{name} would have {len(value)} characters, at most {CHARACTERS_MAX} are allowed")
     try:
         resource.validate(values)
     except ConfigError as error:

@@ -42,6 +42,11 @@ def next_start(image: MetadataImage, last_leader: int) -> int:
     return 0
 
 
+def listed(broker_ids: Sequence[int]) -> str:
+    """The first few brokers, for a message."""
+    return f"[{', '.join(map(str, broker_ids[:10]))}{', ...' if len(broker_ids) > 10 else ''}]"
+
+
 _Rack = tuple[Sequence[int], Sequence[int]]
 """(live brokers, fenced brokers)."""
 

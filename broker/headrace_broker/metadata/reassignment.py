@@ -12,6 +12,7 @@ from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicI
 from headrace_broker.metadata.leadership import TopicRules, change_of
 from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.partition_changes import Election, PartitionChange
+from headrace_broker.metadata.placement import listed
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -111,7 +112,7 @@ def _begun(
 def _check_target(image: MetadataImage, name: str, target: Sequence[int]) -> None:
     if not target or len(set(target)) != len(target):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{name} needs a list of different brokers, not {list(target)}."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{name} needs a list of different brokers, not {listed(target)}."
         )
     unknown = next((broker for broker in target if broker not in image.brokers), None)
     if unknown is not None:

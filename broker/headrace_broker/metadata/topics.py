@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace_broker.log.config import TOPIC_CONFIGS, config_in_force
-from headrace_broker.metadata.configs import topic_config_records
+from headrace_broker.metadata.configs import Characters, topic_config_records
 from headrace_broker.metadata.image import MetadataImage, TopicImage
 from headrace_broker.metadata.leadership import directory_of
 from headrace_broker.metadata.outcome import Outcome
-from headrace_broker.metadata.placement import next_start, place_partitions
+from headrace_broker.metadata.placement import listed, next_start, place_partitions
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -61,18 +61,15 @@ def create_topics(
     repeated = repeated_names(topic.name for topic in request.topics)
     unified = unified_names(image.topics)
     described: _Described = {}
+    given = Characters()
     for topic in request.topics:
         try:
             if topic.name in repeated:
                 raise _named_twice(topic.name)
             _check_new_name(image, topic.name, unified)
+            _check_records(topic.name, len(records) + 1 + _count(topic, defaults) + len(topic.configs))
             start = len(image.topics) + len(results)
-            result, created = _create_topic(image, topic, defaults, broker_properties, new_id, described, start)
-            if len(records) + len(created) > RECORDS_PER_OPERATION_MAX:
-                raise ApiError(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"Topic '{topic.name}': one request may create at most {RECORDS_PER_OPERATION_MAX} records.",
-                )
+            result, created = _create_topic(image, topic, defaults, broker_properties, new_id, described, given, start)
             records += created
         except ApiError as error:
             result = CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
@@ -82,6 +79,19 @@ def create_topics(
     return Outcome(CreateTopicsResponse(topics=results), records)
 
 
+def _count(topic: CreatableTopic, defaults: TopicDefaults) -> int:
+    return len(topic.assignments) or (defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions)
+
+
+def _check_records(name: str, count: int) -> None:
+    """Before anything is worked out: what is refused must not take long."""
+    if count > RECORDS_PER_OPERATION_MAX:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Topic '{name}': one request may create at most {RECORDS_PER_OPERATION_MAX} partitions and configs.",
+        )
+
+
 def _create_topic(
     image: MetadataImage,
     topic: CreatableTopic,
@@ -89,6 +99,7 @@ def _create_topic(
     broker_properties: Mapping[str, str],
     new_id: Callable[[], bytes],
     described: _Described,
+    given: Characters,
     start: int,
 ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
     assignments = _assign(image, topic, defaults, start)
@@ -97,7 +108,7 @@ def _create_topic(
         if config.name in configs:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Topic '{topic.name}': config {config.name} is given twice.")
         configs[config.name] = config.value
-    config_records = topic_config_records(topic.name, configs)
+    config_records = topic_config_records(topic.name, configs, given)
     topic_id = new_id()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
     records += _partition_records(image, topic_id, 0, assignments)
@@ -163,15 +174,9 @@ def _assign(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{topic.name}': number of partitions was set to an invalid non-positive value.",
         )
-    count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
-    if count > RECORDS_PER_OPERATION_MAX:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{topic.name}': {count} partitions, one request may create {RECORDS_PER_OPERATION_MAX}.",
-        )
     if replication_factor == -1:
         replication_factor = defaults.replication_factor
-    return place_partitions(image, start, count, replication_factor, topic.name)
+    return place_partitions(image, start, _count(topic, defaults), replication_factor, topic.name)
 
 
 def _manual_assignment(image: MetadataImage, topic: CreatableTopic) -> list[tuple[int, ...]]:
@@ -201,7 +206,7 @@ def _checked_replicas(
     image: MetadataImage, name: str, index: int, broker_ids: Sequence[int], factor: int
 ) -> tuple[int, ...]:
     if not broker_ids or len(set(broker_ids)) != len(broker_ids):
-        raise _assignment_error(name, f"partition {index} needs a list of different brokers, not {list(broker_ids)}")
+        raise _assignment_error(name, f"partition {index} needs a list of different brokers, not {listed(broker_ids)}")
     if len(broker_ids) != factor:
         raise _assignment_error(name, f"partition {index} has {len(broker_ids)} replicas and others have {factor}")
     unknown = [broker for broker in broker_ids if broker not in image.brokers]
@@ -286,14 +291,14 @@ def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) ->
         try:
             if topic.name in repeated:
                 raise _named_twice(topic.name)
-            records += _added_partitions(image, topic)
+            records += _added_partitions(image, topic, len(records))
         except ApiError as error:
             result = CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
         results.append(result)
     return Outcome(CreatePartitionsResponse(results=results), [] if request.validate_only else records)
 
 
-def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic) -> list[MetadataRecord]:
+def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic, records: int) -> list[MetadataRecord]:
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{wanted.name}' does not exist.")
@@ -306,11 +311,7 @@ def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic) -> li
             f"The topic {wanted.name} currently has {current} partition(s); {wanted.count} would not be an increase.",
         )
     added = wanted.count - current
-    if added > RECORDS_PER_OPERATION_MAX:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{wanted.name}': {added} partitions, one request may add {RECORDS_PER_OPERATION_MAX}.",
-        )
+    _check_records(wanted.name, records + added)
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
         start = next_start(image, topic.partitions[-1].replicas[0])

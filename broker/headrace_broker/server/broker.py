@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from itertools import islice
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -96,9 +96,10 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._file_work = asyncio.Semaphore(_FILE_WORK_MAX)
         self._groups_led: dict[int, int] = {}  # with the leader epoch they were loaded in
-        self._logs_to_make: dict[tuple[str, int], None] = {}
+        self._logs_to_make: OrderedDict[str, dict[int, None]] = OrderedDict()  # by topic; topics take turns
         self._topics_without_logs: set[str] = set()
         self._making_logs: asyncio.Task[None] | None = None
+        self._some_logs_made = asyncio.Event()
         self._log_configs = LogConfigs(config.log_properties, config.node_id)
 
     @property
@@ -292,7 +293,8 @@ class Broker:
     def _follow_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """Follow those that are here; of those that are not, the first logs are made at once, many more afterwards."""
         missing = self.partitions.follow(topic, indexes)
-        self._logs_to_make.update(dict.fromkeys((topic.name, index) for index in missing))
+        if missing:
+            self._logs_to_make.setdefault(topic.name, {}).update(dict.fromkeys(missing))
         if topic.name == GROUP_METADATA_TOPIC:
             self._start_task(self._lead_groups())
         if self._logs_to_make and self._making_logs is None:
@@ -304,36 +306,47 @@ class Broker:
             while self._logs_to_make:
                 await asyncio.sleep(0)  # making one takes a good part of a millisecond
                 self._make_some_logs()
+                self._tell_of_logs()
         finally:
             self._making_logs = None
+            self._tell_of_logs()
+
+    def _tell_of_logs(self) -> None:
+        self._some_logs_made.set()
+        self._some_logs_made.clear()
 
     def _make_some_logs(self) -> None:
-        for key in list(islice(self._logs_to_make, _LOGS_AT_ONCE)):
-            if key in self._logs_to_make:
-                del self._logs_to_make[key]
-                self._make_log(*key)
+        for _ in range(_LOGS_AT_ONCE):
+            if not self._logs_to_make:
+                return
+            name, indexes = self._logs_to_make.popitem(last=False)
+            index = next(iter(indexes))
+            del indexes[index]
+            if self._make_log(name, index) and indexes:
+                self._logs_to_make[name] = indexes
 
-    def _make_log(self, name: str, index: int) -> None:
+    def _make_log(self, name: str, index: int) -> bool:
         """Hold a partition that is missing; where that fails, its topic is left alone, and tried again later."""
         topic = self.image.topics.get(name)
         if topic is None or index >= len(topic.partitions) or not self.partitions.follow(topic, (index,)):
-            return  # it was deleted, or moved, in the meantime
+            return True  # it was deleted, or moved, in the meantime
         try:
             self.partitions.open(topic, index)
         except ApiError as error:
             if name not in self._topics_without_logs:
                 logger.error("partitions of %s cannot be served, trying again: %s", name, error.message)
                 self._topics_without_logs.add(name)
-            self._logs_to_make = {key: None for key in self._logs_to_make if key[0] != name}
-            return
+            return False
         self._topics_without_logs.discard(name)
         if name == GROUP_METADATA_TOPIC:
             self._start_task(self._lead_groups())
+        return True
 
-    async def logs_are_made(self) -> None:
-        """Wait until the logs of every topic are there, but for those that cannot be made."""
-        if self._making_logs is not None:
-            await asyncio.wait({self._making_logs})
+    async def logs_are_made(self, topics: Collection[str]) -> None:
+        """Wait until the logs of these topics are there, but for those that cannot be made; others' are not waited
+        for."""
+        while self._making_logs is not None and not self._logs_to_make.keys().isdisjoint(topics):
+            await self._some_logs_made.wait()
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for partition in self.partitions.forget(topic):

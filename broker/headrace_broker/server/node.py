@@ -12,7 +12,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -315,13 +315,8 @@ class Node:
         least = LogConfig.from_properties({}, self.config.log_properties).min_insync_replicas
         await self.controller.submit(lambda image: Outcome(None, bootstrap_records(image, least)))
 
-    async def logs_are_made(self) -> None:
-        """Wait until this node's broker has the logs that the image wants."""
-        if self.broker is not None:
-            await self.broker.logs_are_made()
-
-    async def settled(self) -> None:
-        """Wait until this node has seen what the controller has committed by now, and has the logs that it wants.
+    async def settled(self, topics: Collection[str] = ()) -> None:
+        """Wait until this node has seen what the controller has committed by now, and has these topics' logs.
 
         A client that was told of a topic finds it here, then.  A node that does not get there soon answers all the
         same: what the controller has done is done.
@@ -332,7 +327,8 @@ class Node:
                     await self.quorum.reached(await self._committed_offset())
             except (NoControllerError, TimeoutError):
                 logger.info("node %d answers before it has seen what the controller has committed", self.node_id)
-        await self.logs_are_made()
+        if self.broker is not None:
+            await self.broker.logs_are_made(topics)
 
     async def _committed_offset(self) -> int:
         """Up to where the quorum's leader has committed."""

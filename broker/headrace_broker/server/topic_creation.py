@@ -55,7 +55,7 @@ async def ensure_internal_topic(context: RequestContext, name: str) -> None:
 
 async def _submit(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     response = await context.node.channel.request(request, _TIMEOUT_MS)
-    await context.node.settled()
+    await context.node.settled([topic.name for topic in request.topics])
     return response
 
 

@@ -189,6 +189,19 @@ class TestConfigs:
         outcome = self.alter(cluster_image(), BROKER_RESOURCE, "1", ("leader.replication.throttled.rate", 1, None))
         assert (outcome.response, outcome.records) == ([None], [])
 
+    def test_long_lists_of_values_hold_nobody_up(self) -> None:
+        key, image = "leader.replication.throttled.replicas", cluster_image(partition_image("1", "1", 1))
+        first, second = (",".join(f"{index}:1" for index in range(start, start + 60_000)) for start in (0, 30_000))
+        image = after(image, self.alter(image, TOPIC_RESOURCE, "t", (key, 2, first)))
+        image = after(image, self.alter(image, TOPIC_RESOURCE, "t", (key, 2, second)))  # each is looked up among all
+        assert image.topic_configs("t")[key].count(",") == 90_000 - 1
+        refused = self.alter(image, TOPIC_RESOURCE, "t", (key, 0, "1:1," * (1 << 19))).response[0]
+        assert refused.code == ErrorCode.POLICY_VIOLATION
+        refused = self.alter(image, TOPIC_RESOURCE, "t", (key, 2, "1:2," * 200_000 + ("2" * 400_000) + ":1")).response[
+            0
+        ]
+        assert refused.code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_CONFIG)
+
     def test_precedence(self) -> None:
         image = cluster_image(partition_image("1", "1", 1))
         image = after(image, self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 0, "2")))

@@ -89,7 +89,7 @@ def test_configs_become_records_and_are_reported() -> None:
         (topic("a_b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with existing topic: a.b"),
         (topic("a.b"), ErrorCode.TOPIC_ALREADY_EXISTS, "'a.b' already exists"),
         (topic("t", 0), ErrorCode.INVALID_PARTITIONS, "'t'"),
-        (topic("t", 1_000_000), ErrorCode.INVALID_PARTITIONS, "1000000"),
+        (topic("t", 1_000_000), ErrorCode.POLICY_VIOLATION, "at most 10000"),
         (topic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "larger than 0"),
         (topic("t", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR, "only 1 broker(s)"),
         (topic("t", retention_mss="1"), ErrorCode.INVALID_CONFIG, "retention.mss"),
@@ -104,6 +104,25 @@ def test_what_is_wrong_is_named_and_creates_nothing(wanted: CreatableTopic, code
     assert words in (bad.error_message or "")
     assert good.error_code == 0
     assert set(applied(before, outcome).topics) == {"a.b", "good"}
+
+
+def test_what_is_too_much_is_refused_before_it_is_worked_out() -> None:
+    """A request of a few hundred bytes would keep the controller busy until it loses its leadership."""
+    made: list[bytes] = []
+
+    def counted() -> bytes:
+        made.append(new_id())
+        return made[-1]
+
+    wanted = [topic("a", 9000), topic("b", 9000), topic("c", 900, retention_ms="1" * (1 << 20)), topic("d", 2)]
+    request = CreateTopicsRequest(topics=wanted)
+    outcome = create_topics(cluster(1), request, defaults=TopicDefaults(3, 1), broker_properties={}, new_id=counted)
+    assert [result.error_code for result in outcome.response.topics[:2]] == [0, ErrorCode.POLICY_VIOLATION]
+    assert len(made) == 2
+    image = applied(cluster(1), create(cluster(1), topic("a"), topic("b")))
+    growing = [CreatePartitionsTopic(name=name, count=8000, assignments=None) for name in "ab"]
+    grown = create_partitions(image, CreatePartitionsRequest(topics=growing))
+    assert [result.error_code for result in grown.response.results] == [0, ErrorCode.POLICY_VIOLATION]
 
 
 def test_the_same_name_twice_in_a_request_is_refused() -> None:

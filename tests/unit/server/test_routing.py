@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace_broker.protocol.apis import API
+from headrace_broker.protocol.framing import encode_request
+from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace_broker.server.network.connection import Connection, ConnectionLimits
 from headrace_broker.server.network.listeners import BROKER, CONTROLLER
 from headrace_broker.server.network.receive_memory import ReceiveMemory
@@ -133,6 +135,25 @@ def test_every_handler_serves_versions_that_its_api_has() -> None:
         assert route.advertised[0] <= route.versions[0], api
         assert route.advertised[1] == route.versions[1], api
         assert (route.handle is None) != (route.handle_frame is None), api
+
+
+def test_what_a_controller_is_asked_divides_or_is_short() -> None:
+    """Else one request of a hundred megabytes holds up heartbeats and fetches until the leader has no followers."""
+    for route in load_routes()[CONTROLLER].values():
+        assert route.parts or route.frame_bytes_max < 1 << 20, route.api.name
+    client = Connection(long_requests := router(), "CONTROLLER", ConnectionLimits())
+    transport: Any = Transport("127.0.0.1")
+    client.connection_made(transport)
+    long_requests.controller_routes.update(load_routes()[CONTROLLER])
+    request = BrokerRegistrationRequest(log_dirs=[bytes(16)] * 5000)
+    frame = b"".join(encode_request(1, "c", request, 4))
+    view, sent = client.get_buffer(-1), 0
+    while sent < len(frame) and not transport.closed:
+        part = frame[sent : sent + len(view)]
+        view[: len(part)] = part
+        client.buffer_updated(len(part))
+        view, sent = client.get_buffer(-1), sent + len(part)
+    assert transport.closed
 
 
 def test_peers_that_do_not_read_are_cut_off_when_they_hold_too_much() -> None:

@@ -11,12 +11,14 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.large_requests import Parts
 from headrace_broker.server.network.listeners import EVERYWHERE
 
 API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
 VERSIONS = (0, 1)
 LISTENERS = EVERYWHERE
 IS_FORWARDED = True
+PARTS = (Parts(("topics", "partitions"), ("responses", "partitions")),)
 
 
 async def handle(

@@ -18,6 +18,4 @@ PARTS = (Parts(("topics",), ("results",), together=True, count_max=100),)
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest, version: int) -> CreatePartitionsResponse:
     """Add partitions; each topic has its own result."""
-    response = await context.controller.submit(lambda image: create_partitions(image, request))
-    await context.node.logs_are_made()
-    return response
+    return await context.controller.submit(lambda image: create_partitions(image, request))

@@ -32,7 +32,6 @@ async def handle(context: RequestContext, request: CreateTopicsRequest, version:
             new_id=node.new_id,
         )
     )
-    await node.logs_are_made()
     if version < 5:
         for result in response.topics:
             result.configs = []

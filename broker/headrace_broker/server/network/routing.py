@@ -15,6 +15,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+import sys
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from time import monotonic
@@ -50,6 +51,8 @@ _FORWARD_TIMEOUT_MS = 15_000
 _SHARE_OF_PEERS = 8
 """One connection in so many is kept back for listeners that clients do not use: the controllers', and a listener of
 inter.broker.listener.name of its own.  Half of these are for replicas where they share the clients' listener."""
+_FEW_THINGS_BYTES_MAX = 64 * 1024
+"""What a request to a controller can take that does not divide: it is about one thing, or a few."""
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 """A response lies in memory until its reader takes it: less than fetch.max.bytes is legal, and plenty."""
@@ -65,6 +68,7 @@ class Route:
         "advertised",
         "api",
         "forward_timeout_ms",
+        "frame_bytes_max",
         "handle",
         "handle_frame",
         "is_forwarded",
@@ -83,6 +87,8 @@ class Route:
         self.forward_timeout_ms: int = getattr(module, "FORWARD_TIMEOUT_MS", _FORWARD_TIMEOUT_MS)
         self.refusal: ErrorCode = getattr(module, "REFUSAL", ErrorCode.REQUEST_TIMED_OUT)
         self.parts: tuple[Parts, ...] = getattr(module, "PARTS", ())
+        is_for_few = CONTROLLER in self.listeners and not self.parts
+        self.frame_bytes_max = _FEW_THINGS_BYTES_MAX if is_for_few else sys.maxsize
         self.handle: Callable[[RequestContext, Any, int], Any] | None = getattr(module, "handle", None)
         self.handle_frame: HandleFrame | None = getattr(module, "handle_frame", None)
 
@@ -231,6 +237,8 @@ class RequestRouter:
         self, connection: Connection, route: Route, frame: bytes, version: int, correlation_id: int
     ) -> None:
         header = parse_request_header(frame)
+        if len(frame) > route.frame_bytes_max:
+            raise ProtocolError(f"{route.api.name} of {len(frame)} bytes, {route.frame_bytes_max} are plenty")
         if len(frame) > LARGE_FRAME_BYTES:
             self._handle_large(connection, route, frame, header, correlation_id)
             return
@@ -278,7 +286,7 @@ class RequestRouter:
         except ApiError as error:
             return refused(request, version, error.code, error.message)
         if route.api.key != ApiKey.DESCRIBE_QUORUM:
-            await node.settled()
+            await node.settled(_topics_named(request))
         return response
 
     def _handle_large(
@@ -371,3 +379,8 @@ class RequestRouter:
                 connection.close()
         for connection in self._idle_ms.keys() - self.connections.keys():
             del self._idle_ms[connection]
+
+
+def _topics_named(request: Any) -> list[str]:
+    """The names in a request that makes topics or partitions."""
+    return [topic.name for topic in getattr(request, "topics", ()) if getattr(topic, "name", None) is not None]
