@@ -131,10 +131,12 @@ class ControllerService:
         if self._newest is not None and not self._newest.done():
             await asyncio.shield(self._newest)
 
-    async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
-        """Register a broker that started.  Raises ApiError."""
+    async def register(
+        self, request: BrokerRegistrationRequest, *, is_from_here: bool = False
+    ) -> BrokerRegistrationResponse:
+        """Register a broker that started; `is_from_here`: it is this node's own.  Raises ApiError."""
         broker_id = request.broker_id
-        await self._look_for_predecessor(broker_id, request.incarnation_id)
+        await self._look_for_predecessor(broker_id, request.incarnation_id, is_from_here=is_from_here)
         response = await self.submit(
             lambda image: register_broker(
                 image,
@@ -160,16 +162,23 @@ class ControllerService:
         self._arm()
         return response
 
-    async def _look_for_predecessor(self, broker_id: int, incarnation_id: bytes) -> None:
-        """A broker that comes back before its end was noticed need not wait for its former session to run out."""
+    async def _look_for_predecessor(self, broker_id: int, incarnation_id: bytes, *, is_from_here: bool) -> None:
+        """A broker that comes back before its end was noticed need not wait for its former session to run out.
+
+        This node's own broker is this process: its predecessor is gone, and who comes by the network with its id is
+        another.
+        """
         known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if known is None or known.incarnation_id == incarnation_id or not known.endpoints:
             return
         if not self._liveness.has_session(broker_id, self._now_ms()):
             return
         where = known.endpoints[0]
-        is_own = broker_id == self._quorum.raft.config.node_id  # then it was this node's last process
-        if is_own or await self._refuses(where.host, where.port):
+        if broker_id == self._quorum.raft.config.node_id:
+            is_gone = is_from_here
+        else:
+            is_gone = await self._refuses(where.host, where.port)
+        if is_gone:
             self._liveness.dead(broker_id)
 
     async def unregister(self, broker_id: int) -> None:

@@ -75,7 +75,7 @@ class Cluster:
             self._changed.clear()
             await self._changed.wait()
 
-    async def join(self, broker_id: int, incarnation: bytes | None = None) -> int:
+    async def join(self, broker_id: int, incarnation: bytes | None = None, *, is_from_here: bool = False) -> int:
         """Register and unfence a broker; returns its epoch."""
         self._incarnations += 1
         listener = Listener(name="PLAINTEXT", host="localhost", port=9000 + broker_id, security_protocol=0)
@@ -86,7 +86,7 @@ class Cluster:
             listeners=[listener],
             log_dirs=[bytes([broker_id]) * 16],
         )
-        epoch = (await self.service.register(request)).broker_epoch
+        epoch = (await self.service.register(request, is_from_here=is_from_here)).broker_epoch
         await self.beat(broker_id, epoch)
         return epoch
 
@@ -313,7 +313,11 @@ def test_a_new_controller_looks_for_every_broker_but_its_own() -> None:
         await again.until(lambda: again.image.brokers[3].fenced)
         assert sorted(again.probed) == [9002, 9003]
         assert not again.image.brokers[2].fenced
-        own = await again.join(1)  # the process is new, its predecessor needs no proof of death
+        with pytest.raises(ApiError, match="is alive"):
+            await again.join(1, b"another".ljust(16))  # by the network, from whomever
+        own = await again.join(
+            1, b"new".ljust(16), is_from_here=True
+        )  # the process is new, its predecessor needs no proof of death
         assert own == again.image.brokers[1].epoch
         await again.stop()
 

@@ -18,6 +18,6 @@ async def handle(
 ) -> BrokerRegistrationResponse:
     """Answer the broker's epoch once it is committed."""
     try:
-        return await context.controller.register(request)
+        return await context.controller.register(request, is_from_here=context.is_from_here)
     except ApiError as error:
         return BrokerRegistrationResponse(error_code=error.code)

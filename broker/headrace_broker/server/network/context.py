@@ -54,6 +54,11 @@ class RequestContext:
         return self.node.router.is_for_controllers(self.listener)
 
     @property
+    def is_from_here(self) -> bool:
+        """Whether the request is this node's own."""
+        return not self.listener
+
+    @property
     def image(self) -> MetadataImage:
         """The committed cluster image."""
         return self.node.committed.image
