@@ -8,6 +8,7 @@ how to have it fetched anew.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,6 +119,19 @@ def test_a_replica_fetches_what_it_has_lost(
     expected = words.format(path=re.escape(str(path)), log=re.escape(str(path.with_suffix(".log"))))
     assert re.search(expected, victim.said()), victim.said()
     victim.is_whole_again()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("what", ["{topic}-0", "{topic}-0/*.log"])
+def test_a_replica_fetches_what_was_removed_while_it_ran(victim: Victim, how: str, what: str) -> None:
+    """It goes on writing to files that have no name any more, and must not count as having what was in them."""
+    path = victim.file(what.format(topic=TOPIC))
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    victim.down(how)
+    victim.cluster.start_node(victim.node)
+    victim.is_whole_again()
+    assert "Traceback" not in victim.said()
 
 
 def refuses_to_start(victim: Victim) -> str:
