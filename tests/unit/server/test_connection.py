@@ -426,19 +426,33 @@ def test_the_loop_stays_awake_while_requests_follow_each_other_closely_and_for_o
     loop, now_ns = FakeLoop(), 0
     awake = Wakefulness(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for _ in range(50):
-        now_ns += 500_000  # paced: no rhythm
-        awake.answered()
+        now_ns += 600_000  # paced: no rhythm
+        awake.heard(100)
         assert not loop.due
     for _ in range(16):
         now_ns += 100_000
-        awake.answered()
+        awake.heard(100)
     assert len(loop.due) == 1
-    now_ns += 100_000
+    now_ns += 300_000
     loop.turn()
     assert len(loop.due) == 1
-    now_ns += 100_000
+    now_ns += 200_000
     loop.turn()
     assert not loop.due
     now_ns += 1_000
-    awake.answered()
+    awake.heard(100)
     assert not loop.due  # the rhythm must be found again
+
+
+def test_bulk_ends_the_rhythm() -> None:
+    loop, now_ns = FakeLoop(), 0
+    awake = Wakefulness(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
+    for size_bytes in [100] * 15 + [100_000] + [100] * 15:
+        now_ns += 1_000
+        awake.heard(size_bytes)
+        assert not loop.due
+    awake.heard(100)
+    assert len(loop.due) == 1
+    awake.heard(100_000)
+    loop.turn()
+    assert not loop.due

@@ -58,6 +58,7 @@ class PlayedBroker:
         self.waiting = Waiting(asyncio.get_running_loop())
         self.lifecycle = SimpleNamespace(epoch=101)
         self.departures = Departures()
+        self.router = SimpleNamespace(wakefulness=SimpleNamespace(heard=lambda size_bytes: None))
         self.fetch_sessions = SimpleNamespace(disturbed=lambda partition: None)
         self.node = SimpleNamespace(own_channel=self)
         self.has_committed = asyncio.Event()

@@ -48,7 +48,7 @@ def router(**limits: int) -> RequestRouter:
         setattr(config, name, value)
     brokers = range(config.brokers)
     node: Any = SimpleNamespace(config=config, image=SimpleNamespace(brokers=brokers))
-    wakefulness: Any = SimpleNamespace(answered=lambda: None)
+    wakefulness: Any = SimpleNamespace(heard=lambda size_bytes: None)
     no_routes: dict[str, Routes] = {BROKER: {}, CONTROLLER: {}}
     return RequestRouter(
         node, no_routes, connections_max=100, wakefulness=wakefulness, receive_memory=ReceiveMemory(1_000_000)

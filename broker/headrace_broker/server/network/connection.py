@@ -29,7 +29,7 @@ from typing import Protocol, cast
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.server.network.receive_memory import UNCOUNTED_BYTES, ReceiveMemory
 from headrace_broker.server.network.refused_batches import RefusedBatches
-from headrace_broker.server.network.wakefulness import SMALL_READ_BYTES, Wakefulness
+from headrace_broker.server.network.wakefulness import Wakefulness
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end += nbytes
         self.active = True
         self._take_requests()
-        if nbytes <= SMALL_READ_BYTES and not self._end and not self._queue:
-            self._router.wakefulness.answered()
+        if not self._end:
+            self._router.wakefulness.heard(nbytes)
 
     def eof_received(self) -> bool:
         return False

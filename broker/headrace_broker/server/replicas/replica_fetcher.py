@@ -68,6 +68,7 @@ class ReplicaFetcher:
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
         self._asked_at: float | None = None
+        self._taken_bytes = 0  # of records, since the last request
         self._to_end: float | None = None  # the request that is not waited for when it becomes a long poll
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -225,8 +226,11 @@ class ReplicaFetcher:
         )
         self.fetches += 1
         self._asked_at = self._loop.time()
+        answer = connection.request(request, version=self._version(connection))
+        self._broker.router.wakefulness.heard(self._taken_bytes)
+        self._taken_bytes = 0
         try:
-            return await connection.request(request, version=self._version(connection))
+            return await answer
         finally:
             self._asked_at = None
 
@@ -324,6 +328,7 @@ class ReplicaFetcher:
                 data = b"".join(data)
             log.append_as_follower(data, now_ms=self._broker.now_ms(), leader_epoch_max=epoch)
             partition.uncommitted.append((log.log_end_offset, len(data)))
+            self._taken_bytes += len(data)
             throttle = self._broker.replication.follower_throttle
             if throttle.holds_for(partition.topic, partition.index):
                 throttle.count(len(data), self._broker.replication.now_ms())
