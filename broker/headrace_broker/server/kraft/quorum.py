@@ -229,12 +229,14 @@ class Quorum:
         self._fail(repr(error))
 
     async def _persist(self, effect: Persist) -> None:
+        failing = Telling()
         while True:
             try:
                 await self._loop.run_in_executor(None, self.log.write_state, effect.state)
                 break
             except OSError as error:
-                logger.error("quorum-state cannot be written, trying again: %s", error)
+                if failing.is_due(self._loop.time()):
+                    logger.error("quorum-state cannot be written, trying again: %s", error)
                 await asyncio.sleep(_RETRY_S)
         self._is_persisting = False
         self._work()

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.quorum import Quorum
+from headrace_broker.server.telling import Telling
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 2_000
-_TELL_EVERY = 5
 
 
 class QuorumWatch:
@@ -36,6 +36,7 @@ class QuorumWatch:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._looks_without_leader = 0
+        self._leaderless = Telling()
         self._told: set[tuple[int, ErrorCode]] = set()
         self._told_voters = frozenset(voters)
         self._caught_up = asyncio.Event()
@@ -62,12 +63,13 @@ class QuorumWatch:
         """Tell of a quorum without a leader; call it every `LOOK_INTERVAL_MS`."""
         self._check_voters()
         if self._quorum.raft.leader_id >= 0:
-            if self._looks_without_leader > 1:
+            if self._leaderless.is_over():
                 logger.warning("the metadata quorum has a leader again, node %d", self._quorum.raft.leader_id)
             self._looks_without_leader = 0
             return
         self._looks_without_leader += 1
-        if self._looks_without_leader % _TELL_EVERY == 2:
+        waited_s = self._looks_without_leader * LOOK_INTERVAL_MS / 1000
+        if self._looks_without_leader > 1 and self._leaderless.is_due(waited_s):
             logger.error("the metadata quorum has no leader, nothing can be changed until it has one: %s", self.why())
 
     def _on_caught_up(self) -> None:

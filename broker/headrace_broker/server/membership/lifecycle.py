@@ -14,6 +14,7 @@ from headrace_broker.protocol.messages.broker_registration import BrokerRegistra
 from headrace_broker.protocol.messages.broker_registration import Listener as RegisteredListener
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.network.controller_channel import ControllerChannel, NoControllerError
+from headrace_broker.server.telling import Telling
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class BrokerLifecycle:
         self._session_timeout_ms = session_timeout_ms
         self._wants_to_stop = False
         self._out = ""
+        self._unheard = Telling()
         self._may_stop = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._unfenced = asyncio.Event()
@@ -137,8 +139,11 @@ class BrokerLifecycle:
             try:
                 response = await self._channel.request(self._heartbeat(), self._interval_ms)
             except NoControllerError as error:
-                logger.warning("broker %d: %s", self.node_id, error)
+                if self._unheard.is_due(asyncio.get_running_loop().time()):
+                    logger.warning("broker %d is not heard by a controller: %s", self.node_id, error.message)
                 continue
+            if self._unheard.is_over():
+                logger.warning("broker %d is heard by a controller again", self.node_id)
             if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._look_whether_out()
             else:

@@ -33,6 +33,7 @@ from headrace_broker.protocol.messages.list_offsets import (
 from headrace_broker.replication import follower
 from headrace_broker.replication.fetch_sessions import SessionState
 from headrace_broker.server.replicas.partitions import Partition
+from headrace_broker.server.telling import Telling
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -60,6 +61,7 @@ class ReplicaFetcher:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[Partition, int] = {}  # with the leader epoch that is fetched in
         self._resting: dict[Partition, float] = {}  # until when
+        self._troubles: dict[Partition, Telling] = {}
         self._pauses_ms: dict[Partition, int] = {}  # how long each last had to rest
         self._session = SessionState()
         self._asked: dict[Partition, tuple[int, int]] = {}  # the epoch and the offset of the last request
@@ -94,6 +96,7 @@ class ReplicaFetcher:
         self._partitions.pop(partition, None)
         self._resting.pop(partition, None)
         self._pauses_ms.pop(partition, None)
+        self._troubles.pop(partition, None)
         self._unsaid.pop(partition, None)
         self.lags.pop(partition, None)
         self._gone[partition] = None
@@ -278,14 +281,25 @@ class ReplicaFetcher:
         try:
             await self._act(connection, partition, epoch, offset, answer)
         except ApiError as error:
-            logger.error("%s-%d cannot be followed: %s", partition.topic, partition.index, error.message)
+            self._tell_trouble(partition, error)
             self._broker.check_storage(partition.log)
             self._pause(partition)
         except ClientError:
             raise
-        except Exception:  # one partition must not keep the others from being followed
-            logger.exception("%s-%d cannot be followed", partition.topic, partition.index)
+        except Exception as error:  # noqa: BLE001  one partition must not keep the others from being followed
+            self._tell_trouble(partition, error)
             self._pause(partition)
+
+    def _tell_trouble(self, partition: Partition, error: Exception) -> None:
+        if not self._troubles.setdefault(partition, Telling()).is_due(self._loop.time()):
+            return
+        logger.error(
+            "%s-%d cannot be followed: %s",
+            partition.topic,
+            partition.index,
+            error.message if isinstance(error, ApiError) else error,
+            exc_info=None if isinstance(error, ApiError) else error,
+        )
 
     async def _act(
         self, connection: Connection, partition: Partition, epoch: int, offset: int, answer: PartitionData
@@ -294,6 +308,8 @@ class ReplicaFetcher:
         if isinstance(verdict, follower.Append):
             self._append(partition, epoch, answer, verdict)
             self._pauses_ms.pop(partition, None)
+            if self._troubles.pop(partition, None) is not None:
+                logger.warning("%s-%d is followed again", partition.topic, partition.index)
         elif isinstance(verdict, follower.Truncate):
             logger.info("%s-%d is cut to offset %d", partition.topic, partition.index, verdict.offset)
             partition.uncommitted.clear()

@@ -31,6 +31,7 @@ from headrace_broker.replication.throttle import Throttle
 from headrace_broker.server.network.controller_channel import NoControllerError
 from headrace_broker.server.replicas.partitions import Partition
 from headrace_broker.server.replicas.replica_fetcher import ReplicaFetcher
+from headrace_broker.server.telling import Telling
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -52,6 +53,7 @@ class Replication:
         self._following: dict[Partition, int] = {}
         self._proposals: dict[Partition, IsrProposal] = {}
         self._proposing: asyncio.Task[None] | None = None
+        self._unchanged = Telling()
         self.isr_shrinks = 0
         self.isr_expands = 0
         self._log_start_moved = asyncio.Event()
@@ -349,13 +351,17 @@ class Replication:
                     request = self._alter_request(proposals)
                     response = await self._broker.node.own_channel.request(request, _ALTER_TIMEOUT_MS)
                 except NoControllerError as error:
-                    logger.warning("in-sync replicas cannot be changed: %s", error)
+                    self._tell_unchanged(error.message)
                     self._again(proposals)
                     continue
                 if not self._take_answers(proposals, response):
                     await asyncio.sleep(_RETRY_S)
         finally:
             self._proposing = None
+
+    def _tell_unchanged(self, why: str) -> None:
+        if self._unchanged.is_due(self._loop.time()):
+            logger.warning("in-sync replicas cannot be changed: %s", why)
 
     def _again(self, proposals: dict[Partition, IsrProposal]) -> None:
         for partition, proposal in proposals.items():
@@ -390,9 +396,11 @@ class Replication:
     def _take_answers(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
         """False when something is to be asked again."""
         if response.error_code != ErrorCode.NONE:
-            logger.warning("in-sync replicas cannot be changed: %s", ErrorCode.of(response.error_code).name)
+            self._tell_unchanged(ErrorCode.of(response.error_code).name)
             self._again(proposals)
             return False
+        if self._unchanged.is_over():
+            logger.warning("in-sync replicas can be changed again")
         answers = {
             (topic.topic_id, item.partition_index): item for topic in response.topics for item in topic.partitions
         }
