@@ -112,7 +112,7 @@ def test_bad_plans_change_nothing(cluster: ClusterProcess, tmp_path: Path) -> No
         assert fault in run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", plan, status=1)
     plan = write(tmp_path / "plan.json", moves("unknown", [1]))
     text = run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", plan, status=1)
-    assert text == "Error: Unable to find partition: unknown-0\n"
+    assert text == "Error: Topic unknown not found.\n"
 
 
 def test_leaders_come_home(cluster: ClusterProcess) -> None:
