@@ -2,12 +2,13 @@
 
 Every batch is checked (size, magic, CRC, rising offsets); indexes, leader epochs and producer state are rebuilt from
 them. The file is cut where the first bad batch begins, and the segments behind it are set aside under `.deleted` names.
+Where compaction has left a gap, the epochs that the log's file has there stand: their first records may be gone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
@@ -49,6 +50,7 @@ def recover(
     if producers is None:
         producers = load_producers_at(storage, directory, segments[0].base_offset)
     end_offset = segments[first].base_offset
+    known_epochs = epochs.entries
     epochs.truncate_from_end(end_offset)  # what began before keeps its start, the rest stands in the records
     for index in range(first, len(segments)):
         segment = segments[index]
@@ -66,7 +68,8 @@ def recover(
                 drop_after(segments, index)
                 break
         limit = segments[index + 1].base_offset if index + 1 < len(segments) else segment.base_offset + OFFSETS_MAX
-        end_offset, is_whole = _recover_segment(segment, producers, epochs, config, limit)
+        epochs_between = _EpochsBetween(known_epochs, epochs, end_offset)
+        end_offset, is_whole = _recover_segment(segment, producers, epochs_between, config, limit)
         if not is_whole:
             drop_after(segments, index + 1)
             break
@@ -80,6 +83,25 @@ def recover(
     return end_offset, producers
 
 
+class _EpochsBetween:
+    """Takes the epochs of batches into `epochs`, and of `known` those that began in a gap before one."""
+
+    def __init__(self, known: Sequence[tuple[int, int]], epochs: LeaderEpochCache, end_offset: int) -> None:
+        self._known = known
+        self._epochs = epochs
+        self._end_offset = end_offset
+
+    def add(self, header: BatchHeader) -> None:
+        """The next batch follows what ends at `end_offset`, at once or behind a gap."""
+        epochs, epoch, base_offset = self._epochs, header.partition_leader_epoch, header.base_offset
+        if epoch != epochs.latest_epoch and base_offset > self._end_offset:
+            for known_epoch, start_offset in self._known:
+                if self._end_offset <= start_offset <= base_offset and epochs.latest_epoch < known_epoch <= epoch:
+                    epochs.assign(known_epoch, start_offset)
+        epochs.assign(epoch, base_offset)
+        self._end_offset = header.next_offset
+
+
 def drop_after(segments: list[LogSegment], index: int) -> None:
     """Set the segments from `index` on aside, under `.deleted` names."""
     for segment in segments[index:]:
@@ -89,7 +111,7 @@ def drop_after(segments: list[LogSegment], index: int) -> None:
 
 
 def _recover_segment(
-    segment: LogSegment, producers: ProducerState, epochs: LeaderEpochCache, config: LogConfig, limit: int
+    segment: LogSegment, producers: ProducerState, epochs: _EpochsBetween, config: LogConfig, limit: int
 ) -> tuple[int, bool]:
     """Check every batch of a segment and rebuild its indexes. Returns (offset after the last sound one, all sound?)."""
     segment.reset_indexes()
@@ -98,8 +120,7 @@ def _recover_segment(
     try:
         for position, header in _checked_batches(segment, next_offset, limit, producers):
             segment.note(header, position, config.index_interval_bytes)
-            if header.partition_leader_epoch >= 0:
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            epochs.add(header)
             next_offset = header.next_offset
             sound_bytes = position + header.size_bytes
     except CorruptBatchError as error:

@@ -168,6 +168,11 @@ class SegmentedLog:
         self._epochs_unwritten = False
 
     @property
+    def unflushed_epochs_path(self) -> str | None:
+        """The file of leader epochs, if a power failure may take back what it says."""
+        return self._epochs_path if self._epochs_unflushed else None
+
+    @property
     def _epochs_path(self) -> str:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 

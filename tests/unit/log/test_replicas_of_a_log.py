@@ -7,6 +7,7 @@ import pytest
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.records.batch import patch_offset_and_epoch
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 
@@ -70,6 +71,24 @@ def test_an_epoch_begins_where_it_began_though_recovery_looks_only_at_its_later_
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=2)
     assert log.end_offset_for_epoch(1) == (1, 1)
     assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n3\n1 0\n2 1\n3 3\n"
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_epochs_whose_first_records_were_compacted_away_begin_where_they_did(rolled: bool) -> None:
+    """R2: what a replica wrote in the epoch before, and nobody else, would stand where those records are gone."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
+    for offset, epoch in ((0, 1), (2, 1), (9, 4), (10, 4)):
+        batch = build_batch(RecordColumns(values=[b"a"], keys=[b"k"], timestamps=0))
+        patch_offset_and_epoch(batch, 0, offset, epoch)
+        if rolled and offset == 9:
+            log.roll(0)
+        log.append_as_follower(batch, now_ms=0)
+    storage.write("/d/t-0/leader-epoch-checkpoint", b"0\n5\n1 0\n2 3\n3 5\n4 7\n6 9\n")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
+    assert [log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3, 4)] == [(1, 3), (2, 5), (3, 7), (4, 11)]
+    assert log.latest_epoch == 4
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

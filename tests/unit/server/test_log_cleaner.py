@@ -138,6 +138,21 @@ def test_where_cleaning_ended_is_known_after_a_restart() -> None:
     assert offsets(again.manager.get("t", 0)) == [1, 3]
 
 
+def test_epochs_are_on_disk_before_the_records_that_would_tell_them_are_gone() -> None:
+    """R2: after a power failure they would seem to begin later, and nobody would be cut to where they did."""
+    synced: list[str] = []
+
+    class Storage(MemoryStorage):
+        def sync(self, path: str) -> None:
+            synced.append(path)
+
+    setting = Setting(Storage())
+    setting.write("t", b"aabb")
+    setting.helper.between = lambda: synced.append("cleaned")
+    setting.clean()
+    assert "/data/t-0/leader-epoch-checkpoint" in synced[: synced.index("cleaned")]
+
+
 def test_cutting_a_log_below_its_clean_end_makes_it_dirty_again() -> None:
     setting = Setting()
     log = setting.write("t", b"aabbcc")

@@ -155,7 +155,7 @@ class LogCleaner:
 
     async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         lineage = _lineage(log)
-        if not self._is_wanted(log, lineage):
+        if not await self._epochs_are_safe(log) or not self._is_wanted(log, lineage):
             return
         started_ms = self._now_ms()
         job = self._job(log, dirty)
@@ -179,6 +179,20 @@ class LogCleaner:
             log.is_being_cleaned = False
             if not is_finished:
                 await asyncio.shield(self._remove_unfinished(log.directory))
+
+    async def _epochs_are_safe(self, log: PartitionLog) -> bool:
+        """Have the epochs on disk: where their first records are gone, nothing else tells where they began."""
+        path = log.unflushed_epochs_path
+        return path is None or await self._sync(log, self._storage.sync, path)
+
+    async def _sync(self, log: PartitionLog, sync: Callable[[str], None], path: str) -> bool:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, sync, path)
+        except OSError as error:
+            reason = f"{path} cannot be synced: {error.strerror or error}"
+            self._failed(log, CleaningFailed(reason, is_lasting=False))
+            return False
+        return True
 
     def _is_wanted(self, log: PartitionLog, lineage: Lineage) -> bool:
         return (
@@ -215,12 +229,7 @@ class LogCleaner:
         """Note how far the log is clean, once the new names are sure to be on disk."""
         self._set_aside.pop(log, None)
         truncations = log.truncations
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._storage.sync_directory, log.directory)
-        except OSError as error:
-            self._failed(
-                log, CleaningFailed(f"{log.directory} cannot be synced: {error.strerror or error}", is_lasting=False)
-            )
+        if not await self._sync(log, self._storage.sync_directory, log.directory):
             return
         if log.truncations == truncations:
             log.cleaner_offset = done.end_offset
