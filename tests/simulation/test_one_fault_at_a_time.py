@@ -296,6 +296,31 @@ def test_a_broker_that_starts_while_a_topic_is_made_again_has_nothing_of_the_old
     play(story)
 
 
+def test_a_log_that_does_not_say_whose_it_is_does_not_serve_the_next_topic_of_its_name() -> None:
+    """R12: a power failure may take its partition.metadata."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        for value in (b"old", b"older"):
+            assert await produce(await connection_to(4), value) == ErrorCode.NONE
+        machine = world.machines[4]
+        path = f"{log_on(machine).directory}/partition.metadata"
+        world.kill(machine)
+        machine.disk.files.remove(path)
+        await until_led_by(world, 5, in_sync=1)
+        admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
+        assert await admin.delete_topics([TOPIC]) == {TOPIC: None}
+        await admin.close()
+        await make_topic(min_insync=1)
+        assert await produce(await connection_to(5), b"new") == ErrorCode.NONE
+        world.boot(machine)
+        await until_led_by(world, 5, in_sync=2)
+        assert log_on(machine).log_end_offset == 1
+        assert machine.disk.files.exists(path)
+
+    play(story)
+
+
 @pytest.mark.parametrize("loses", ["the end of its records", "its records", "its directory"])
 def test_who_was_damaged_while_it_was_stopped_does_not_lead(loses: str) -> None:
     """R6: it had stopped in order, yet what it had acknowledged is not all there."""

@@ -107,17 +107,22 @@ class PartitionLog(SegmentedLog):
             high_watermark=high_watermark,
             now_ms=now_ms,
         )
-        if topic_id is not None and log.topic_id is None:
-            # The metadata log knows the id as well; one fsync per partition would hold up the event loop.
-            path = f"{directory}/{PARTITION_METADATA_FILE}"
-            storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
-            log.topic_id = topic_id
+        if topic_id is not None:
+            log.belongs_to(topic_id)
         if loaded.epochs_changed:
             try:
                 log._write_epochs()
             except OSError as error:  # they can be had from the records again
                 _log.warning("Keeping the leader epochs of %s in memory: %s", directory, error.strerror or error)
         return log
+
+    def belongs_to(self, topic_id: bytes) -> None:
+        """Have the directory say whose it is, if it does not.  Raises OSError."""
+        if self.topic_id is None:
+            # The metadata log knows the id as well; one fsync per partition would hold up the event loop.
+            path = f"{self.directory}/{PARTITION_METADATA_FILE}"
+            self.storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
+            self.topic_id = topic_id
 
     # Appending
 

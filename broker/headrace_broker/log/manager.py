@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 
@@ -239,6 +240,9 @@ class LogManager:
         log = self.logs.get(key)
         if log is not None:
             log.config = config  # it may be another than when the log was opened
+            if topic_id is not None:
+                with suppress(OSError):  # as before
+                    log.belongs_to(topic_id)
             return log
         directory = self._emptiest_directory()
         try:

@@ -238,6 +238,10 @@ class Broker:
         known = self.image.topics.get(topic)
         return known is not None and index < len(known.partitions) and len(known.partitions[index].replicas) > 1
 
+    def _others_have_more(self, topic: str, index: int) -> bool:
+        """Whether this replica is not in sync in any case, so that what it has can be fetched."""
+        return not self.logs.was_closed_cleanly and self._has_other_replicas(topic, index)
+
     def _refuse_to_begin_anew(self) -> None:
         """Raises StartError when there are partitions, and of the metadata that would know them nothing is left."""
         if self.logs.logs and not self.image.features:
@@ -250,7 +254,8 @@ class Broker:
     def _put_unknown_logs_away(self) -> None:
         """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""
         topics = self.image.topics
-        removed = self.node.committed.take_removed_topic_ids()
+        removed = self.node.committed.take_removed_topics()
+        names = {topic.name for topic in removed.values()}
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)
             if log.topic_id in removed:
@@ -258,6 +263,11 @@ class Broker:
                 self.logs.delete(topic, index, self.now_ms())
             elif known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
                 logger.warning("%s-%d belongs to no topic of this cluster and is set aside as stray", topic, index)
+                self.logs.set_aside(topic, index)
+            elif log.topic_id is None and topic in names and self._others_have_more(topic, index):
+                logger.warning(
+                    "%s-%d does not say whose it is, after a deletion, and is set aside as stray", topic, index
+                )
                 self.logs.set_aside(topic, index)
             elif self.node_id not in known.partitions[index].replicas:
                 logger.info("%s-%d was moved to other brokers and is deleted", topic, index)

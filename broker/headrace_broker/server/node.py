@@ -230,7 +230,7 @@ class Node:
         self.every(_SWEEP_MS, lambda: self.router.sweep(_SWEEP_MS))
         self.every(LOOK_INTERVAL_MS, self.watch.look)
         if self.broker is None:
-            self.committed.take_removed_topic_ids()  # which only a broker has a use for
+            self.committed.take_removed_topics()  # which only a broker has a use for
             return
         await self.watch.caught_up(self.config.initial_broker_registration_timeout_ms)
         await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))

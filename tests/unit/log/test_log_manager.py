@@ -514,3 +514,15 @@ def test_a_torn_log_is_known_to_be_damaged_and_what_is_shorter_than_it_was_close
     if not checkpoint_is_there:
         storage.remove("/data/recovery-point-offset-checkpoint")
     assert start(storage).is_damaged
+
+
+def test_a_log_says_again_whose_it_is() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"x")
+    manager.close(now_ms=NOW)
+    written = storage.read("/data/t-0/partition.metadata")
+    storage.remove("/data/t-0/partition.metadata")
+    manager = start(storage)
+    assert manager.get_or_create("t", 0, CONFIG, NOW, topic_id=bytes(range(16))).log_end_offset == 1
+    assert storage.read("/data/t-0/partition.metadata") == written

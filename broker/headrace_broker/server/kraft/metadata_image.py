@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace_broker.metadata.delta import MetadataDelta, difference
-from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.image import MetadataImage, TopicImage
 from headrace_broker.protocol.metadata_records import MetadataRecord
 
 Listener = Callable[[MetadataDelta, MetadataImage], None]
@@ -20,7 +20,7 @@ class CommittedImage:
     def __init__(self) -> None:
         self.image = MetadataImage()
         self._listeners: list[Listener] = []
-        self._removed_topic_ids: set[bytes] | None = set()
+        self._removed_topics: dict[bytes, TopicImage] | None = {}
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` with each committed change, in order."""
@@ -37,14 +37,14 @@ class CommittedImage:
         """A snapshot took the place of everything before it."""
         self._tell(difference(self.image, image), image)
 
-    def take_removed_topic_ids(self) -> set[bytes]:
+    def take_removed_topics(self) -> dict[bytes, TopicImage]:
         """The topics that went since the start: a broker that opens its logs then finishes their deletion."""
-        removed, self._removed_topic_ids = self._removed_topic_ids or set(), None
+        removed, self._removed_topics = self._removed_topics or {}, None
         return removed
 
     def _tell(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.image = image
-        if self._removed_topic_ids is not None:
-            self._removed_topic_ids.update(delta.removed_topics)
+        if self._removed_topics is not None:
+            self._removed_topics.update(delta.removed_topics)
         for listener in self._listeners:
             listener(delta, image)
