@@ -155,7 +155,7 @@ class WriterCore:
     def can_take_more(self, topic: str, partition: int) -> bool:
         """True when a batch added now would not have to queue behind another one."""
         state = self._busy.get((topic, partition))
-        return state is None or (not state.waiting and len(state.in_flight) < self._in_flight_limit(state))
+        return state is None or (not state.waiting and self._has_room(state, state.added))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,14 @@ class WriterCore:
             return not state.in_flight
         if state.in_flight and _is_part(state.in_flight[-1]):  # may be too large still: nothing overtakes it
             return False
-        return len(state.in_flight) < self._in_flight_limit(state)
+        return self._has_room(state, state.waiting[0].number[0])
+
+    def _has_room(self, state: _Partition, number: int) -> bool:
+        """Whether the batch may be in flight behind the oldest that is: a broker remembers the last five of a producer.
+
+        They are not always as many as are in flight: when the leader moves, those behind may be acknowledged first.
+        """
+        return not state.in_flight or number - state.in_flight[0].number[0] < self._in_flight_limit(state)
 
     def _in_flight_limit(self, state: _Partition) -> int:
         """A broker takes any sequence from a producer that it does not know: nothing may overtake the first batch."""

@@ -285,6 +285,26 @@ def test_other_partitions_go_on_while_one_is_in_back_off() -> None:
     assert [b.partition for b in sent(drain(core, 1))] == [1]
 
 
+def test_no_batch_goes_so_far_ahead_that_the_broker_forgets_those_before() -> None:
+    """Four wait for a leader that is silent; the next one takes others, and would not know the four any more."""
+    core = known_core()
+    for _ in range(4):
+        core.add(make_batch())
+    silent = sent(drain(core))
+    taken = 0
+    for _ in range(8):
+        core.add(make_batch())
+        for plan in core.drain(0, lambda topic, partition: 2, lambda node: True):
+            core.request_done(2)
+            core.acknowledge(plan.batches[0])
+            taken += 1
+    assert taken == 1
+    for batch in silent:
+        core.lose(batch, 0)
+    core.request_done(1)
+    assert sent(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == silent[:1]
+
+
 def test_a_partition_without_leader_is_reported_and_waits() -> None:
     core = make_core()
     core.add(make_batch())
