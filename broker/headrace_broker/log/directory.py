@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from threading import Lock
 
 from headrace_broker.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -51,6 +53,9 @@ class LogDirectory:
         self._storage = storage
         self._lock: StorageLock | None = None
         self._written: dict[str, tuple[bytes, bool]] = {}
+        self._writing = Lock()
+        self._checkpoints = 0
+        self._newest: dict[str, int] = {}  # the number of the last one of each name that was begun
 
     def open(self) -> None:
         """Take the lock, read `meta.properties`, and note whether the last stop was clean. Raises LogDirectoryError."""
@@ -138,13 +143,27 @@ class LogDirectory:
             _log.warning("Ignoring %s: %s", path, error)
             return {}
 
-    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True) -> None:
-        """Write the file unless it holds just that already, as safely. Raises OSError."""
-        data = encode_offset_checkpoint(offsets)
-        is_known = self._written.get(name) in ((data, durable), (data, True))
-        if not is_known or not self._storage.exists(self._file(name)):
-            self._storage.write_atomic(self._file(name), data, durable=durable)
-            self._written[name] = data, durable
+    def checkpoint(
+        self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True
+    ) -> Callable[[], None]:
+        """What writes the file unless it holds just that already, as safely; for any thread. Raises OSError.
+
+        Called when a later one of that name has begun, or when the directory was given back, it does nothing: what it
+        would tell is not so any more.
+        """
+        self._checkpoints += 1
+        return partial(self._write_checkpoint, self._checkpoints, name, offsets, durable)
+
+    def _write_checkpoint(self, number: int, name: str, offsets: Mapping[TopicPartition, int], durable: bool) -> None:
+        with self._writing:
+            if number < self._newest.get(name, 0) or self._lock is None:
+                return
+            self._newest[name] = number
+            data = encode_offset_checkpoint(offsets)
+            is_known = self._written.get(name) in ((data, durable), (data, True))
+            if not is_known or not self._storage.exists(self._file(name)):
+                self._storage.write_atomic(self._file(name), data, durable=durable)
+                self._written[name] = data, durable
 
     def has_room(self) -> bool:
         """Whether more than a last few bytes can be written."""
@@ -168,6 +187,7 @@ class LogDirectory:
             self.release()
 
     def release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        with self._writing:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None

@@ -46,6 +46,25 @@ PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _EPOCHS_AT_ONCE = 16
 
 
+def _moved_log_start(log: PartitionLog) -> int | None:
+    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+
+
+_CHECKPOINTS: dict[str, Callable[[PartitionLog], int | None]] = {
+    HIGH_WATERMARK_FILE: lambda log: log.high_watermark,
+    RECOVERY_POINT_FILE: lambda log: log.recovery_point,
+    LOG_START_FILE: _moved_log_start,
+    CLEANER_FILE: lambda log: log.cleaner_offset,
+}
+_PERIODIC_CHECKPOINTS = {
+    HIGH_WATERMARK_FILE: (HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, False),
+    RECOVERY_POINT_FILE: (OFFSET_CHECKPOINT_INTERVAL_MS, True),
+    LOG_START_FILE: (OFFSET_CHECKPOINT_INTERVAL_MS, True),
+    CLEANER_FILE: (OFFSET_CHECKPOINT_INTERVAL_MS, False),
+}
+"""How often each is written (ms), and whether it is synced."""
+
+
 def run_at_once(work: Work, done: Done) -> None:
     """Run `work` here and now: the background of tests and simulations."""
     try:
@@ -316,23 +335,19 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, *, durable: bool = False) -> None:
         """Write the high watermark of every log. Raises OSError."""
-        self._checkpoint(HIGH_WATERMARK_FILE, lambda log: log.high_watermark, durable=durable)
+        _do(self._checkpoint(HIGH_WATERMARK_FILE, durable=durable))
 
     def checkpoint_recovery_points(self) -> None:
         """Write up to where every log is known to be on disk. Raises OSError."""
-        self._checkpoint(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+        _do(self._checkpoint(RECOVERY_POINT_FILE))
 
     def checkpoint_log_starts(self, *, durable: bool = True) -> None:
         """Write the log start offsets that DeleteRecords has moved beyond a segment's start. Raises OSError."""
-        self._checkpoint(
-            LOG_START_FILE,
-            lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
-            durable=durable,
-        )
+        _do(self._checkpoint(LOG_START_FILE, durable=durable))
 
     def checkpoint_cleaner_offsets(self, *, durable: bool = False) -> None:
         """Write up to where every log has been compacted; an older file costs work, never records. Raises OSError."""
-        self._checkpoint(CLEANER_FILE, lambda log: log.cleaner_offset, durable=durable)
+        _do(self._checkpoint(CLEANER_FILE, durable=durable))
 
     def _correct_checkpoints(self) -> None:
         """Have no checkpoint tell of logs that are gone, or were cut: a crash would have it hold for what is there now.
@@ -347,7 +362,9 @@ class LogManager:
         for log in self.logs.values():
             log.is_overtold = False
 
-    def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int | None], *, durable: bool = True) -> None:
+    def _checkpoint(self, name: str, *, durable: bool = True) -> list[Work]:
+        """What writes the checkpoint of that name, as the logs are now, in every directory."""
+        offset_of, work = _CHECKPOINTS[name], []
         for directory in self.directories:
             if directory.offline_reason is not None:
                 continue
@@ -356,7 +373,8 @@ class LogManager:
                 for key, log in self.logs.items()
                 if self._directory_of[key] is directory and (offset := offset_of(log)) is not None
             }
-            directory.write_checkpoint(name, offsets, durable=durable)
+            work.append(directory.checkpoint(name, offsets, durable=durable))
+        return work
 
     # Housekeeping
 
@@ -365,10 +383,10 @@ class LogManager:
         self._note_offline_directories()
         self._come_back()
         self._write_some_epochs()
-        self._run_due("high watermarks", HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_high_watermarks)
-        self._run_due("recovery points", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_recovery_points)
-        self._run_due("log starts", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_log_starts)
-        self._run_due("cleaner offsets", OFFSET_CHECKPOINT_INTERVAL_MS, now_ms, self.checkpoint_cleaner_offsets)
+        for name, (interval_ms, durable) in _PERIODIC_CHECKPOINTS.items():
+            if self._is_due(name, interval_ms, now_ms):
+                for work in self._checkpoint(name, durable=durable):
+                    self._background(work, _warn(f"write {name}"))
         for _ in range(logs_max):
             log = next(self._round, None)
             if log is None:
@@ -377,14 +395,6 @@ class LogManager:
             if log.offline_reason is None or log.lacks_room:  # what is too old makes room
                 self._maintain_log(log, now_ms)
         self._put_away.maintain(now_ms)
-
-    def _run_due(self, name: str, interval_ms: int, now_ms: int, action: Callable[[], None]) -> None:
-        if now_ms >= self._due_ms.setdefault(name, now_ms + interval_ms):
-            self._due_ms[name] = now_ms + interval_ms
-            try:
-                action()
-            except OSError as error:
-                _log.error("Cannot write the checkpoint of the %s: %s", name, error.strerror or error)
 
     def _maintain_log(self, log: PartitionLog, now_ms: int) -> None:
         try:
@@ -513,6 +523,11 @@ class LogManager:
                 _log.error("Cannot mark %s as closed cleanly: %s", directory.path, error)
         self.logs.clear()
         self._directory_of.clear()
+
+
+def _do(work: list[Work]) -> None:
+    for each in work:
+        each()
 
 
 def _warn(action: str) -> Done:

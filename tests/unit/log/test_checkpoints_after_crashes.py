@@ -40,8 +40,10 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int) -> None:
-    """The recovery point of before the cut would have it trusted, though it was never synced."""
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int, is_late: bool) -> None:
+    """The recovery point of before the cut would have it trusted, though it was never synced; also where a thread
+    writes it only after the cut."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -49,11 +51,15 @@ def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int
     for value in old:
         append(log, value, 0)
     log.flush(NOW)
-    manager.checkpoint_recovery_points()
+    writes = manager._checkpoint("recovery-point-offset-checkpoint")
+    if not is_late:
+        writes.pop()()
     log.truncate_to(5, NOW)
     new = [b"new %d" % number for number in range(30)]
     for value in new:
         append(log, value, 1)
+    for write in writes:
+        write()
     disk.lose_power()
     log = start(disk).logs["t", 0]
     found = values_of(log)

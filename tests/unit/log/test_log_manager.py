@@ -279,7 +279,12 @@ def test_names_that_are_no_partition_are_left_alone(caplog: pytest.LogCaptureFix
 def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
-    manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
+
+    def background(work: Work, done: Done) -> None:
+        if "_write_checkpoint" not in repr(work):
+            due.append((work, done))
+
+    manager = LogManager(storage, ("/data",), background=background)
     manager.open_directories()
     manager.load(lambda topic: CONFIG, NOW)
     append(manager, "t", 0, b"one")
@@ -301,6 +306,38 @@ def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
     manager.maintain(NOW + 10_001)
     manager.maintain(NOW + 10_001)
     assert len(due) == 1
+
+
+def test_housekeeping_writes_no_checkpoint_by_itself() -> None:
+    """Syncing one takes as long as the disk likes, and everybody would wait for it."""
+    storage = MemoryStorage()
+    due: list[tuple[Work, Done]] = []
+    manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
+    manager.open_directories()
+    manager.load(lambda topic: CONFIG, NOW)
+    append(manager, "t", 0, b"one")
+    manager.maintain(NOW)
+    manager.maintain(NOW + 60_000)
+    names = [name for name in storage.listdir("/data") if name.endswith("-checkpoint")]
+    assert names == []
+    for work, done in due:
+        work()
+        done(None)
+    assert len([name for name in storage.listdir("/data") if name.endswith("-checkpoint")]) == 4
+
+
+def test_a_checkpoint_that_comes_late_tells_nothing() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    directory, name = manager.directories[0], "recovery-point-offset-checkpoint"
+    early, late = (directory.checkpoint(name, {("t", 0): offset}) for offset in (20, 5))
+    late()
+    early()
+    assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
+    left_over = directory.checkpoint(name, {("t", 0): 6})
+    manager.close(clean=False, now_ms=NOW)
+    left_over()  # another process may have the directory by now
+    assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
 
 
 def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_closed() -> None:
