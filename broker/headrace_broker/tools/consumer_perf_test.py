@@ -161,7 +161,8 @@ async def _read(reader: Reader, options: argparse.Namespace, count: _Count) -> N
     reported_ms = consumed_ms = now_ms = _now_ms()
     reported = (0, 0)
     while count.records < options.num_records and now_ms - consumed_ms <= options.timeout:
-        batches = await reader.poll(_POLL_MS)
+        left = options.num_records - count.records
+        batches = await reader.poll(_POLL_MS, min(left, reader.records_max or left))
         now_ms = _now_ms()
         for batch in batches:
             count.add(batch)

@@ -32,6 +32,7 @@ from headrace_broker.tools.reassignment_plans import (
     check_plan,
     joined,
     listing,
+    log_dir_states,
     parse_brokers,
     parse_plan,
     parse_topics,
@@ -71,6 +72,8 @@ _EXISTING = (
     "a new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
     "throttle by resubmitting the current reassignment."
 )
+_TERSE = ("Cannot execute because ", "Error reassigning ", "Error cancelling ")
+"""How messages begin that Kafka's tool prints as they are; before others it writes "Error: "."""
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _BROKER_THROTTLES = (*THROTTLED_RATES, "replica.alter.log.dirs.io.max.bytes.per.second")
 
@@ -80,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse(argv)
     action = _check(parser, options)
-    return run(_act(options, action), on_error=lambda text: print(f"Error: {text}"))
+    return run(
+        _act(options, action), on_error=lambda text: print(text if text.startswith(_TERSE) else f"Error: {text}")
+    )
 
 
 def entry() -> None:
@@ -165,14 +170,17 @@ async def _existing(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition,
     return found
 
 
-async def _log_dirs(admin: Admin, current: Mapping[TopicPartition, Sequence[int]]) -> dict[Replica, str]:
-    """The directories that the replicas are in, of live brokers that have but one: what is printed can be executed."""
+async def _log_dirs(
+    admin: Admin, current: Mapping[TopicPartition, Sequence[int]], *, is_for_a_plan: bool = True
+) -> dict[Replica, str]:
+    """The directories that the replicas are in, of live brokers; for a plan, of those that have but one: it can name
+    no other."""
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)
     return {
         (topic.name, part.partition_index, broker): directory.log_dir
         for broker, directories in (await admin.describe_log_dirs(brokers)).items()
-        if len(directories) == 1
+        if len(directories) == 1 or not is_for_a_plan
         for directory in directories
         for topic in directory.topics
         for part in topic.partitions
@@ -269,7 +277,8 @@ async def _verify(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> None:
     moving = await admin.list_reassignments()
     current = await _replicas(admin, (topic for topic, _ in plan.replicas))
     print("\n".join(states(plan, moving, current)))
-    print()
+    log_dirs = await _log_dirs(admin, current, is_for_a_plan=False) if plan.log_dirs else {}
+    print("\n".join(log_dir_states(plan, log_dirs)))
     if not moving and not keeps_throttles:
         await _clear_throttles(admin, plan)
 

@@ -187,6 +187,22 @@ def states(
     return lines
 
 
+def log_dir_states(plan: Plan, found: Mapping[Replica, str]) -> list[str]:
+    """Return the lines of --verify for the log directories that a plan names; `found`: where the replicas are."""
+    lines = []
+    for (topic, index, broker), wanted in sorted(plan.log_dirs.items()):
+        there = found.get((topic, index, broker))
+        if there is None:
+            lines.append(f"Partition {topic}-{index} cannot be found in any live log directory on broker {broker}.")
+        elif there == wanted:
+            lines.append(f"Reassignment of replica {topic}-{index}-{broker} completed successfully.")
+        else:
+            lines.append(
+                f"Partition {topic}-{index} on broker {broker} is not being moved from log dir {there} to {wanted}."
+            )
+    return lines
+
+
 def listing(moving: Mapping[TopicPartition, Reassignment]) -> list[str]:
     """Return the lines of --list."""
     if not moving:

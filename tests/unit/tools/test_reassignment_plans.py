@@ -16,6 +16,7 @@ from headrace_broker.tools.reassignment_plans import (
     check_log_dirs,
     check_plan,
     listing,
+    log_dir_states,
     parse_brokers,
     parse_plan,
     parse_topics,
@@ -38,6 +39,15 @@ def test_what_is_printed_can_be_executed() -> None:
     read = parse_plan(json.loads(text))
     assert read == Plan({("a", 0): [1], ("b", 1): [2, 3]}, {("b", 1, 2): "/data"})
     check_log_dirs(read, {2: ["/data"]})
+
+
+def test_directories_that_a_plan_names_are_verified() -> None:
+    named = Plan({("b", 1): [2, 3, 4]}, {("b", 1, 2): "/data", ("b", 1, 3): "/data", ("b", 1, 4): "/data"})
+    assert log_dir_states(named, {("b", 1, 2): "/data", ("b", 1, 3): "/other"}) == [
+        "Reassignment of replica b-1-2 completed successfully.",
+        "Partition b-1 on broker 3 is not being moved from log dir /other to /data.",
+        "Partition b-1 cannot be found in any live log directory on broker 4.",
+    ]
 
 
 @pytest.mark.parametrize("there", [["/other"], ["/data", "/other"]])
