@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,19 @@ def test_the_quorum_is_described_on_both_kinds_of_listeners(cluster: ClusterProc
     assert sorted(row[0].strip() for row in rows) == ["1", "2", "3"]
     assert sorted(row[-2].strip() for row in rows if row[-2].strip()) == ["Follower", "Follower", "Leader"]
     assert all(int(row[4]) > 1_700_000_000_000 for row in rows)
+
+
+def test_controllers_answer_what_kafkas_tools_ask_of_them(cluster: ClusterProcess) -> None:
+    controllers = ("--bootstrap-controller", f"127.0.0.1:{cluster.base_port + 1001}")
+    configs, everyone = "kafka.admin.ConfigCommand", ("--entity-type", "brokers", "--entity-default")
+    run(configs, cluster, *controllers, "--alter", *everyone, "--add-config", "log.retention.ms=9000")
+    assert "  log.retention.ms=9000 " in run(configs, cluster, *controllers, "--describe", *everyone)
+    run(configs, cluster, *controllers, "--alter", *everyone, "--delete-config", "log.retention.ms")
+    moves = run("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", cluster, *controllers, "--list")
+    assert moves == "No partition reassignments found.\n"
+    endpoints = run("org.apache.kafka.tools.ClusterTool", cluster, "list-endpoints", *controllers)
+    words = [sys.executable, "-m", "headrace_broker.tools.cluster", "list-endpoints", *controllers]
+    assert endpoints == subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
 
 
 def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_path: Path) -> None:
