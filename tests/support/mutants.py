@@ -236,19 +236,6 @@ def retention_goes_beyond_the_high_watermark() -> None:
     )
 
 
-def starting_broker_misses_deletions() -> None:
-    from headrace_broker.server.broker import Broker
-
-    put_away, look = Broker._put_unknown_logs_away, Broker._refuse_to_begin_anew
-
-    def put_away_too_soon(self: Any) -> None:
-        look(self)
-        put_away(self)
-
-    Broker._refuse_to_begin_anew = put_away_too_soon  # type: ignore[method-assign]
-    Broker._put_unknown_logs_away = lambda self: None  # type: ignore[method-assign]
-
-
 @dataclass(frozen=True)
 class Mutant:
     """What is broken, where it is looked for, and a seed that finds it."""
@@ -266,17 +253,17 @@ _SLOW_AND_KILLED = "kill,partition,pause,slow_network,isolate_from_brokers"
 MUTANTS = {
     mutant.breaks.__name__: mutant
     for mutant in (
-        Mutant(vote_is_not_synced, 3, faults="power_loss_after_vote,kill"),
+        Mutant(vote_is_not_synced, 5, faults="power_loss_after_vote,kill"),
         Mutant(leader_counts_what_it_has_not_flushed, 66, "quorum"),
         Mutant(leader_commits_older_epochs, 0, "uncounted record"),
         Mutant(follower_answers_before_it_flushed, 19, "quorum"),
         Mutant(voter_elects_a_shorter_log, 11, "quorum"),
         Mutant(produce_is_acknowledged_on_append, 0, faults=_SLOW_AND_KILLED),
-        Mutant(high_watermark_is_the_leaders_end, 12, faults=_SLOW_AND_KILLED),
-        Mutant(follower_truncates_to_its_high_watermark, 7, faults=_SLOW_AND_KILLED),
-        Mutant(isr_shrinks_before_the_controller_confirms, 0, faults="isolate_from_controller,partition,pause"),
-        Mutant(followers_show_what_is_not_committed, 2, faults=_SLOW_AND_KILLED),
-        Mutant(follower_ignores_epochs, 1, faults="kill,partition,pause"),
+        Mutant(high_watermark_is_the_leaders_end, 0, faults=_SLOW_AND_KILLED),
+        Mutant(follower_truncates_to_its_high_watermark, 2, faults=_SLOW_AND_KILLED),
+        Mutant(isr_shrinks_before_the_controller_confirms, 7, faults="isolate_from_controller,partition,pause"),
+        Mutant(followers_show_what_is_not_committed, 1, faults=_SLOW_AND_KILLED),
+        Mutant(follower_ignores_epochs, 0, faults="kill,partition,pause"),
         Mutant(followers_keep_no_producer_state, 0, faults="kill,reset"),
         Mutant(unclean_restart_stays_in_sync, 0, faults="power_loss,power_loss_after_append"),
         Mutant(anybody_may_lead, 3, faults="kill,partition,stop"),
@@ -284,8 +271,7 @@ MUTANTS = {
         Mutant(offsets_are_acknowledged_on_append, 3, faults=_SLOW_AND_KILLED),
         Mutant(cleaner_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED, topics="c"),
         Mutant(cleaner_drops_tombstones_at_once, 0, faults="kill", topics="c"),
-        Mutant(retention_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED, topics="r"),
-        Mutant(starting_broker_misses_deletions, 0, faults="kill,stop"),
+        Mutant(retention_goes_beyond_the_high_watermark, 17, faults=_SLOW_AND_KILLED, topics="r"),
     )
 }
 
