@@ -22,20 +22,12 @@ PARTITIONS: list[TopicPartition] = [(TOPIC, 0), (TOPIC, 1)]
 def drawn(rng: Random, only: tuple[str, ...] = ()) -> dict[str, NewTopic]:
     """{name: topic}: the one that keeps everything, and two others at most, or just these."""
     short = {"segment.ms": "400", "file.delete.delay.ms": "500"}
+    compaction = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    horizon = {"delete.retention.ms": rng.choice(("100", "1000", "100000"))}
     retention = rng.choice(({"retention.ms": "1500"}, {"retention.bytes": "1500"}, {"retention.ms": "-1"}))
     others = (
-        NewTopic(
-            COMPACTED,
-            1,
-            3,
-            short
-            | {
-                "cleanup.policy": "compact",
-                "min.cleanable.dirty.ratio": "0.01",
-                "delete.retention.ms": rng.choice(("100", "1000", "100000")),
-            },
-        ),
-        NewTopic(RETAINED, 1, 3, short | retention),
+        NewTopic(COMPACTED, 1, 3, {**short, **compaction, **horizon}),
+        NewTopic(RETAINED, 1, 3, {**short, **retention}),
         NewTopic(UNCLEAN, 1, 2, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}),
     )
     chosen = rng.sample(others, rng.choice((0, 0, 1, 1, 2)))

@@ -309,7 +309,10 @@ class World:
         return unharmed, sum(machine.lost_power for machine in machines)
 
     def _is_survivable(self) -> bool:
-        """Whether every partition has somebody in sync who was not harmed, or nobody who lost anything."""
+        """Whether every partition has somebody in sync who was not harmed, or nobody who lost anything.
+
+        Of the topic that anybody may lead nothing is promised.
+        """
         for topic in self.image.topics.values():
             for partition in topic.partitions if topic.name != UNCLEAN else ():
                 unharmed, lost = self._harmed(partition)
