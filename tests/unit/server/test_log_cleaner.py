@@ -253,6 +253,21 @@ def test_a_topic_made_anew_is_not_set_aside_for_the_one_before() -> None:
     assert offsets(again) == [3]
 
 
+def test_what_is_written_of_a_deleted_log_does_not_stay_with_the_next_topic_of_its_name() -> None:
+    """The process that cleans knows the directory by its name, which is the new log's by then."""
+    setting = Setting()
+    setting.write("t", b"aaaa")
+
+    def make_again() -> None:
+        setting.manager.delete("t", 0, NOW)
+        setting.manager.get_or_create("t", 0, COMPACT, NOW)
+        setting.storage.write(f"/data/t-0/{0:020d}.log.cleaned", b"of the old one")
+
+    setting.helper.between = make_again
+    setting.clean()
+    assert cleaned_files(setting.storage, "/data/t-0") == []
+
+
 def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting()
     log = setting.write("t", b"aa")

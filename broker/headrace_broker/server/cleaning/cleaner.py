@@ -178,7 +178,9 @@ class LogCleaner:
         finally:
             log.is_being_cleaned = False
             if not is_finished:
-                await asyncio.shield(self._remove_unfinished(log.directory))
+                # A deleted log has moved, while the process that cleans knew the name, which may be another log's by now.
+                for directory in dict.fromkeys((job.directory, log.directory)):
+                    await asyncio.shield(self._remove_unfinished(directory))
 
     async def _epochs_are_safe(self, log: PartitionLog) -> bool:
         """Have the epochs on disk: where their first records are gone, nothing else tells where they began."""
