@@ -321,6 +321,31 @@ def test_a_log_that_does_not_say_whose_it_is_does_not_serve_the_next_topic_of_it
     play(story)
 
 
+def test_a_leader_whose_records_vanish_leaves_to_the_others() -> None:
+    """R14: whoever reads what is not there gets an error, and then the records, from another."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        machine = world.machines[4]
+        for value in (b"first", b"second"):
+            assert await produce(await connection_to(4), value) == ErrorCode.NONE
+            log_on(machine).roll(0)
+        await asyncio.sleep(1.0)
+        segment = log_on(machine).segments[0]
+        segment.release()
+        machine.disk.files.remove(segment.path(".log"))
+        answer = await fetch(await connection_to(4))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await world.until(lambda: world.image.topics[TOPIC].partitions[0].leader == 5, 20.0, lambda: "5 leads")
+        records = records_in(await fetch(await connection_to(5)))
+        assert b"first" in records
+        await until_led_by(world, 5, in_sync=2)
+        assert log_on(machine).log_start_offset == 0
+        assert log_on(machine).log_end_offset == 2
+
+    play(story)
+
+
 @pytest.mark.parametrize("loses", ["the end of its records", "its records", "its directory"])
 def test_who_was_damaged_while_it_was_stopped_does_not_lead(loses: str) -> None:
     """R6: it had stopped in order, yet what it had acknowledged is not all there."""

@@ -178,7 +178,7 @@ class LogCleaner:
         finally:
             log.is_being_cleaned = False
             if not is_finished:
-                # A deleted log has moved, while the process that cleans knew the name, which may be another log's by now.
+                # A deleted log has moved; the process that cleans knew its name, which may be another log's by now.
                 for directory in dict.fromkeys((job.directory, log.directory)):
                     await asyncio.shield(self._remove_unfinished(directory))
 
