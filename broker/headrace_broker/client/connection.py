@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect and agree on versions. Raises ConnectionLostError, which names host and port.
 
-        `reuses_frames`: the caller is done with the records of a long answer before it asks for the next.
+        `reuses_frames`: the caller is done with the records of a long answer before the loop can receive the next.
         """
         broker = f"broker {host}:{port}" if node_id is None else f"broker {node_id} ({host}:{port})"
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchPartition, PartitionData
+from headrace_broker.records.batch import Buffer, CorruptBatchError, iter_batches
 
 
 class FollowerLog(Protocol):
@@ -69,16 +70,36 @@ class Retry:
 Verdict = Append | Truncate | FindStart | Stop | Retry
 
 
-def next_fetch(index: int, log: FollowerLog, leader_epoch: int, size_bytes_max: int) -> FetchPartition:
-    """What to ask the leader of that epoch."""
+def next_fetch(
+    index: int, log: FollowerLog, leader_epoch: int, size_bytes_max: int, end: tuple[int, int] | None = None
+) -> FetchPartition:
+    """What to ask the leader of that epoch, from the log's end or from the `end_ahead` of what is on its way there."""
+    offset, epoch = end or (log.log_end_offset, log.latest_epoch)
     return FetchPartition(
         partition=index,
         current_leader_epoch=leader_epoch,
-        fetch_offset=log.log_end_offset,
-        last_fetched_epoch=log.latest_epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=epoch,
         log_start_offset=log.log_start_offset,
         partition_max_bytes=size_bytes_max,
     )
+
+
+def end_ahead(verdict: Verdict, records: Buffer) -> tuple[int, int] | None:
+    """(offset, epoch) where the log will end once these records are written; None where that has to be waited for.
+
+    A fetch says that everything before its offset is here.  Below the leader's high watermark that commits nothing,
+    and makes nobody in sync; whoever keeps up is never below it.
+    """
+    if not isinstance(verdict, Append):
+        return None
+    try:
+        batches = [header for _, header in iter_batches(records)]
+    except CorruptBatchError:
+        return None
+    if not batches or batches[-1].next_offset >= verdict.high_watermark:
+        return None
+    return batches[-1].next_offset, batches[-1].partition_leader_epoch
 
 
 def judge(log: FollowerLog, asked_offset: int, answer: PartitionData) -> Verdict:

@@ -9,6 +9,8 @@ import pytest
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import EpochEndOffset, PartitionData
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
 from headrace_broker.replication import follower
 
 
@@ -43,6 +45,34 @@ def test_a_fetch_names_the_last_epoch_and_the_own_start() -> None:
 
 def test_records_are_appended_and_the_leaders_marks_taken() -> None:
     assert follower.judge(Log(), 10, answer()) == follower.Append(7, 2)
+
+
+def records(*offsets: int) -> bytes:
+    return b"".join(
+        build_batch(RecordColumns(values=[b"v"], timestamps=1), base_offset=offset, partition_leader_epoch=2)
+        for offset in offsets
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "came", "expected"),
+    [
+        (follower.Append(7, 0), records(3, 4), (5, 2)),
+        (follower.Append(7, 0), records(3, 4) + records(5)[:65], (5, 2)),
+        (follower.Append(6, 0), records(5), None),
+        (follower.Append(7, 0), records(3)[:65], None),
+        (follower.Append(7, 0), b"x" * 70, None),
+        (follower.Truncate(3), b"", None),
+    ],
+    ids=["all", "the last is cut", "in sync by it", "cut", "no batch", "no records"],
+)
+def test_only_what_is_below_the_leaders_high_watermark_is_asked_behind_before_it_is_written(
+    verdict: follower.Verdict, came: bytes, expected: tuple[int, int] | None
+) -> None:
+    """R1: a fetch says that all before its offset is here, and the leader may count on it."""
+    assert follower.end_ahead(verdict, came) == expected
+    wanted = follower.next_fetch(0, Log(), 5, 1000, expected)
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (expected or (10, 3))
 
 
 @pytest.mark.parametrize(

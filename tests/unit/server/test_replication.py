@@ -171,7 +171,10 @@ class PlayedLeader:
     def version_for(self, *arguments: Any, **bounds: int) -> int:
         return 17
 
-    async def request(self, request: Any, version: int | None = None) -> Any:
+    def request(self, request: Any, version: int | None = None) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._answer(request))
+
+    async def _answer(self, request: Any) -> Any:
         return self._answers.pop(0)()
 
     def close(self) -> None:
@@ -226,7 +229,7 @@ def test_a_new_partition_waits_for_no_long_poll(monkeypatch: pytest.MonkeyPatch,
     nudged, polled = asyncio.Event(), asyncio.Event()
 
     class Polled(PlayedLeader):
-        async def request(self, request: Any, version: int | None = None) -> Any:
+        async def _answer(self, request: Any) -> Any:
             if self._answers:
                 return self._answers.pop(0)()
             polled.set()
@@ -249,6 +252,41 @@ def test_a_new_partition_waits_for_no_long_poll(monkeypatch: pytest.MonkeyPatch,
         fetcher.add(broker.partition, 1)
         async with asyncio.timeout(5):
             await nudged.wait()
+        broker.replication.close()
+
+    run(work())
+
+
+def test_a_follower_that_is_far_behind_asks_for_more_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless what comes is the last it lacks: then the leader hears of it when it is there."""
+    done, asked = asyncio.Event(), list[tuple[int, int, int]]()
+    batches = [
+        bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
+        for offset in range(3)
+    ]
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return Leader(*(lambda batch=batch: fetch_answer(high_watermark=3, records=batch) for batch in batches))
+
+    class Leader(PlayedLeader):
+        async def _answer(self, request: Any) -> Any:
+            if self._answers:
+                return self._answers.pop(0)()
+            done.set()
+            return await asyncio.Future()
+
+    async def work() -> None:
+        monkeypatch.setattr(Connection, "open", opened)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+
+        def request(self: Leader, request: Any, version: int | None = None) -> asyncio.Future[Any]:
+            (wanted,) = request.topics[0].partitions
+            asked.append((wanted.fetch_offset, wanted.last_fetched_epoch, broker.partition.log.log_end_offset))
+            return PlayedLeader.request(self, request, version)
+
+        monkeypatch.setattr(Leader, "request", request)
+        await done.wait()
+        assert asked == [(0, -1, 0), (1, 0, 0), (2, 0, 1), (3, 0, 3)]
         broker.replication.close()
 
     run(work())

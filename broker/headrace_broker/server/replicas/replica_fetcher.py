@@ -1,5 +1,8 @@
 """Fetches, from one leader, every partition that this broker follows there; one request at a time.
 
+While it is far behind it asks for the next records before it writes those that came: the leader reads and sends them
+meanwhile.
+
 A partition that is new here does not wait for the long poll under way, which is ended by a request behind it.  What
 fails is tried again after a pause that grows; a leader that says its epoch is over is asked no more until the image
 names the next one.
@@ -12,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.errors import ClientError
@@ -30,6 +34,7 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from headrace_broker.records.batch import Buffer
 from headrace_broker.replication import follower
 from headrace_broker.replication.fetch_sessions import SessionState
 from headrace_broker.server.replicas.partitions import Partition
@@ -51,6 +56,15 @@ _EARLIEST = -2
 _LATEST = -1
 
 
+class _Taken(NamedTuple):
+    """A partition's answer, with the epoch and the offset that it was asked for in."""
+
+    partition: Partition
+    epoch: int
+    offset: int
+    answer: PartitionData
+
+
 class ReplicaFetcher:
     """The follower's side of the connection to one leader."""
 
@@ -69,6 +83,7 @@ class ReplicaFetcher:
         self._gone: dict[Partition, None] = {}  # what it need not tell of any more
         self._changed = asyncio.Event()
         self._connection: Connection | None = None
+        self._answer: asyncio.Future[FetchResponse] | None = None
         self._asked_at: float | None = None
         self._taken_bytes = 0  # of records, since the last request
         self._to_end: float | None = None  # the request that is not waited for when it becomes a long poll
@@ -132,6 +147,9 @@ class ReplicaFetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._answer is not None:
+            self._answer.add_done_callback(_look_at)
+            self._answer = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -147,16 +165,17 @@ class ReplicaFetcher:
             self._changed.clear()
             self._resume()
             self._hold_back()
-            if len(self._resting) == len(self._partitions):
+            if self._answer is None and len(self._resting) == len(self._partitions):
                 await self._wait(self._until_ready_s())
                 continue
             try:
-                connection = await self._connect()
-                response = await self._fetch(connection)
+                if self._answer is None:
+                    self._answer = self._ask(await self._connect())
+                response = await self._answered(self._answer)
                 if self._failures:
                     self._failures = 0
                     self._broker.departures.found(self._leader_id)
-                await self._take(connection, response)
+                await self._take(response)
             except (ClientError, ConnectionError) as error:
                 self._failed(error)
                 await self._wait(self._pause_ms(self._failures) / 1000)
@@ -220,22 +239,31 @@ class ReplicaFetcher:
         )
         return self._connection
 
-    async def _fetch(self, connection: Connection) -> FetchResponse:
+    def _ask(
+        self, connection: Connection, ends: dict[Partition, tuple[int, int]] | None = None
+    ) -> asyncio.Future[FetchResponse]:
+        """Send the next request, with the `ends` of partitions whose records are on their way to the log."""
         request = self._request()
         unsaid, self._unsaid = self._unsaid, {}
         gone, self._gone = self._gone, {}
+        ends = ends or {}
         self._session.fill(
-            request, ((partition, partition.topic_id, self._wanted(partition)) for partition in unsaid), gone
+            request,
+            ((partition, partition.topic_id, self._wanted(partition, ends.get(partition))) for partition in unsaid),
+            gone,
         )
         self.fetches += 1
         self._asked_at = self._loop.time()
         answer = connection.request(request, version=self._version(connection))
         self._broker.router.wakefulness.heard(self._taken_bytes)
         self._taken_bytes = 0
+        return answer
+
+    async def _answered(self, answer: asyncio.Future[FetchResponse]) -> FetchResponse:
         try:
             return await answer
         finally:
-            self._asked_at = None
+            self._asked_at = self._answer = None
 
     def _request(self) -> FetchRequest:
         return FetchRequest(
@@ -248,16 +276,16 @@ class ReplicaFetcher:
     def _version(self, connection: Connection) -> int:
         return connection.version_for(FetchRequest, at_least=15, at_most=_FETCH_VERSION_MAX)
 
-    def _wanted(self, partition: Partition) -> FetchPartition:
+    def _wanted(self, partition: Partition, end: tuple[int, int] | None) -> FetchPartition:
         wanted = follower.next_fetch(
-            partition.index, partition.log, self._partitions[partition], self._config.replica_fetch_max_bytes
+            partition.index, partition.log, self._partitions[partition], self._config.replica_fetch_max_bytes, end
         )
         self._asked[partition] = (self._partitions[partition], wanted.fetch_offset)
         return wanted
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    async def _take(self, connection: Connection, response: FetchResponse) -> None:
+    async def _take(self, response: FetchResponse) -> None:
         if response.error_code != ErrorCode.NONE:
             self._begin_anew()
             if response.error_code not in _SESSION_ERRORS:
@@ -266,20 +294,45 @@ class ReplicaFetcher:
         self._session.answered(response.session_id)
         if self._session.is_full:  # the leader has no room for a session
             self._begin_anew()
+        taken = list(self._taken(response))
+        self._ask_ahead(taken)
+        for item in taken:
+            if self._partitions.get(item.partition) == item.epoch:
+                await self._take_answer(*item)
+
+    def _taken(self, response: FetchResponse) -> Iterator[_Taken]:
+        """The answers for what is still followed in the epoch in which it was asked for."""
         for topic in response.responses:
             held = self._broker.partitions.by_id.get(topic.topic_id, {})
             for answer in topic.partitions:
                 partition = held.get(answer.partition_index)
-                if partition is not None:
-                    await self._take_answer(connection, partition, answer)
+                if partition is None:
+                    continue
+                epoch, offset = self._asked.get(partition, (-1, -1))
+                if self._partitions.get(partition) == epoch:
+                    self._unsaid[partition] = None
+                    yield _Taken(partition, epoch, offset, answer)
 
-    async def _take_answer(self, connection: Connection, partition: Partition, answer: PartitionData) -> None:
-        epoch, offset = self._asked.get(partition, (-1, -1))
-        if self._partitions.get(partition) != epoch:
-            return  # asked for in an epoch that is over, or not followed any more
-        self._unsaid[partition] = None
+    def _ask_ahead(self, taken: list[_Taken]) -> None:
+        """Send the next request before these answers are acted on, where every log that gets records is far behind.
+
+        One that keeps up must not wait: its leader is to hear of it first, and not behind a long answer for others.
+        """
+        throttle, ends = self._broker.replication.follower_throttle, {}
+        for partition, _, offset, answer in taken:
+            verdict = follower.judge(partition.log, offset, answer)
+            if isinstance(verdict, follower.Append) and not answer.records:
+                continue
+            end = follower.end_ahead(verdict, _records(answer))
+            if end is None or throttle.holds_for(partition.topic, partition.index):
+                return
+            ends[partition] = end
+        if ends and self._connection is not None and self._connection.is_open:
+            self._answer = self._ask(self._connection, ends)
+
+    async def _take_answer(self, partition: Partition, epoch: int, offset: int, answer: PartitionData) -> None:
         try:
-            await self._act(connection, partition, epoch, offset, answer)
+            await self._act(partition, epoch, offset, answer)
         except ApiError as error:
             self._tell_trouble(partition, error)
             self._broker.check_storage(partition.log)
@@ -301,9 +354,7 @@ class ReplicaFetcher:
             exc_info=None if isinstance(error, ApiError) else error,
         )
 
-    async def _act(
-        self, connection: Connection, partition: Partition, epoch: int, offset: int, answer: PartitionData
-    ) -> None:
+    async def _act(self, partition: Partition, epoch: int, offset: int, answer: PartitionData) -> None:
         verdict = follower.judge(partition.log, offset, answer)
         if isinstance(verdict, follower.Append):
             self._append(partition, epoch, answer, verdict)
@@ -316,7 +367,7 @@ class ReplicaFetcher:
             partition.log.truncate_to(verdict.offset, self._broker.now_ms())
             self._go_on_when_safe(partition, epoch)
         elif isinstance(verdict, follower.FindStart):
-            await self._find_start(connection, partition, epoch)
+            await self._find_start(await self._connect(), partition, epoch)
         elif isinstance(verdict, follower.Stop):
             self.remove(partition)
         else:
@@ -337,11 +388,8 @@ class ReplicaFetcher:
 
     def _append(self, partition: Partition, epoch: int, answer: PartitionData, verdict: follower.Append) -> None:
         log = partition.log
-        records = answer.records
-        if records:
-            data = records[0] if isinstance(records, list) and len(records) == 1 else records
-            if isinstance(data, list):
-                data = b"".join(data)
+        data = _records(answer)
+        if data:
             log.append_as_follower(data, now_ms=self._broker.now_ms(), leader_epoch_max=epoch)
             partition.uncommitted.append((log.log_end_offset, len(data)))
             self._taken_bytes += len(data)
@@ -395,3 +443,16 @@ class ReplicaFetcher:
         response: ListOffsetsResponse = await connection.request(request)
         answer = response.topics[0].partitions[0]
         return None if answer.error_code != ErrorCode.NONE else answer.offset
+
+
+def _records(answer: PartitionData) -> Buffer:
+    records = answer.records or b""
+    if not isinstance(records, list):
+        return records
+    return records[0] if len(records) == 1 else b"".join(records)
+
+
+def _look_at(answer: asyncio.Future[FetchResponse]) -> None:
+    """Have it known that nobody waits for this any more: it may have failed."""
+    if not answer.cancelled():
+        answer.exception()
