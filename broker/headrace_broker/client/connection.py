@@ -11,10 +11,13 @@ answer in version 0 (KIP-511).
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import select
 import socket
 import struct
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -41,6 +44,7 @@ OnAnswer = Callable[[Any, ClientError | None], None]
 _RECEIVE_BUFFER_BYTES = 64 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
 _FRAME_SPARE_FACTOR = 4
+_AWAITED_BYTES_MAX = 1024 * 1024
 _NO_FRAME = bytearray()
 _SOFTWARE_NAME = "headrace"
 _INT32 = struct.Struct(">i")
@@ -96,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = 0
         self._reuses_frames = reuses_frames
         self._last_frame = _NO_FRAME
+        self._awaited_bytes = 1
 
     @classmethod
     async def open(
@@ -115,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         """Connect and agree on versions. Raises ConnectionLostError, which names host and port.
 
         `reuses_frames`: the caller is done with the records of a long answer before the loop can receive the next.
+        Such an answer costs one wake-up for each megabyte of it, and not one for each piece that the network brings.
         """
         broker = f"broker {host}:{port}" if node_id is None else f"broker {node_id} ({host}:{port})"
         loop = asyncio.get_running_loop()
@@ -142,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def peer_has_gone(self) -> bool:
         """Whether the broker has closed its side, which the kernel knows before the loop does."""
-        wire = None if self._transport is None else self._transport.get_extra_info("socket")
+        wire = self._wire()
         if wire is None or not hasattr(select, "poll"):
             return False
         poll = select.poll()
@@ -239,6 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take bytes that were received."""
         if self._frame is not None:
             self._frame_filled += nbytes
+            self._await_bytes(len(self._frame) - self._frame_filled)
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
                 self._receive(frame)
@@ -281,6 +288,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame_filled = filled - position
                 frame[: self._frame_filled] = view[position:filled]
                 self._frame = frame
+                self._await_bytes(size - self._frame_filled)
                 position = filled
                 break
             frame = memoryview(bytes(view[position : position + size]))
@@ -299,6 +307,26 @@ class Connection(asyncio.BufferedProtocol):
         if not size <= len(self._last_frame) <= _FRAME_SPARE_FACTOR * size:
             self._last_frame = bytearray(size)
         return memoryview(self._last_frame)[:size]
+
+    def _await_bytes(self, missing: int) -> None:
+        """Have the kernel wake this process when so much of an answer is there, or as much as is worth it."""
+        awaited = max(1, min(missing, _AWAITED_BYTES_MAX)) if self._reuses_frames else 1
+        wire = self._wire() if awaited != self._awaited_bytes else None
+        if wire is not None:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
+            self._awaited_bytes = awaited
+
+    def _wire(self) -> socket.socket | None:
+        wire: socket.socket | None = None if self._transport is None else self._transport.get_extra_info("socket")
+        return wire
+
+    def _unread_bytes(self) -> int:
+        """What has arrived since this process was woken last."""
+        wire = self._wire() if self._awaited_bytes > 1 else None
+        unread = bytearray(4)
+        if wire is not None:
+            fcntl.ioctl(wire.fileno(), termios.FIONREAD, unread)
+        return int.from_bytes(unread, sys.byteorder)
 
     def _receive(self, frame: memoryview) -> None:
         if not self._in_flight:
@@ -326,8 +354,9 @@ class Connection(asyncio.BufferedProtocol):
         return decoder(waiting.response, version)(frame, offset)[0]
 
     def _time_out(self, waiting: _InFlight, timeout_ms: float) -> None:
-        if self._frame is not None and self._frame_filled != waiting.heard:
-            waiting.heard = self._frame_filled
+        heard = self._frame_filled + self._unread_bytes()
+        if self._frame is not None and heard != waiting.heard:
+            waiting.heard = heard
             waiting.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, waiting, timeout_ms)
             return
         name = API[waiting.api_key].name
@@ -353,8 +382,7 @@ class Connection(asyncio.BufferedProtocol):
             self.on_writable()
 
     def _size_socket(self, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-        assert self._transport is not None
-        wire = self._transport.get_extra_info("socket")
+        wire = self._wire()
         for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
             if wire is not None and size >= 0:
                 wire.setsockopt(socket.SOL_SOCKET, option, size)

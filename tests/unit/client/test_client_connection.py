@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.aborted = False
+        self.wire: FakeWire | None = None
 
     def writelines(self, list_of_data: Any) -> None:
         self.written.append(b"".join(list_of_data)[4:])
@@ -29,7 +32,26 @@ class FakeTransport(asyncio.Transport):
         self.aborted = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return None
+        return self.wire if name == "socket" else default
+
+
+class FakeWire:
+    """A socket that says how many bytes it was told to wait for; what was not read yet is in a pipe."""
+
+    def __init__(self) -> None:
+        self.awaited: list[int] = []
+        self.unread, self.arriving = os.pipe()
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert option == socket.SO_RCVLOWAT
+        self.awaited.append(value)
+
+    def fileno(self) -> int:
+        return self.unread
+
+    def close(self) -> None:
+        os.close(self.unread)
+        os.close(self.arriving)
 
 
 def connected(*, reuses_frames: bool = False) -> tuple[Connection, FakeTransport]:
@@ -119,6 +141,43 @@ def test_long_answers_share_their_memory_where_that_was_asked_for(reuses_frames:
         assert small == bytes([3]) * 10
 
     asyncio.run(run())
+
+
+def long_answer() -> bytes:
+    part = PartitionData(partition_index=0, high_watermark=9, records=bytes(1_500_000))
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+    return b"".join(encode_response(1, response, 12))
+
+
+@in_loop
+async def test_a_long_answer_wakes_once_for_a_megabyte_and_never_waits_for_more_than_there_is_to_come() -> None:
+    connection, transport = connected(reuses_frames=True)
+    wire = transport.wire = FakeWire()
+    future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
+    frame = long_answer()
+    feed(connection, frame[:60_000], 60_000)
+    feed(connection, frame[60_000:1_200_000], 10**9)
+    assert wire.awaited == [1024 * 1024, len(frame) - 1_200_000]
+    feed(connection, frame[1_200_000:], 10**9)
+    await future
+    assert wire.awaited[2:] == [1]
+    wire.close()
+
+
+@in_loop
+async def test_a_long_answer_that_arrives_slowly_is_waited_for_though_nobody_is_woken() -> None:
+    connection, transport = connected(reuses_frames=True)
+    wire = transport.wire = FakeWire()
+    slow = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12, timeout_ms=20)
+    frame = long_answer()
+    feed(connection, frame[:60_000], 60_000)
+    for _ in range(5):
+        os.write(wire.arriving, b"more")
+        await asyncio.sleep(0.015)  # the pace of the network is what is played
+    assert connection.is_open
+    with pytest.raises(RequestTimeoutError):
+        await slow
+    wire.close()
 
 
 @in_loop
