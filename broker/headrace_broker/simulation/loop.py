@@ -16,6 +16,7 @@ from contextvars import Context, ContextVar, copy_context
 from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+from warnings import catch_warnings, simplefilter
 
 if TYPE_CHECKING:
     from headrace_broker.simulation.network import SimulatedNetwork
@@ -285,12 +286,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         """End the world: whatever its remains still want scheduled is not."""
         self._is_closed = True
-        for node in [self.world, *self._graveyard]:
-            for task in node.tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                coroutine: Any = task.get_coro()
-                if getcoroutinestate(coroutine) == CORO_CREATED:
-                    coroutine.close()  # never begun, which would be warned of
+        with catch_warnings():
+            simplefilter("ignore", RuntimeWarning)  # of what was never begun, and what that would have begun
+            for node in [self.world, *self._graveyard]:
+                for task in node.tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    coroutine: Any = task.get_coro()
+                    if getcoroutinestate(coroutine) == CORO_CREATED:
+                        coroutine.close()
         self._graveyard.clear()
         self._timers.clear()
         self._ready.clear()
