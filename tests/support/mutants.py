@@ -266,7 +266,7 @@ MUTANTS = {
         Mutant(follower_ignores_epochs, 0, faults="kill,partition,pause"),
         Mutant(followers_keep_no_producer_state, 1, faults="kill,reset"),
         Mutant(unclean_restart_stays_in_sync, 0, faults="power_loss,power_loss_after_append"),
-        Mutant(anybody_may_lead, 3, faults="kill,partition,stop"),
+        Mutant(anybody_may_lead, 16, faults="kill,stop,isolate_from_brokers,slow_network"),
         Mutant(leader_under_min_isr_commits, 3, faults="kill,stop"),
         Mutant(offsets_are_acknowledged_on_append, 12, faults=_SLOW_AND_KILLED),
         Mutant(cleaner_goes_beyond_the_high_watermark, 0, faults=_SLOW_AND_KILLED, topics="c"),
