@@ -94,12 +94,21 @@ def test_a_node_is_formatted_once_and_one_that_is_not_has_lost_what_it_held(tmp_
 def test_a_node_begins_anew_only_beside_enough_others(tmp_path: Path, nodes: int, needed: int) -> None:
     layout = Layout(tmp_path, nodes, 9092, "id")
     check_others_have_everything(layout, 1, needed)
-    with pytest.raises(ClusterError, match=f"{needed} other nodes of {nodes} have to serve first, {needed - 1} do"):
+    with pytest.raises(
+        ClusterError, match=f"{needed} of the {nodes - 1} others have to serve first, and {needed - 1} do"
+    ):
         check_others_have_everything(layout, 1, needed - 1)
 
 
-def test_a_single_node_cannot_begin_anew(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="put its directory back"):
+def test_where_nobody_can_be_asked_to_format_another_way_is_told(tmp_path: Path) -> None:
+    for nodes, remedy in (
+        (1, "Put it back, or start another cluster in another --dir"),
+        (2, f"kafka-storage format -t id -c {tmp_path}/node-1/server.properties"),
+    ):
+        layout = Layout(tmp_path, nodes, 9092, "id")
+        write_node_files(layout, {})
+        assert (loss(layout, 1) or "").endswith(remedy)
+    with pytest.raises(ClusterError, match="1 of the 0 others have to serve first, and 0 do"):
         check_others_have_everything(Layout(tmp_path, 1, 9092, "id"), 1, 0)
 
 

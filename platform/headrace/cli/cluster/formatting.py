@@ -35,11 +35,19 @@ def loss(layout: Layout, node_id: int) -> str | None:
         return None  # which the node says itself
     if is_formatted(path):
         return None
-    again = f"headrace cluster start-node {node_id} --format --dir {shlex.quote(str(layout.directory))}"
     return (
-        f"{path} is not formatted: what it held is gone, the node's votes in the quorum too. Put it back, or have the "
-        f"node begin anew with what the others hold: {again}"
+        f"{path} is not formatted: what it held is gone, the node's votes in the quorum too. {_remedy(layout, node_id)}"
     )
+
+
+def _remedy(layout: Layout, node_id: int) -> str:
+    directory = shlex.quote(str(layout.directory))
+    if layout.nodes == 1:
+        return "Put it back, or start another cluster in another --dir"
+    anew = f"headrace cluster start-node {node_id} --format --dir {directory}"
+    if layout.nodes == 2:  # a single node that is left never serves, so no supervisor stays to be asked
+        anew = f"kafka-storage format -t {layout.cluster_id} -c {shlex.quote(str(layout.node_file(node_id)))}"
+    return f"Put it back, or have the node begin anew with what the others hold: {anew}"
 
 
 def check_others_have_everything(layout: Layout, node_id: int, serving: int) -> None:
@@ -51,10 +59,6 @@ def check_others_have_everything(layout: Layout, node_id: int, serving: int) -> 
     needed = (layout.nodes + 1) // 2
     if serving < needed:
         raise ClusterError(
-            f"node {node_id} would begin anew, and what it has forgotten may be on no other: "
-            + (
-                f"{needed} other nodes of {layout.nodes} have to serve first, {serving} do"
-                if layout.nodes > 1
-                else "it is the only one; put its directory back, or start another cluster in another --dir"
-            )
+            f"node {node_id} cannot begin anew, what it has forgotten may be on no other: {needed} of the "
+            f"{layout.nodes - 1} others have to serve first, and {serving} do"
         )

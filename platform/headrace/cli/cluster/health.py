@@ -10,6 +10,7 @@ FENCED = "fenced: the controller hears nothing of it, so it leads nothing"
 UNREGISTERED = "not registered: stop it, or restart it to have it registered again"
 WITHOUT_QUORUM = "without quorum: it reaches no active controller"
 SILENT = "not answering"
+ANSWERS = (SERVING, FENCED, UNREGISTERED, WITHOUT_QUORUM)
 
 
 async def health(node_id: int, address: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.cli.cluster.control import ControlServer
 from headrace.cli.cluster.formatting import check_others_have_everything, format_node, loss
-from headrace.cli.cluster.health import SERVING, health
+from headrace.cli.cluster.health import ANSWERS, health
 from headrace.cli.cluster.layout import HOST, ClusterError, Layout
 from headrace.cli.cluster.node_process import NodeProcess, State
 
@@ -121,7 +121,7 @@ class Supervisor:
         """Start a node whose data is gone; one that has its data needs no leave from the others."""
         if loss(self.layout, node.node_id) is not None:
             found = await asyncio.gather(*(_found(other) for other in self._nodes.values() if other is not node))
-            check_others_have_everything(self.layout, node.node_id, found.count(SERVING))
+            check_others_have_everything(self.layout, node.node_id, sum(state in ANSWERS for state in found))
             format_node(self.layout, node.node_id)
         return await self._start_node(node)
 
