@@ -126,7 +126,8 @@ class Invariants:
         self._topics: dict[bytes, TopicImage] = {}
         """Every topic there ever was, as it was last seen."""
         self._partitions: dict[tuple[bytes, int], Committed] = {}
-        self._named: defaultdict[TopicPartition, list[Committed]] = defaultdict(list)
+        self._named: defaultdict[TopicPartition, dict[bytes, Committed]] = defaultdict(dict)
+        """{topic id: what is committed} of every topic there ever was by that name."""
         self._watched: dict[SimulatedNode, _Watched] = {}
         self._votes: dict[int, QuorumState] = {}  # what each node had on disk when it was last looked at
         world.loop.on_callback = self._look
@@ -138,16 +139,23 @@ class Invariants:
         if committed is None:
             compaction = Compaction() if partition.log.config.cleanup_compact else None
             committed = self._partitions[key] = Committed(compaction=compaction)
-            self._named[partition.topic, partition.index].append(committed)
+            self._named[partition.topic, partition.index][partition.topic_id] = committed
         return committed
 
     def log_start(self, partition: TopicPartition) -> int:
         """The offset before which records may be gone by right."""
-        return max((committed.log_start for committed in self._named[partition]), default=0)
+        return max((committed.log_start for committed in self._named[partition].values()), default=0)
 
     def acknowledged(self, partition: TopicPartition, offset: int) -> None:
-        """A writer with acks=all was told that its record stands there (-1: stood there already)."""
-        if all(committed.end_offset <= offset for committed in self._named[partition]):
+        """A writer with acks=all was told that its record stands there (-1: stood there already).
+
+        Nothing is known of a topic that is deleted: that may happen in the callback in which its last records are
+        committed and acknowledged.
+        """
+        topic, named = self._image.topics.get(partition[0]), self._named[partition]
+        if topic is None or named.keys() != {topic.topic_id}:
+            return
+        if named[topic.topic_id].end_offset <= offset:
             raise Violation(f"{partition[0]}-{partition[1]}: {offset} is acknowledged and not committed")
 
     def check_agreement(self, topic: str) -> None:
