@@ -62,7 +62,9 @@ class Peers:
         self._connect(node_id).add_done_callback(lambda task: self._connected(task, request, on_answer))
 
     def _connected(self, task: asyncio.Task[Connection | None], request: Request[Any], on_answer: OnAnswer) -> None:
-        connection = None if task.cancelled() else task.result()
+        if task.cancelled():
+            return  # this node ends: an answer, even none, would have the core ask again
+        connection = task.result()
         if connection is None or not connection.is_open:
             on_answer(None)
         else:
