@@ -18,7 +18,7 @@ from measured import Measured
 from paced_produce import paced, paced_meanwhile
 from process_stats import cpu_s
 from produce_load import Load, produce
-from receive_and_write import receive_and_write
+from receive_and_write import have_pages, receive_and_write
 from results import Row
 
 PARTITIONS = 6
@@ -37,11 +37,9 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
     load = Load(LOAD.message_bytes, LOAD.batch_bytes, int(LOAD.count * scale), LOAD.acks)
     with headrace(REPLICAS, min_insync_replicas="2", log_segment_delete_delay_ms="1000") as nodes:
         for number in range(rounds):
-            with TemporaryDirectory(
-                prefix="headrace-bench-"
-            ) as kept:  # pages that were given back cost less than new ones
+            with TemporaryDirectory(prefix="headrace-bench-") as kept:
                 _note_floor(floor, load, f"{kept}/before")
-                _catch_up(nodes, f"catch-up-{number}", load, ours)
+                _catch_up(nodes, f"catch-up-{number}", load, kept, ours)
                 _note_floor(floor, load, f"{kept}/after")
             say(
                 f"round {number + 1}: {ours.measured['rate'][-1]:.0f} MB/s, receiving and writing alone "
@@ -80,7 +78,7 @@ def _note_floor(floor: Measured, load: Load, path: str) -> None:
     floor.note("cpu", cpu)
 
 
-def _catch_up(nodes: Nodes, topic: str, load: Load, ours: Measured) -> None:
+def _catch_up(nodes: Nodes, topic: str, load: Load, kept: str, ours: Measured) -> None:
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, REPLICAS)]).values():
         future.result(30)
@@ -91,6 +89,7 @@ def _catch_up(nodes: Nodes, topic: str, load: Load, ours: Measured) -> None:
     os.sync()
     files = nodes.data(VICTIM)
     before_bytes = _size(files, topic)
+    have_pages(int(load.megabytes) * 5 // 4, f"{kept}/pages")
     with paced_meanwhile(nodes.bootstrap, topic, PACE_S) as found:
         started = time.perf_counter()
         nodes.start(VICTIM)
