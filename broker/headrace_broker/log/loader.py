@@ -125,7 +125,8 @@ def load(
         producers.clear(end_offset)
     if config.preallocate:
         segments[-1].preallocate()
-    epochs.truncate_from_end(end_offset)
+    is_emptied = end_offset == start_offset and not was_closed_cleanly
+    epochs.truncate_from_end(0 if is_emptied else end_offset)  # which epoch the lost records were of, nobody knows
     epochs.truncate_from_start(start_offset)
     return LoadedLog(
         segments=segments,

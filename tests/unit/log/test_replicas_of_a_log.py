@@ -91,6 +91,16 @@ def test_epochs_whose_first_records_were_compacted_away_begin_where_they_did(rol
     assert log.latest_epoch == 4
 
 
+def test_a_log_that_a_power_failure_has_left_without_records_knows_no_epoch() -> None:
+    """R3: with one from before its start it would be cut to where that ended, far below what was committed here."""
+    storage = MemoryStorage()
+    storage.makedirs("/d/t-0")
+    storage.write("/d/t-0/00000000000000000066.log", b"")
+    storage.write("/d/t-0/leader-epoch-checkpoint", b"0\n1\n1 2\n")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, log_start_offset=66)
+    assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (66, 66, -1)
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 @pytest.mark.parametrize("is_compacted", [True, False])
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
