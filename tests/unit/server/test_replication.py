@@ -28,11 +28,18 @@ from headrace_broker.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from headrace_broker.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.membership.departures import Departures
 from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.server.replicas import replica_fetcher
 from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 from headrace_broker.server.replicas.replication import Replication
 from support.images import TOPIC_ID, cluster_image, partition_image
@@ -42,7 +49,7 @@ NOW = 1_700_000_000_000
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     async def in_time() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(5):
             await work
 
     asyncio.run(in_time())
@@ -221,6 +228,68 @@ def test_fetching_goes_on_whatever_happens_to_a_leader(
         broker.replication.close()
 
     run(work())
+
+
+def test_a_partition_that_is_taken_away_while_the_leader_is_asked_where_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked for again all the same, which ended the fetching of all others for good."""
+    asked_after = asyncio.Event()
+
+    class Leader(PlayedLeader):
+        async def _answer(self, request: Any) -> Any:
+            if isinstance(request, ListOffsetsRequest):
+                fetcher.remove(broker.partition)
+                answer = ListOffsetsPartitionResponse(partition_index=0, offset=5)
+                return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[answer])])
+            if self._answers:
+                return self._answers.pop()()
+            await asyncio.sleep(0.03)  # as a long poll, and longer than it rested
+            if fetcher.fetches > 3:
+                asked_after.set()
+            return FetchResponse(session_id=1, responses=[])
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return Leader(lambda: fetch_answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+
+    async def work() -> None:
+        nonlocal broker, fetcher
+        monkeypatch.setattr(Connection, "open", opened)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        fetcher = broker.replication.fetchers[2]
+        topic = broker.image.topics["t"]
+        fetcher.add(Partition(topic, 1, broker._open(topic, 1)), 1)
+        await asked_after.wait()
+        broker.replication.close()
+
+    broker: PlayedBroker
+    fetcher: replica_fetcher.ReplicaFetcher
+    run(work())
+
+
+def test_what_nobody_expected_ends_no_fetching(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = asyncio.Event()
+
+    def last() -> Any:
+        done.set()
+        return fetch_answer()
+
+    leaders = iter([PlayedLeader(broken), PlayedLeader(last, lost)])
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return next(leaders)
+
+    async def work() -> None:
+        monkeypatch.setattr(Connection, "open", opened)
+        monkeypatch.setattr(replica_fetcher, "_AFTER_FAULT_S", 0.01)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        await done.wait()
+        broker.replication.close()
+
+    run(work())
+    assert "nobody expected that" in caplog.text
 
 
 @pytest.mark.parametrize("asked_before_s", [0.0, 0.3])

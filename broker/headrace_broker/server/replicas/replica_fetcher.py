@@ -49,6 +49,7 @@ _FETCH_VERSION_MAX = 17
 _PAUSE_MIN_MS = 20
 _HELD_BACK_MAX_MS = 1000
 _CUT_WAIT_MAX_MS = 1000
+_AFTER_FAULT_S = 1.0
 _LONG_POLL_S = 0.01
 _SILENCE_MS = 2_000
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -179,6 +180,10 @@ class ReplicaFetcher:
             except (ClientError, ConnectionError) as error:
                 self._failed(error)
                 await self._wait(self._pause_ms(self._failures) / 1000)
+            except Exception:  # a fetcher that ends would leave every partition of that leader behind
+                logger.exception("fetching from broker %d", self._leader_id)
+                self._drop_connection()
+                await self._wait(_AFTER_FAULT_S)
 
     def _resume(self) -> None:
         """Ask again for what was paused long enough."""
@@ -407,6 +412,8 @@ class ReplicaFetcher:
         self._rest(partition, pause_ms)
 
     def _rest(self, partition: Partition, pause_ms: int) -> None:
+        if partition not in self._partitions:
+            return  # it was taken away while the leader was asked for something
         self._resting[partition] = self._loop.time() + pause_ms / 1000
         self._unsaid.pop(partition, None)
         self._gone[partition] = None
