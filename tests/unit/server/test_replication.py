@@ -167,6 +167,20 @@ def test_nobody_waits_for_a_follower_that_the_controller_does_not_let_join() -> 
     run(work())
 
 
+def test_a_change_of_the_in_sync_replicas_that_went_wrong_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        broker = PlayedBroker(cluster_image(partition_image("123", "12", 1)))
+        broker.fetched(3)
+        _, answer = await broker.asked.get()
+        answer.set_exception(AssertionError("nobody expected that"))
+        request, _ = await broker.asked.get()
+        assert wanted_isr(request) == [1, 2, 3]
+        assert "nobody expected that" in caplog.text
+        broker.replication.close()
+
+    run(work())
+
+
 class PlayedLeader:
     """In the place of a connection: answers requests as it is told."""
 

@@ -354,6 +354,11 @@ class Replication:
                     self._tell_unchanged(error.message)
                     self._again(proposals)
                     continue
+                except Exception:  # what is under way would be so for ever
+                    logger.exception("in-sync replicas cannot be changed")
+                    self._again(proposals)
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 if not self._take_answers(proposals, response):
                     await asyncio.sleep(_RETRY_S)
         finally:
