@@ -387,3 +387,33 @@ def test_a_controller_whose_disk_fails_ends_and_another_decides() -> None:
         assert active.starts > starts
 
     play(story)
+
+
+def test_no_fault_goes_beyond_what_is_survived_when_a_decision_is_committed_after_it() -> None:
+    """Who is in sync by a decision that is yet to be committed counts: with it harmed, all that are in sync can be."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        world.network.isolate({"n5"}, {"n4"})
+        assert await produce(await connection_to(4), b"here alone", acks=1) == ErrorCode.NONE
+        await until_led_by(world, 4, in_sync=1)
+        node = next(node for _, node in world.nodes() if node.quorum.leads)
+        advance, known = node.quorum.raft.advance_high_watermark, node.quorum.raft.high_watermark
+        node.quorum.raft.advance_high_watermark = lambda to: advance(min(to, known))  # type: ignore[method-assign]
+        world.network.heal()
+
+        def is_decided() -> bool:
+            assert node.controller is not None
+            decided = node.controller.decided
+            return decided is not None and decided.topics[TOPIC].partitions[0].isr == (4, 5)
+
+        await world.until(is_decided, 20.0, lambda: "5 is back in sync")
+        assert world.image.topics[TOPIC].partitions[0].isr == (4,)
+        assert world.may_kill(world.machines[4])
+        world.cut_power(world.machines[5])
+        assert not world.may_kill(world.machines[4])
+        node.quorum.raft.advance_high_watermark = advance  # type: ignore[method-assign]
+        await world.until(lambda: 5 in world.image.topics[TOPIC].partitions[0].isr, 20.0, lambda: "it is committed")
+        assert not world.may_kill(world.machines[4])
+
+    play(story)

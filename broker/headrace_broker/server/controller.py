@@ -103,6 +103,11 @@ class ControllerService:
         """Whether decisions can be submitted here."""
         return self._controller is not None
 
+    @property
+    def decided(self) -> MetadataImage | None:
+        """The newest state while active: what is committed, and what is decided and not committed yet."""
+        return None if self._controller is None else self._controller.image
+
     async def submit(self, decision: Decision[Response]) -> Response:
         """Decide on the newest state, append, and answer when committed.  Raises ApiError NOT_CONTROLLER."""
         controller = self._controller

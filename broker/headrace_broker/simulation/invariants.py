@@ -113,6 +113,7 @@ class _Watched:
         self.raft_role: object = None
         self.raft_high_watermark = -1
         self.raft_checked_to = 0
+        self.decided: MetadataImage | None = None
         self.partitions: dict[Partition, _Seen] = {}
 
 
@@ -192,6 +193,11 @@ class Invariants:
             self._world.note_image(watched.node.committed.image)
             if self._world.image is not self._image:
                 self._look_at_image()
+        controller = watched.node.controller
+        if controller is not None and (decided := controller.decided) is not watched.decided:
+            watched.decided = decided
+            if decided is not None:
+                self._world.note_decided(decided)
         broker = watched.node.broker
         if broker is not None:
             seen = watched.partitions

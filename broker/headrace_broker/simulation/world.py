@@ -107,6 +107,8 @@ class World:
         }
         self.image = MetadataImage()
         """The newest committed image that any node has had."""
+        self.decided: list[MetadataImage] = []
+        """What controllers have decided since: a log has it, and it may be committed even when they have ended."""
         self.properties = dict(NODE_PROPERTIES)
         """What every node's file says."""
         if seed % 4 == 3:  # short answers: who is behind asks ahead, which nobody does whose answers bring all there is
@@ -288,11 +290,17 @@ class World:
         if image.offset <= self.image.offset:
             return
         before, self.image = self.image, image
+        self.decided = [decided for decided in self.decided if decided.offset > image.offset]
         if image.topics is not before.topics:
             self._say_changes(before)
         for machine in self.machines.values():
             if machine.unclean_since is not None and self._broker_epoch(machine) > machine.unclean_since:
                 machine.unclean_since, machine.lost_power = None, False
+
+    def note_decided(self, image: MetadataImage) -> None:
+        """A controller has decided something, and begun to write it."""
+        if image.offset > self.image.offset:
+            self.decided.append(image)
 
     def _say_changes(self, before: MetadataImage) -> None:
         for name, topic in self.image.topics.items():
@@ -311,15 +319,17 @@ class World:
         return unharmed, sum(machine.lost_power for machine in machines)
 
     def _is_survivable(self) -> bool:
-        """Whether every partition has somebody in sync who was not harmed, or nobody who lost anything.
+        """Whether every partition has somebody in sync who was not harmed, or nobody who lost anything: both as it is
+        committed and as it is decided, for nobody can tell yet which of them will hold.
 
         Of the topic that anybody may lead nothing is promised.
         """
-        for topic in self.image.topics.values():
-            for partition in topic.partitions if topic.name != UNCLEAN else ():
-                unharmed, lost = self._harmed(partition)
-                if lost and not unharmed:
-                    return False
+        for image in (self.image, *self.decided):
+            for topic in image.topics.values():
+                for partition in topic.partitions if topic.name != UNCLEAN else ():
+                    unharmed, lost = self._harmed(partition)
+                    if lost and not unharmed:
+                        return False
         return True
 
     def _would_survive(self, machine: Machine, *, power: bool) -> bool:
