@@ -47,7 +47,7 @@ check: $(STAMP) build ## format, lint, types, import rules
 	@$(BIN)/lint-imports --no-logo > build/import-rules.txt 2>&1 || { cat build/import-rules.txt; exit 1; }
 	@echo "check: formatting, lint, types and import rules hold"
 
-test: $(STAMP) system-packages check ## the tests, but for those of test-long and prove (under 15 minutes)
+test: $(STAMP) system-packages check ## the tests, but for those of test-long and prove (about 13 minutes)
 	@$(PYTEST) -m "not jvm and not slow and not prove"
 
 test-long: $(STAMP) system-packages build ## what takes longer: the JVM peers (with mvn on the path) and kill loops
