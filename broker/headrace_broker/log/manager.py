@@ -1,4 +1,4 @@
-"""All the logs of a broker: start-up, creation, deletion, checkpoints, and the housekeeping of every few seconds.
+"""All the logs of a broker: start-up, creation, deletion, and the housekeeping of every few seconds.
 
 The manager belongs to the event loop. What would block it for long (fsync of a rolled segment, removal of large files)
 is handed to `background(work, done)`: `work` runs elsewhere and touches files only, `done` is called back on the loop.
@@ -22,6 +22,7 @@ from headrace_broker.log.checkpoints import (
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.offset_checkpoints import CHECKPOINTS, OffsetCheckpoints
 from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.put_away import PutAway
 from headrace_broker.log.segmented_log import SegmentedLog
@@ -38,31 +39,10 @@ Background = Callable[[Work, Done], None]
 Flushed = Callable[[float], None]
 """(how many seconds an fsync of a log took)."""
 
-HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = 5_000
-OFFSET_CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_CHECK_INTERVAL_MS = 300_000
 PRODUCER_CHECK_INTERVAL_MS = 600_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _EPOCHS_AT_ONCE = 16
-
-
-def _moved_log_start(log: PartitionLog) -> int | None:
-    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
-
-
-_CHECKPOINTS: dict[str, Callable[[PartitionLog], int | None]] = {
-    HIGH_WATERMARK_FILE: lambda log: log.high_watermark,
-    RECOVERY_POINT_FILE: lambda log: log.recovery_point,
-    LOG_START_FILE: _moved_log_start,
-    CLEANER_FILE: lambda log: log.cleaner_offset,
-}
-_PERIODIC_CHECKPOINTS = {
-    HIGH_WATERMARK_FILE: (HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, False),
-    RECOVERY_POINT_FILE: (OFFSET_CHECKPOINT_INTERVAL_MS, True),
-    LOG_START_FILE: (OFFSET_CHECKPOINT_INTERVAL_MS, True),
-    CLEANER_FILE: (OFFSET_CHECKPOINT_INTERVAL_MS, False),
-}
-"""How often each is written (ms), and whether it is synced."""
 
 
 def run_at_once(work: Work, done: Done) -> None:
@@ -93,6 +73,7 @@ class LogManager:
         self.directories = [LogDirectory(storage, path) for path in log_dirs]
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self.checkpoints = OffsetCheckpoints(self.directories, self.logs, self._directory_of)
         self._storage = storage
         self._background = background
         self._next_random = next_random
@@ -101,7 +82,6 @@ class LogManager:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._epochs_to_write: deque[SegmentedLog] = deque()
         self._put_away = PutAway(storage, self._remove_directory, next_random)
-        self._gone: set[TopicPartition] = set()  # of which the checkpoints may still tell
         self._due_ms: dict[str, int] = {}
         self._round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
@@ -161,7 +141,7 @@ class LogManager:
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
             cleaner_offsets = directory.read_checkpoint(CLEANER_FILE)
-            self._gone.update(recovery_points, high_watermarks, log_starts, cleaner_offsets)
+            self.checkpoints.gone.update(recovery_points, high_watermarks, log_starts, cleaner_offsets)
             for key in directory.partitions():
                 if key in self._directory_of:
                     both = f"{self._directory_of[key].path} and {directory.path}"
@@ -188,7 +168,7 @@ class LogManager:
                 yield
             if directory.was_closed_cleanly:
                 closed_at.update((key, (directory, end_offset)) for key, end_offset in recovery_points.items())
-        self._gone -= self.logs.keys()
+        self.checkpoints.gone -= self.logs.keys()
         shortened = [self._is_shortened(key, *at) for key, at in closed_at.items()]
         self.is_damaged = any(shortened) or any(log.is_damaged for log in self.logs.values())
 
@@ -233,7 +213,7 @@ class LogManager:
         )
         log.on_flushed = self.on_flushed
         log.on_epochs = self._epochs_to_write.append
-        log.correct_checkpoints = self._correct_checkpoints
+        log.correct_checkpoints = self.checkpoints.correct
         return log
 
     def _write_some_epochs(self) -> None:
@@ -266,8 +246,8 @@ class LogManager:
         directory = self._emptiest_directory()
         try:
             self._put_away.finish(key, now_ms)
-            if key in self._gone:
-                self._correct_checkpoints()
+            if key in self.checkpoints.gone:
+                self.checkpoints.correct()
             if topic_id is not None:
                 self._put_away.set_stranger_aside(directory, key, topic_id)
             log = self._open(directory, key, config, now_ms, topic_id=topic_id)
@@ -327,54 +307,9 @@ class LogManager:
     def _take_out(self, log: PartitionLog) -> LogDirectory:
         key = (log.topic, log.partition)
         del self.logs[key]
-        self._gone.add(key)
+        self.checkpoints.gone.add(key)
         log.release()
         return self._directory_of.pop(key)
-
-    # Checkpoints
-
-    def checkpoint_high_watermarks(self, *, durable: bool = False) -> None:
-        """Write the high watermark of every log. Raises OSError."""
-        _do(self._checkpoint(HIGH_WATERMARK_FILE, durable=durable))
-
-    def checkpoint_recovery_points(self) -> None:
-        """Write up to where every log is known to be on disk. Raises OSError."""
-        _do(self._checkpoint(RECOVERY_POINT_FILE))
-
-    def checkpoint_log_starts(self, *, durable: bool = True) -> None:
-        """Write the log start offsets that DeleteRecords has moved beyond a segment's start. Raises OSError."""
-        _do(self._checkpoint(LOG_START_FILE, durable=durable))
-
-    def checkpoint_cleaner_offsets(self, *, durable: bool = False) -> None:
-        """Write up to where every log has been compacted; an older file costs work, never records. Raises OSError."""
-        _do(self._checkpoint(CLEANER_FILE, durable=durable))
-
-    def _correct_checkpoints(self) -> None:
-        """Have no checkpoint tell of logs that are gone, or were cut: a crash would have it hold for what is there now.
-
-        A log start offset beyond the end, for one, would have a log emptied. Raises OSError.
-        """
-        self.checkpoint_high_watermarks(durable=True)
-        self.checkpoint_recovery_points()
-        self.checkpoint_log_starts()
-        self.checkpoint_cleaner_offsets(durable=True)
-        self._gone.clear()
-        for log in self.logs.values():
-            log.is_overtold = False
-
-    def _checkpoint(self, name: str, *, durable: bool = True) -> list[Work]:
-        """What writes the checkpoint of that name, as the logs are now, in every directory."""
-        offset_of, work = _CHECKPOINTS[name], []
-        for directory in self.directories:
-            if directory.offline_reason is not None:
-                continue
-            offsets = {
-                key: offset
-                for key, log in self.logs.items()
-                if self._directory_of[key] is directory and (offset := offset_of(log)) is not None
-            }
-            work.append(directory.checkpoint(name, offsets, durable=durable))
-        return work
 
     # Housekeeping
 
@@ -383,9 +318,9 @@ class LogManager:
         self._note_offline_directories()
         self._come_back()
         self._write_some_epochs()
-        for name, (interval_ms, durable) in _PERIODIC_CHECKPOINTS.items():
-            if self._is_due(name, interval_ms, now_ms):
-                for work in self._checkpoint(name, durable=durable):
+        for name, checkpoint in CHECKPOINTS.items():
+            if self._is_due(name, checkpoint.interval_ms, now_ms):
+                for work in self.checkpoints.work(name):
                     self._background(work, _warn(f"write {name}"))
         for _ in range(logs_max):
             log = next(self._round, None)
@@ -509,10 +444,10 @@ class LogManager:
         self._note_offline_directories()
         if clean:
             try:
-                self.checkpoint_recovery_points()
-                self.checkpoint_high_watermarks()
-                self.checkpoint_log_starts()
-                self.checkpoint_cleaner_offsets()
+                self.checkpoints.write(RECOVERY_POINT_FILE)
+                self.checkpoints.write(HIGH_WATERMARK_FILE)
+                self.checkpoints.write(LOG_START_FILE)
+                self.checkpoints.write(CLEANER_FILE)
             except OSError as error:
                 _log.error("Cannot write the checkpoints, the next start will check the logs: %s", error)
                 clean = False
@@ -523,11 +458,6 @@ class LogManager:
                 _log.error("Cannot mark %s as closed cleanly: %s", directory.path, error)
         self.logs.clear()
         self._directory_of.clear()
-
-
-def _do(work: list[Work]) -> None:
-    for each in work:
-        each()
 
 
 def _warn(action: str) -> Done:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from headrace_broker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.manager import LogManager
@@ -51,7 +52,7 @@ def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int
     for value in old:
         append(log, value, 0)
     log.flush(NOW)
-    writes = manager._checkpoint("recovery-point-offset-checkpoint")
+    writes = manager.checkpoints.work(RECOVERY_POINT_FILE)
     if not is_late:
         writes.pop()()
     log.truncate_to(5, NOW)
@@ -77,8 +78,8 @@ def test_a_log_that_began_anew_before_its_former_start_is_not_emptied(loses_powe
         append(log, b"old %d" % number, 0)
     log.high_watermark = 20
     log.delete_records_before(19)
-    manager.checkpoint_log_starts()
-    manager.checkpoint_high_watermarks()
+    manager.checkpoints.write(LOG_START_FILE)
+    manager.checkpoints.write(HIGH_WATERMARK_FILE)
     log.truncate_fully_and_start_at(3, NOW)
     for number in range(4):
         append(log, b"new %d" % number, 1)

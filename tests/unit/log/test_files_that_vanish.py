@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_broker.log.checkpoints import HIGH_WATERMARK_FILE
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.manager import LogManager
@@ -139,7 +140,7 @@ def test_a_checkpoint_that_vanished_is_written_again(tmp_path: Path) -> None:
     manager.open_directories()
     append(manager.get_or_create("t", 0, CONFIG, NOW))
     for _ in range(2):
-        manager.checkpoint_high_watermarks()
+        manager.checkpoints.write(HIGH_WATERMARK_FILE)
         path = tmp_path / "replication-offset-checkpoint"
         assert path.read_bytes() == b"0\n1\nt 0 1\n"
         path.unlink()

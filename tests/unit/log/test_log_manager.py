@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_broker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.manager import Done, LogManager, Work
@@ -78,9 +79,9 @@ def test_what_is_new_by_an_old_name_has_nothing_of_the_old_ones_checkpoints(is_r
     for number in range(10):
         append(manager, "t", 0, b"%d" % number)
     manager.get("t", 0).delete_records_before(9)
-    manager.checkpoint_log_starts(durable=False)
-    manager.checkpoint_high_watermarks()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write(LOG_START_FILE, durable=False)
+    manager.checkpoints.write(HIGH_WATERMARK_FILE)
+    manager.checkpoints.write(RECOVERY_POINT_FILE)
     manager.delete("t", 0, NOW)
     if is_restarted_between:
         manager.directories[0].release()

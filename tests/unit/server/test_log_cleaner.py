@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
+from headrace_broker.log.checkpoints import CLEANER_FILE
 from headrace_broker.log.compaction.job import CleaningFailed, CleaningJob, Report
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
@@ -117,7 +118,7 @@ def test_the_dirtiest_log_is_cleaned_first_and_none_twice() -> None:
     assert offsets(whole) == [6, 7]
     assert len(offsets(half)) == 5
     assert setting.clean() == 0
-    setting.manager.checkpoint_cleaner_offsets()
+    setting.manager.checkpoints.write(CLEANER_FILE)
     assert setting.storage.read("/data/cleaner-offset-checkpoint") == b"0\n2\nhalf 0 24\nwhole 0 8\n"
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from weakref import WeakKeyDictionary
 
+from headrace_broker.log.checkpoints import CLEANER_FILE
 from headrace_broker.log.compaction.choice import DirtyRange, dirty_range
 from headrace_broker.log.compaction.job import (
     CleanedSegment,
@@ -97,7 +98,7 @@ class LogCleaner:
                 if await self.clean_all():
                     busy_at = loop.time()
                     continue
-                self._logs.checkpoint_cleaner_offsets()
+                self._logs.checkpoints.write(CLEANER_FILE)
                 if loop.time() - busy_at >= _IDLE_S:
                     await self._helper.close()
             except Exception:

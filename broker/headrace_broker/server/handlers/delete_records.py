@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from headrace_broker.log.checkpoints import LOG_START_FILE
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.delete_records import (
@@ -64,7 +65,7 @@ def _settled(
 def _remember(context: RequestContext) -> None:
     """What was deleted must not come back when this process is killed (the next checkpoint is a minute away)."""
     try:
-        context.logs.checkpoint_log_starts(durable=False)
+        context.logs.checkpoints.write(LOG_START_FILE, durable=False)
     except OSError as error:
         logger.warning("a crash within the next minute may bring deleted records back: %s", error.strerror or error)
 
