@@ -75,19 +75,27 @@ class GroupAdmin:
 
     async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """Return all groups of all brokers, sorted by id. Raises BrokerError, TimedOutError."""
-        found: dict[str, GroupListing] = {}
-        for node_id in list(self.cluster.view.nodes):
-            connection = await self._retry(lambda node=node_id: self.cluster.connection(node), "listing groups")  # type: ignore[misc]
-            version = connection.version_for(ListGroupsRequest)
-            message = ListGroupsRequest(
-                states_filter=list(states) if version >= 4 else [], types_filter=list(types) if version >= 5 else []
-            )
-            response = await self._ask_node(node_id, message, "listing groups")
-            if response.error_code != ErrorCode.NONE:
-                raise BrokerError(response.error_code, f"groups of broker {node_id}")
-            for group in response.groups:
-                listing = GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
-                found[group.group_id] = listing
+
+        async def attempt() -> dict[str, GroupListing]:
+            found: dict[str, GroupListing] = {}
+            for node_id in list(self.cluster.view.nodes):  # as they are now: the groups of one that left have moved
+                connection = await self.cluster.connection(node_id)
+                version = connection.version_for(ListGroupsRequest)
+                response = await connection.request(
+                    ListGroupsRequest(
+                        states_filter=list(states) if version >= 4 else [],
+                        types_filter=list(types) if version >= 5 else [],
+                    )
+                )
+                if response.error_code != ErrorCode.NONE:
+                    raise BrokerError(response.error_code, f"groups of broker {node_id}")
+                for group in response.groups:
+                    found[group.group_id] = GroupListing(
+                        group.group_id, group.protocol_type, group.group_state, group.group_type
+                    )
+            return found
+
+        found = await self._retry(attempt, "listing groups")
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | BrokerError]:
