@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 from typing import Any, TypeVar
 
 from headrace_broker.client.backoff import backoff_ms
@@ -354,11 +355,11 @@ class Cluster:
         connection.close()
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the known brokers, connected ones first."""
+        """Return the known brokers, connected ones first, and last of those who owes the most answers: it may hang."""
         nodes = list(self.view.nodes)
         random.shuffle(nodes)
-        nodes.sort(key=lambda node_id: self.ready_connection(node_id) is None)
-        return nodes
+        ready = {node_id: self.ready_connection(node_id) for node_id in nodes}
+        return sorted(nodes, key=lambda node_id: inf if (to := ready[node_id]) is None else to.requests_in_flight)
 
     async def _maintain(self) -> None:
         """Refresh the metadata when asked to, and when it is old."""
