@@ -78,6 +78,8 @@ class World:
         )
         self.core.set_producer_id(1, 0)
         self.logs = [LogModel() for _ in range(partitions)]
+        self.leaders = [0] * partitions
+        self.answers: dict[ReadyBatch, ErrorCode] = {}  # that are under way
         self.in_flight: deque[RequestPlan] = deque()
         self.sent: list[list[bytes]] = [[] for _ in range(partitions)]
         self.outcome: dict[bytes, Verdict] = {}
@@ -93,8 +95,27 @@ class World:
         return values
 
     def pump(self) -> None:
-        while plans := self.core.drain(self.now_ms, lambda topic, partition: 0, lambda node: True):
+        while plans := self.core.drain(self.now_ms, self.leader_of, lambda node: True):
             self.in_flight.extend(plans)
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        return self.leaders[partition]
+
+    def move(self, partition: int, arrived: int) -> None:
+        """The leader hangs, and another takes over: the first `arrived` requests had been carried out, others may be at
+        some later time, when it leads again; its answers come after all that others say."""
+        old = self.leaders[partition]
+        sent = [(plan, batch) for plan in self.in_flight if plan.node_id == old for batch in plan.batches]
+        self.leaders[partition] = 1 - old
+        self.in_flight = deque(sorted(self.in_flight, key=lambda plan: plan.node_id == old))
+        self.core.take_back(self.now_ms, self.leader_of)
+        for index, (plan, batch) in enumerate(item for item in sent if item[1].partition == partition):
+            if index < arrived:
+                code = self.logs[partition].append(batch.data)
+                if batch in plan.batches:
+                    self.answers.setdefault(batch, code)
+            elif batch not in plan.batches:
+                self.stalled.append((partition, bytearray(batch.data)))
 
     def answer(self, fate: str, arrived: int = 0) -> None:
         """Let the oldest request meet its fate; a lost connection takes those behind it along, as TCP does."""
@@ -125,6 +146,7 @@ class World:
         for plan in doomed:
             self.core.request_done(plan.node_id)
             for batch in plan.batches:
+                self.answers.pop(batch, None)
                 self.settle(batch, self.core.lose(batch, self.now_ms))
 
     def carry_out_stalled(self, count: int) -> None:
@@ -139,10 +161,14 @@ class World:
             self.settle(batch, Verdict.FAILED)
 
     def code_for(self, fate: str, batch: ReadyBatch) -> ErrorCode:
+        if batch in self.answers:
+            return self.answers.pop(batch)
         if fate == "not leader":
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if fate == "refused":
             return ErrorCode.INVALID_RECORD
+        if batch.plan is not None and batch.plan.node_id != self.leaders[batch.partition]:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         code = self.logs[batch.partition].append(batch.data)
         if fate == "too few replicas" and code == ErrorCode.NONE:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -177,6 +203,7 @@ EVENTS = st.lists(
         st.tuples(st.just("stalled"), st.integers(1, 3), st.just(0)),
         st.tuples(st.just("wait"), st.integers(1, 30), st.just(0)),
         st.tuples(st.just("restart"), st.integers(0, 1), st.just(0)),
+        st.tuples(st.just("move"), st.integers(0, 1), st.integers(0, 4)),
     ),
     max_size=60,
 )
@@ -197,6 +224,8 @@ def run(events: list[tuple[str, int | str, int]], *, idempotent: bool) -> World:
             world.carry_out_stalled(int(first))
         elif kind == "restart":
             world.logs[int(first)].restart()
+        elif kind == "move":
+            world.move(int(first), second if idempotent else 5)  # order cannot hold against what comes late
         elif kind == "lose":
             world.logs[int(first)].lose(second)
         else:

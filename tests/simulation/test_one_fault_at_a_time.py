@@ -16,7 +16,9 @@ import pytest
 from headrace_broker.client.admin import SET, Admin, NewTopic
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import Connection
+from headrace_broker.client.delivery import RecordMetadata
 from headrace_broker.client.errors import ClientError
+from headrace_broker.client.writer import Writer
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.metadata.image import TOPIC_RESOURCE
 from headrace_broker.protocol.errors import ErrorCode
@@ -385,6 +387,37 @@ def test_a_controller_whose_disk_fails_ends_and_another_decides() -> None:
         await make_topic(min_insync=1)
         await until_led_by(world, 4, in_sync=2)
         assert active.starts > starts
+
+    play(story)
+
+
+def test_a_writer_does_not_wait_for_a_leader_that_hangs_once_another_leads() -> None:
+    """What the one has not answered goes to the other, once, as soon as the writer knows of it."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        properties = {"bootstrap.servers": "n5:9092", "acks": "all", "linger.ms": "0", "request.timeout.ms": "30000"}
+        writer = await Writer.open(ClientConfig.from_properties(properties, "producer"))
+
+        def send(value: bytes) -> asyncio.Future[RecordMetadata]:
+            now_ms = asyncio.get_running_loop().wall_ms()  # type: ignore[attr-defined]
+            return writer.send(TOPIC, 0, RecordColumns(values=[value], timestamps=now_ms))
+
+        await send(b"0")
+        world.pause(world.machines[4])
+        hung = [send(b"1"), send(b"2")]
+        await until_led_by(world, 5, in_sync=1)
+        assert not any(sent.done() for sent in hung)
+        known_s = world.now_s
+        await writer.cluster.refreshed()
+        hung.append(send(b"3"))
+        assert [(await sent).base_offset for sent in hung] == [1, 2, 3]
+        assert world.now_s - known_s < 1.0
+        world.resume(world.machines[4])
+        await until_led_by(world, 5, in_sync=2)
+        await asyncio.sleep(1.0)
+        assert [log_on(world.machines[replica]).log_end_offset for replica in (4, 5)] == [4, 4]
+        await writer.close()
 
     play(story)
 

@@ -309,7 +309,8 @@ class Writer:
         now_ms = self._loop.time() * 1000
         if response is None:
             assert error is not None
-            logger.warning("%s; %d batches in flight will be sent again", error, len(plan.batches))
+            if plan.batches:
+                logger.warning("%s; %d batches in flight will be sent again", error, len(plan.batches))
             self.cluster.request_refresh()
             for batch in plan.batches:
                 batch.last_error = str(error)
@@ -427,6 +428,9 @@ class Writer:
 
     def _on_metadata(self, view: object) -> None:
         if not self._core.is_idle:
+            taken = self._core.take_back(self._loop.time() * 1000, self._leader_of)
+            if taken:
+                logger.info("%d batches that a former leader has not answered are sent to the next", taken)
             self._wake()
 
     def _arm_timer(self, now_ms: float) -> None:

@@ -74,6 +74,8 @@ class ReadyBatch:
     producer_epoch: int = -1
     base_sequence: int = -1
     expired: bool = False
+    plan: RequestPlan | None = None
+    """The request that it is in flight with."""
 
 
 @dataclass(slots=True, eq=False)
@@ -246,6 +248,7 @@ class WriterCore:
         batch.attempts += 1
         state.in_flight.append(batch)
         plan.batches.append(batch)
+        batch.plan = plan
         plan.size_bytes += len(batch.data)
         del self._busy[key]  # to the end: partitions take turns
         self._busy[key] = state
@@ -285,6 +288,28 @@ class WriterCore:
         """The connection broke or the answer did not come: nobody knows whether the batch is in the log."""
         batch.in_doubt = self._idempotent
         return self._retry_or_fail(self._land(batch), batch, now_ms)
+
+    def take_back(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> int:
+        """Have what lies unanswered with a node that leads no more sent to the leader; return how many batches.
+
+        Call it when the leaders may have changed. Nobody knows what became of them, as if the connection had broken;
+        the answer that may yet come says nothing of them, for its request no longer holds them. Not without
+        idempotence: the old request may yet be carried out, behind what is sent now.
+        """
+        taken = 0
+        for key, state in list(self._busy.items()) if self._idempotent else ():
+            leader = leader_of(*key) if state.in_flight else None
+            for batch in list(state.in_flight) if leader is not None else ():
+                if batch.attempts > self._retries_max or now_ms >= batch.deadline_ms:
+                    break  # it can only wait for its answer, and those behind it, which are as old, with it
+                plan = batch.plan
+                if plan is None or plan.node_id == leader:
+                    continue
+                plan.batches.remove(batch)
+                batch.data = bytearray(batch.data)  # the other may be under way still, and must stay as it is
+                self.lose(batch, now_ms)
+                taken += 1
+        return taken
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
         """Queue the parts of a batch that was too large in its place."""
@@ -336,6 +361,7 @@ class WriterCore:
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         state.in_flight.remove(batch)
+        batch.plan = None
         self._settle(key, state)
         return state
 

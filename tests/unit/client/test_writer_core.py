@@ -305,6 +305,59 @@ def test_no_batch_goes_so_far_ahead_that_the_broker_forgets_those_before() -> No
     assert sent(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == silent[:1]
 
 
+def leader_2(topic: str, partition: int) -> int | None:
+    return 2
+
+
+def test_what_a_former_leader_has_not_answered_goes_to_the_next_in_order() -> None:
+    """It hangs, perhaps for the whole request.timeout.ms; what it may say then is of another attempt."""
+    core = known_core()
+    batches = [make_batch() for _ in range(3)]
+    elsewhere = make_batch(partition=1)
+    for batch in (*batches, elsewhere):
+        core.add(batch)
+    silent = drain(core)
+    stamped = [bytes(batch.data) for batch in batches]
+    under_way = [batch.data for batch in batches]
+    leaders = {0: 2, 1: 1}
+    assert core.take_back(0, lambda topic, partition: leaders[partition]) == 3
+    assert sent(silent) == [elsewhere]  # all that answers of the former leader can be for
+    for batch in batches:
+        (plan,) = core.drain(1000, leader_2, lambda node: True)
+        assert (plan.node_id, plan.batches, bytes(batch.data)) == (2, [batch], stamped.pop(0))
+        assert batch.in_doubt
+        assert not any(batch.data is data for data in under_way)
+        core.request_done(2)
+        assert core.acknowledge(batch) is Verdict.DONE
+    core.acknowledge(elsewhere)
+    assert core.is_idle
+
+
+def test_nothing_is_taken_back_that_could_not_be_sent_again() -> None:
+    for core, now_ms in ((make_core(retries=0), 0), (make_core(), 10_000), (make_core(idempotent=False), 0)):
+        core.add(make_batch())
+        (plan,) = drain(core)
+        assert core.take_back(now_ms, leader_2) == 0
+        assert core.acknowledge(plan.batches[0]) is Verdict.DONE
+
+
+def test_what_is_behind_a_batch_that_is_not_taken_back_stays_with_it() -> None:
+    core = known_core()
+    core.add(make_batch(deadline_ms=50))
+    core.add(make_batch())
+    plans = drain(core)
+    assert core.take_back(50, leader_2) == 0
+    assert [len(plan.batches) for plan in plans] == [1, 1]
+
+
+def test_nothing_is_taken_back_while_nobody_else_leads() -> None:
+    core = make_core()
+    core.add(make_batch())
+    (plan,) = drain(core)
+    assert core.take_back(0, lambda topic, partition: None) == core.take_back(0, lambda topic, partition: 1) == 0
+    assert core.acknowledge(plan.batches[0]) is Verdict.DONE
+
+
 def test_a_partition_without_leader_is_reported_and_waits() -> None:
     core = make_core()
     core.add(make_batch())
