@@ -328,6 +328,8 @@ class ReplicaFetcher:
             verdict = follower.judge(partition.log, offset, answer)
             if isinstance(verdict, follower.Append) and not answer.records:
                 continue
+            if answer.high_watermark <= offset:
+                return  # it keeps up: its records need not be looked through for that
             end = follower.end_ahead(verdict, _records(answer))
             if end is None or throttle.holds_for(partition.topic, partition.index):
                 return
