@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,29 +93,24 @@ class Clients:
 
 def make(admin: AdminClient) -> None:
     """Create the topic, as soon as that succeeds."""
-    deadline = time.monotonic() + _CREATION_S
-    while True:
-        try:
-            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(10)
-            return
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.TOPIC_ALREADY_EXISTS:  # by an attempt whose answer was lost
-                return
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    topic = NewTopic(TOPIC, PARTITIONS, 3)
+    _insist(lambda: admin.create_topics([topic])[TOPIC].result(10), KafkaError.TOPIC_ALREADY_EXISTS)
 
 
 def delete(admin: AdminClient) -> None:
     """Delete the topic."""
+    _insist(lambda: admin.delete_topics([TOPIC])[TOPIC].result(10), KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+def _insist(attempt: Callable[[], object], is_done_already: int) -> None:
+    """Try until it succeeds; the error `is_done_already` tells that an attempt whose answer was lost did."""
     deadline = time.monotonic() + _CREATION_S
     while True:
         try:
-            admin.delete_topics([TOPIC])[TOPIC].result(10)
+            attempt()
             return
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.args[0].code() == is_done_already:
                 return
             if time.monotonic() > deadline:
                 raise
