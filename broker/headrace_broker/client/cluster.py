@@ -3,7 +3,8 @@
 One Cluster belongs to one event loop and can be shared by writer, reader and admin. Connections are made when needed,
 one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat; a broker that refuses is tried
 again after reconnect.backoff.ms, growing. Metadata is asked for tracked topics: at once when something asks, else
-every metadata.max.age.ms. When no known broker answers, the bootstrap servers are tried again (KIP-899).
+every metadata.max.age.ms, and while a broker owes an answer for long: it may hang, and another lead by now. When no
+known broker answers, the bootstrap servers are tried again (KIP-899).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 GROUP = 0
 """Key type of FindCoordinator for consumer and worker groups."""
 
+_SILENCE_MS = 3_000
+"""Who owes the same answer for so long, at least, may hang: the metadata tell whether another leads in its place."""
+
 _Key = tuple[int, str]
 
 
@@ -64,6 +68,9 @@ class Cluster:
         self._refresh_now = asyncio.Event()
         self._refresh_waiters: list[asyncio.Future[None]] = []
         self._maintenance: asyncio.Task[None] | None = None
+        self._owed: dict[_Key, int | None] = {}
+        self._silent: set[int] = set()
+        self._watch: asyncio.TimerHandle | None = None
         self._max_age_ms: float = config.metadata_max_age_ms
         self._closed = False
 
@@ -78,11 +85,14 @@ class Cluster:
             await cluster.close()
             raise
         cluster._maintenance = cluster._loop.create_task(cluster._maintain())
+        cluster._look_for_silence()
         return cluster
 
     async def close(self) -> None:
         """Close every connection; whatever waits fails with ClosedError."""
         self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         tasks = [*self._connecting.values(), *([self._maintenance] if self._maintenance else [])]
         for task in tasks:
             task.cancel()
@@ -355,11 +365,21 @@ class Cluster:
         connection.close()
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the known brokers, connected ones first, and last of those who owes the most answers: it may hang."""
+        """Return the known brokers: who may hang last, else connected ones first, by how many answers they owe."""
         nodes = list(self.view.nodes)
         random.shuffle(nodes)
         ready = {node_id: self.ready_connection(node_id) for node_id in nodes}
-        return sorted(nodes, key=lambda node_id: inf if (to := ready[node_id]) is None else to.requests_in_flight)
+        owed = {node_id: inf if to is None else to.requests_in_flight for node_id, to in ready.items()}
+        return sorted(nodes, key=lambda node_id: (node_id in self._silent, owed[node_id]))
+
+    def _look_for_silence(self) -> None:
+        """Have the metadata refreshed while a broker owes the answer that it owed at the last look."""
+        owed = {key: connection.oldest_request for key, connection in self._connections.items()}
+        before, self._owed = self._owed, owed
+        self._silent = {key[0] for key, request in owed.items() if request is not None and request == before.get(key)}
+        if self._silent:
+            self.request_refresh()
+        self._watch = self._loop.call_later(_SILENCE_MS / 1000, self._look_for_silence)
 
     async def _maintain(self) -> None:
         """Refresh the metadata when asked to, and when it is old."""

@@ -160,6 +160,11 @@ class Connection(asyncio.BufferedProtocol):
         """How many requests wait for their answers."""
         return len(self._in_flight)
 
+    @property
+    def oldest_request(self) -> int | None:
+        """The correlation id of the request whose answer is due first, None when none is."""
+        return self._in_flight[0].correlation_id if self._in_flight else None
+
     def version_for(self, message: type[Message], *, at_least: int = 0, at_most: int = VERSION_MAX) -> int:
         """Return the version to speak. Raises UnsupportedVersionError."""
         return choose_version(message, self.versions, self.broker, at_least=at_least, at_most=at_most)
