@@ -165,6 +165,10 @@ class LogDirectory:
                 self._storage.write_atomic(self._file(name), data, durable=durable)
                 self._written[name] = data, durable
 
+    def sync_names(self) -> None:
+        """Return once no power failure would bring back a file that was replaced. Raises OSError."""
+        self._storage.sync_directory(self.path)
+
     def has_room(self) -> bool:
         """Whether more than a last few bytes can be written."""
         path = self._file(_PROBE_FILE)

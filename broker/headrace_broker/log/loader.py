@@ -45,6 +45,8 @@ class LoadedLog:
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    is_overtold: bool
+    """Whether the recovery point that was told lies behind it: a checkpoint tells of what is not there any more."""
     epochs: LeaderEpochCache
     epochs_changed: bool
     producers: ProducerState
@@ -67,6 +69,7 @@ def load(
 ) -> LoadedLog:
     """Return the log in `directory`, made if missing. Raises OSError."""
     storage.makedirs(directory)
+    told = recovery_point
     names = _without_left_overs(storage, directory)
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         names = _finish_swaps(storage, directory, names, open_segments)
@@ -133,6 +136,7 @@ def load(
         log_start_offset=start_offset,
         log_end_offset=end_offset,
         recovery_point=recovery_point,
+        is_overtold=recovery_point < told,
         epochs=epochs,
         epochs_changed=epochs.entries != saved_epochs,
         producers=producers,

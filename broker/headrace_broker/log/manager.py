@@ -366,10 +366,11 @@ class LogManager:
         if not paths:
             return
         self._flushing.add(key)
+        truncations = log.truncations
 
         def flushed(error: OSError | None) -> None:
             self._flushing.discard(key)
-            log.flushed_elsewhere(end_offset, error, now_ms)
+            log.flushed_elsewhere(end_offset, truncations, error, now_ms)
 
         self._background(partial(self._sync_files, paths), flushed)
 

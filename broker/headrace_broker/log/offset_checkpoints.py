@@ -61,12 +61,15 @@ class OffsetCheckpoints:
             work()
 
     def correct(self) -> None:
-        """Have no checkpoint tell of logs that are gone, or were cut.  Raises OSError.
+        """Have no checkpoint tell of logs that are gone, or were cut, nor after a power failure.  Raises OSError.
 
         A log start offset beyond the end, for one, would have a log emptied.
         """
         for name in CHECKPOINTS:
             self.write(name, durable=True)
+        for directory in self._directories:
+            if directory.offline_reason is None:
+                directory.sync_names()
         self.gone.clear()
         for log in self._logs.values():
             log.is_overtold = False

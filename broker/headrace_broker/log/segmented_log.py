@@ -71,9 +71,9 @@ class SegmentedLog:
         self.cleaner_offset: int | None = None  # compaction has seen everything before it
         self.is_being_cleaned = False
         self.truncations = 0
-        self.unsafe_cut: str | None = None
+        self.unsafe_cut = loaded.segments[-1].path(LOG_SUFFIX) if loaded.is_overtold else None
         """The file that was cut, until the cut would survive a power failure: nothing is written behind it before."""
-        self.is_overtold = False
+        self.is_overtold = loaded.is_overtold
         """Whether checkpoints may still tell what was before a cut: nothing is written behind it before they do not."""
         self.correct_checkpoints: Callable[[], None] | None = None
         """Writes them as they are to be. Raises OSError."""
@@ -281,14 +281,17 @@ class SegmentedLog:
         of_active = suffixes if before_close else (LOG_SUFFIX,)
         return [*paths, *(self._active.path(suffix) for suffix in of_active)], self._log_end_offset
 
-    def flushed_elsewhere(self, end_offset: int, error: OSError | None, now_ms: int) -> None:
-        """Take the result of a flush: all before `end_offset` is on disk since `now_ms`, or it failed."""
+    def flushed_elsewhere(self, end_offset: int, truncations: int, error: OSError | None, now_ms: int) -> None:
+        """Take the result of a flush that was begun after so many truncations: all before `end_offset` is on disk since
+        `now_ms`, unless the log was cut meanwhile, and others stand there; or it failed.
+        """
         if error is not None:
             self._epochs_unflushed = True
             self._go_offline("flush", error)  # or, of a passing failure, flushed the next time
             return
-        self.recovery_point = max(self.recovery_point, min(end_offset, self._log_end_offset))
-        self.last_flush_ms = now_ms
+        if truncations == self.truncations:
+            self.recovery_point = max(self.recovery_point, end_offset)
+            self.last_flush_ms = now_ms
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset up to `offset` (-1 = the high watermark) and return it. Raises ApiError."""

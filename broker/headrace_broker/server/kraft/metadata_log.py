@@ -99,7 +99,7 @@ class MetadataLog:
             self._begin_after(self._snapshot)  # it holds more than what survived of the log
         self._flushed_offset = self.log.recovery_point if directory.was_closed_cleanly else self.log.log_start_offset
         self._syncing_up_to = -1
-        self._syncing_rolled_to = 0
+        self._syncing_rolled_to = self._syncing_truncations = 0
 
     def _segment_bases(self) -> list[int]:
         """Where the segments on disk begin, in order."""
@@ -358,6 +358,7 @@ class MetadataLog:
         """Begin a sync of everything appended so far: the files that a thread is to fdatasync.  Raises ApiError."""
         self._syncing_up_to = self.log_end_offset
         self._syncing_rolled_to = self.log.unflushed_files(with_active=False)[1]
+        self._syncing_truncations = self.log.truncations
         return self.files_of_log()
 
     def files_of_log(self) -> list[str]:
@@ -373,7 +374,7 @@ class MetadataLog:
         """The sync that was begun is done."""
         self._flushed_offset = max(self._flushed_offset, self._syncing_up_to)
         self._syncing_up_to = -1
-        self.log.flushed_elsewhere(self._syncing_rolled_to, None, self._now_ms())
+        self.log.flushed_elsewhere(self._syncing_rolled_to, self._syncing_truncations, None, self._now_ms())
 
     def sync_failed(self, error: OSError) -> str:
         """A failed fsync may have lost pages: nothing more is appended.  Returns the reason."""
