@@ -46,9 +46,11 @@ def recover(
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
-    producers = load_producers(storage, directory, segments[:first], segments[first].base_offset) if first else None
-    if producers is None:
-        producers = load_producers_at(storage, directory, segments[0].base_offset)
+    try:
+        producers = _producers_before(storage, directory, segments, first)
+    except CorruptBatchError as error:
+        _log.error("Checking all of %s: %s", directory, error)
+        return recover(storage, directory, segments, epochs, config, 0, may_have_gaps=may_have_gaps)
     end_offset = segments[first].base_offset
     known_epochs = epochs.entries
     epochs.truncate_from_end(end_offset)  # what began before keeps its start, the rest stands in the records
@@ -81,6 +83,13 @@ def recover(
             _log.warning("Going on without a producer snapshot of %s: %s", directory, error.strerror or error)
     remove_stray_snapshots(storage, directory, segments)
     return end_offset, producers
+
+
+def _producers_before(storage: Storage, directory: str, segments: list[LogSegment], first: int) -> ProducerState:
+    """What is known of producers where the segment `first` begins.  Raises CorruptBatchError."""
+    if first:
+        return load_producers(storage, directory, segments[:first], segments[first].base_offset)
+    return load_producers_at(storage, directory, segments[0].base_offset)
 
 
 class _EpochsBetween:

@@ -59,6 +59,27 @@ def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap() -> None:
     assert (cut.log_end_offset, len(cut.segments)) == (1, 1)
 
 
+@pytest.mark.parametrize("was_closed_cleanly", [False, True])
+def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(was_closed_cleanly: bool) -> None:
+    """R15: without snapshots of producers, which no crash spares for sure, it is read for them where it is trusted."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for number in range(6):
+        batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number % 2:
+            log.roll(0)
+    for name in [name for name in storage.listdir("/d/t-0") if name.endswith(".snapshot")]:
+        storage.write(f"/d/t-0/{name}", b"")
+    storage.open("/d/t-0/00000000000000000000.log").write(bytes(60), len(batch))
+    log = PartitionLog.open(
+        storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=6, was_closed_cleanly=was_closed_cleanly
+    )
+    assert (log.log_end_offset, log.recovery_point, log.is_overtold) == (1, 1, True)
+    assert log.is_damaged == was_closed_cleanly
+
+
 def test_an_epoch_begins_where_it_began_though_recovery_looks_only_at_its_later_records() -> None:
     """R2: as a leader it would tell a follower that the epoch before went on until there, and not have it cut."""
     storage = MemoryStorage()
