@@ -90,6 +90,9 @@ class PlayedBroker:
     def committed(self, partition: Partition, size_bytes: int) -> None:
         self.has_committed.set()
 
+    def readable(self, partition: Partition, size_bytes: int) -> None:
+        """Nobody reads."""
+
     def now_ms(self) -> int:
         return NOW
 
@@ -370,6 +373,49 @@ def test_a_follower_that_is_far_behind_asks_for_more_before_it_writes(monkeypatc
         monkeypatch.setattr(Leader, "request", request)
         await done.wait()
         assert asked == [(0, -1, 0), (1, 0, 0), (2, 0, 1), (3, 0, 3)]
+        broker.replication.close()
+
+    run(work())
+
+
+def test_a_log_start_that_moved_while_more_was_asked_for_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who deletes records waits for that, and of a partition without news nothing else would be asked."""
+    done, asked = asyncio.Event(), list[dict[int, int]]()
+    behind = [
+        bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
+        for offset in range(3)
+    ]
+
+    def answer(idle: list[PartitionData], records: bytes) -> Callable[[], FetchResponse]:
+        more = PartitionData(partition_index=1, high_watermark=3, log_start_offset=0, records=records)
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[*idle, more])
+        return lambda: FetchResponse(session_id=1, responses=[topic])
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        idle = [PartitionData(partition_index=0, high_watermark=1, log_start_offset=start) for start in (0, 1)]
+        return Leader(answer(idle[:1], behind[0]), answer(idle[1:], behind[1]), answer([], behind[2]))
+
+    class Leader(PlayedLeader):
+        async def _answer(self, request: Any) -> Any:
+            if self._answers:
+                return self._answers.pop(0)()
+            done.set()
+            return await asyncio.Future()
+
+        def request(self, request: Any, version: int | None = None) -> asyncio.Future[Any]:
+            named = [partition for topic in request.topics for partition in topic.partitions]
+            asked.append({partition.partition: partition.log_start_offset for partition in named})
+            return super().request(request, version)
+
+    async def work() -> None:
+        monkeypatch.setattr(Connection, "open", opened)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        broker.append()
+        topic = broker.image.topics["t"]
+        other = broker.partitions.by_name["t"][1] = Partition(topic, 1, broker._open(topic, 1))
+        broker.replication.fetchers[2].add(other, 0)
+        await done.wait()
+        assert asked == [{0: 0, 1: 0}, {1: 0}, {1: 0}, {0: 1, 1: 0}]
         broker.replication.close()
 
     run(work())

@@ -407,6 +407,7 @@ class ReplicaFetcher:
         self.lags[partition] = max(0, verdict.high_watermark - log.log_end_offset)
         if verdict.log_start_offset > log.log_start_offset:
             log.advance_log_start(min(verdict.log_start_offset, log.log_end_offset))
+            self._unsaid[partition] = None  # the request that was sent ahead may be the last it was named in
 
     def _pause(self, partition: Partition) -> None:
         pause_ms = self._pauses_ms.get(partition, _PAUSE_MIN_MS // 2) * 2
