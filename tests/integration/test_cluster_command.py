@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.cli.cluster.layout import read_layout
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import create_topic
 
@@ -117,6 +118,7 @@ def test_a_directory_in_use_and_ports_in_use_are_refused(cluster: ClusterProcess
         f"headrace cluster: port {cluster.base_port} (node 1, for clients) is in use: "
         "stop whoever has it, or name another --base-port"
     )
+    assert read_layout(other.directory) is None  # so another --base-port is taken
 
 
 def test_directories_of_others_and_of_another_size_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from headrace.cli.cluster.layout import (
     write_cluster_file,
     write_node_files,
 )
+from headrace.cli.cluster.ports import check_ports
 
 
 def test_ports_and_addresses(tmp_path: Path) -> None:
@@ -132,3 +134,14 @@ def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
     write_node_files(layout, {})
     format_node(layout, 1)
     assert (layout.node_dir(1) / "data" / "meta.properties").exists()
+
+
+def test_a_port_in_use_is_told_with_what_can_still_be_changed(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        layout = Layout(tmp_path, 1, port, "id")
+        told = f"port {port} \\(node 1, for clients\\) is in use: stop whoever has it, or name another "
+        with pytest.raises(ClusterError, match=f"{told}--base-port$"):
+            check_ports(layout, is_new=True)
+        with pytest.raises(ClusterError, match=f"{told}--dir$"):
+            check_ports(layout, is_new=False)

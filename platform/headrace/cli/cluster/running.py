@@ -17,6 +17,7 @@ from headrace.cli.cluster.layout import (
     write_cluster_file,
     write_node_files,
 )
+from headrace.cli.cluster.ports import check_ports
 from headrace.cli.cluster.supervisor import Supervisor
 
 
@@ -27,8 +28,10 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
         values = _values(overrides)
         layout = _take(control, directory, nodes, base_port)
         _check(layout, values)
+        is_new = read_layout(directory) is None
+        check_ports(layout, is_new=is_new)  # before anything is written: a new cluster may still be given others
         write_node_files(layout, values)
-        if read_layout(directory) is None:
+        if is_new:
             for node_id in layout.node_ids:
                 format_node(layout, node_id)
         write_cluster_file(layout)

@@ -7,16 +7,14 @@ for people and scripts go to standard output, each flushed at once.
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.cli.cluster.control import ControlServer
 from headrace.cli.cluster.formatting import check_others_have_everything, format_node, loss
 from headrace.cli.cluster.health import ANSWERS, health
-from headrace.cli.cluster.layout import HOST, ClusterError, Layout
+from headrace.cli.cluster.layout import ClusterError, Layout
 from headrace.cli.cluster.node_process import NodeProcess, State
 
 Say = Callable[[str], None]
@@ -40,7 +38,6 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop.set)
-        check_ports(self.layout)
         await control.serve(self._answer)
         try:
             for node in self._nodes.values():
@@ -145,24 +142,3 @@ async def _status_line(node: NodeProcess) -> str:
 async def _found(node: NodeProcess) -> str:
     """The state of the process, or what one that serves is to its cluster."""
     return await health(node.node_id, node.address) if node.state is State.SERVING else node.state.value
-
-
-def check_ports(layout: Layout) -> None:
-    """Raises ClusterError when somebody else has one of the cluster's ports."""
-    for node_id in layout.node_ids:
-        uses = (("clients", layout.port(node_id)), ("controllers", layout.controller_port(node_id)))
-        for use, port in uses:
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((HOST, port))
-                except OSError as error:
-                    raise ClusterError(_port_fault(error, port, node_id, use)) from None
-
-
-def _port_fault(error: OSError, port: int, node_id: int, use: str) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} (node {node_id}, for {use}) is in use: stop whoever has it, or name another --base-port"
-    if error.errno == errno.EACCES:
-        return f"port {port} (node {node_id}, for {use}) may not be bound by this user: name a --base-port above 1023"
-    return f"port {port} (node {node_id}, for {use}) cannot be bound: {error.strerror}"
