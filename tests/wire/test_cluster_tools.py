@@ -176,6 +176,9 @@ def test_controllers_are_asked_in_place_of_brokers(cluster: ClusterProcess) -> N
 
 
 def test_fenced_brokers_are_listed_on_request(cluster: ClusterProcess) -> None:
+    assert [row.split()[4] for row in run(cluster, "cluster", "list-endpoints").splitlines()] == ["STATE"] + 3 * [
+        "unfenced"
+    ]
     cluster.kill(3)
     try:
         deadline = time.monotonic() + 20

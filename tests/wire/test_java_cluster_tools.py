@@ -27,7 +27,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 def run(main_class: str, cluster: ClusterProcess, *arguments: str) -> str:
-    servers = () if "--bootstrap-controller" in arguments else ("--bootstrap-server", cluster.address(1))
+    names_servers = any(argument.startswith("--bootstrap-") for argument in arguments)
+    servers = () if names_servers else ("--bootstrap-server", cluster.address(1))
     done = apache.tool(main_class, *servers, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -54,9 +55,10 @@ def test_controllers_answer_what_kafkas_tools_ask_of_them(cluster: ClusterProces
     run(configs, cluster, *controllers, "--alter", *everyone, "--delete-config", "log.retention.ms")
     moves = run("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", cluster, *controllers, "--list")
     assert moves == "No partition reassignments found.\n"
-    endpoints = run("org.apache.kafka.tools.ClusterTool", cluster, "list-endpoints", *controllers)
-    words = [sys.executable, "-m", "headrace_broker.tools.cluster", "list-endpoints", *controllers]
-    assert endpoints == subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+    for servers in (controllers, ("--bootstrap-server", cluster.address(1))):
+        endpoints = run("org.apache.kafka.tools.ClusterTool", cluster, "list-endpoints", *servers)
+        words = [sys.executable, "-m", "headrace_broker.tools.cluster", "list-endpoints", *servers]
+        assert endpoints == subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
 
 
 def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ async def _act(options: argparse.Namespace) -> int:
         print(f"Cluster ID: {description.cluster_id}")
         return 0
     kind = "controller" if asks_controllers(options) else "broker"
-    for line in endpoints(description, kind, shows_state=options.include_fenced_brokers):
+    for line in endpoints(description, kind, shows_state=not asks_controllers(options)):
         print(line)
     return 0
 
