@@ -128,6 +128,7 @@ def _altered(image: MetadataImage, resource: _Resource, changes: Changes) -> lis
                 _check_known(resource, alteration[0])
             _alter(resource, after, alteration)
     _check_values(resource, after)
+    _check_kept(resource, before, after)
     records = [_record(resource, name, value) for name, value in after.items() if before.get(name) != value]
     return records + [_record(resource, name, None) for name in before if name not in after]
 
@@ -221,6 +222,13 @@ def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None
         resource.validate(values)
     except ConfigError as error:
         raise _error(resource, str(error)) from None
+
+
+def _check_kept(resource: _Resource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """The cluster's min.insync.replicas, once in the log, stays there (KIP-966): see `metadata.cluster`."""
+    name = "min.insync.replicas"
+    if resource.kind == BROKER_RESOURCE and resource.name == CLUSTER_WIDE and name in before and name not in after:
+        raise _error(resource, f"{name} cannot be removed, the next controller's file would count: set another value")
 
 
 def _error(resource: _Resource, fault: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> ApiError:

@@ -185,6 +185,17 @@ class TestConfigs:
         assert "log" in refused[2] or "retention.ms" in refused[2]
         assert "'one' is not the id of a broker" in refused[3]
 
+    def test_the_cluster_keeps_a_min_isr_once_it_has_one(self) -> None:
+        image = cluster_image(partition_image("123", "1", 1, elr="2"))
+        image = after(image, self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 0, "2")))
+        kept = "min.insync.replicas cannot be removed, the next controller's file would count: set another value"
+        for outcome in (
+            self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 1, None)),
+            alter_configs(image, [(BROKER_RESOURCE, "", {"log.retention.ms": "5"})], self.RULES),
+        ):
+            assert kept in outcome.response[0].message
+            assert outcome.records == []
+
     def test_taking_back_what_was_never_set_on_a_broker_is_done_at_once(self) -> None:
         outcome = self.alter(cluster_image(), BROKER_RESOURCE, "1", ("leader.replication.throttled.rate", 1, None))
         assert (outcome.response, outcome.records) == ([None], [])
@@ -209,8 +220,7 @@ class TestConfigs:
         image = after(image, self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 0, "3")))
         assert self.RULES.min_insync_replicas(image, "t") == 3
         image = after(image, self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 1, None)))
-        image = after(image, self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 1, None)))
-        assert self.RULES.min_insync_replicas(image, "t") == 1
+        assert self.RULES.min_insync_replicas(image, "t") == 2
 
     def test_who_is_eligible_hangs_on_no_nodes_file(self) -> None:
         """R1: a leader whose file says less would acknowledge what the eligible replica lacks."""
