@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +147,23 @@ def test_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) ->
     fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # which formats it for node 4
     line = fault(tmp_path, None, node_id=5, controller_quorum_voters=voters)
     assert "belongs to node 4, not 5" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_waits_for_its_quorum_stops_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
+    port = free_base_port(1)
+    words = command(tmp_path / "d", "MkU3OEVBNTcwNTJENDM2Qg", controller_quorum_voters=f"1@127.0.0.1:{port}")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            next(line for line in process.stderr if "the metadata quorum has no leader" in line)
+            process.send_signal(number)
+            started = time.monotonic()
+            assert process.wait(_TIMEOUT_S) == 0
+            assert time.monotonic() - started < 10
+            assert "told to stop before it served" in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_a_quorum_that_is_not_reachable(tmp_path: Path) -> None:

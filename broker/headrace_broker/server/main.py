@@ -25,8 +25,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
 from headrace_broker.server.config import BrokerConfig, ConfigError
@@ -172,7 +172,10 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
         loop.add_signal_handler(number, stop.set)
     if watch_fd is not None:
         _stop_at_end(loop, watch_fd, stop)
-    node = await Node.start(config, cluster_id=cluster_id)
+    node = await _unless_stopped(Node.start(config, cluster_id=cluster_id), stop)
+    if node is None:
+        logger.info("node %d was told to stop before it served", config.node_id)
+        return
     node.failed.add_done_callback(_end_at_once)
     try:
         gc.collect()
@@ -184,6 +187,18 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # a second signal ends a stop that hangs
         await node.stop()
+
+
+async def _unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
+    """The started node; None when told to stop before: a start waits long for a quorum that is not reachable."""
+    starting = asyncio.ensure_future(start)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+    return None if starting.cancelled() else starting.result()
 
 
 def _end_at_once(failed: asyncio.Future[str]) -> None:
