@@ -55,6 +55,11 @@ class BrokerLiveness:
         contact = self._contacts.get(broker_id)
         return contact is not None and not contact.is_dead and now_ms - contact.heard_ms <= self._session_timeout_ms
 
+    def was_heard_after(self, broker_id: int, time_ms: int) -> bool:
+        """Whether the broker has given a sign of life since then."""
+        contact = self._contacts.get(broker_id)
+        return contact is not None and contact.heard_ms > time_ms
+
     def stale(self, brokers: list[int], now_ms: int) -> list[int]:
         """Those of the brokers whose session is over."""
         return [broker_id for broker_id in brokers if not self.has_session(broker_id, now_ms)]

@@ -54,6 +54,7 @@ Decision = Callable[[MetadataImage], Outcome[Response]]
 _REBALANCE_RECORDS_MAX = 1000
 _GROW_INTERVAL_S = 1.0
 _HELD_UP_MS = 1000
+_LOOK_AGAIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +248,27 @@ class ControllerService:
             self._start(self._probe(broker_id, broker.epoch, broker.endpoints[0]))
 
     async def _probe(self, broker_id: int, epoch: int, endpoint: Endpoint) -> None:
-        """A false alarm does no harm: a broker that is alive answers, and one fenced by mistake heartbeats on."""
-        if not await self._refuses(endpoint.host, endpoint.port):
-            return
+        """Look until it proves to be gone, or something else is known of it.
+
+        A connection that is taken proves nothing: the kernel takes them for a process that is on its way out, too.  A
+        false alarm does no harm: a broker that is alive heartbeats on, also when it was fenced by mistake.
+        """
+        since_ms = self._now_ms()
+        while not await self._refuses(endpoint.host, endpoint.port):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            if not self._is_silent(broker_id, epoch, since_ms):
+                return
         logger.warning("broker %d refuses connections at %s:%d: fencing it", broker_id, endpoint.host, endpoint.port)
         self._liveness.dead(broker_id)
         await self._fence(broker_id, epoch)
+
+    def _is_silent(self, broker_id: int, epoch: int, since_ms: int) -> bool:
+        """Whether that incarnation is taken to be alive without a word from it since then."""
+        broker = None if self._controller is None else self._controller.image.brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch or broker.fenced:
+            return False
+        liveness = self._liveness
+        return liveness.has_session(broker_id, self._now_ms()) and not liveness.was_heard_after(broker_id, since_ms)
 
     async def _fence(self, broker_id: int, epoch: int) -> None:
         def decide(image: MetadataImage) -> Outcome[None]:
