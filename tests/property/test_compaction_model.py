@@ -76,8 +76,16 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log = self.load(was_closed_cleanly=False)
 
     def load(self, *, was_closed_cleanly: bool) -> PartitionLog:
+        """As a replica, whose recovery takes every gap between segments for a loss: compaction leaves none."""
         log = PartitionLog.open(
-            self.storage, DIRECTORY, "t", 0, self.config, self.now, was_closed_cleanly=was_closed_cleanly
+            self.storage,
+            DIRECTORY,
+            "t",
+            0,
+            self.config,
+            self.now,
+            was_closed_cleanly=was_closed_cleanly,
+            may_have_gaps=False,
         )
         log.high_watermark = log.log_end_offset
         return log

@@ -64,6 +64,7 @@ def load(
     recovery_point: int,
     log_start_offset: int,
     open_segments: OpenSegments,
+    cleaner_offset: int = 0,
     may_have_gaps: bool = True,
     is_only_copy: bool = True,
 ) -> LoadedLog:
@@ -112,7 +113,14 @@ def load(
             recovery_point = segments[-1].base_offset
     if producers is None:
         end_offset, producers = recover(
-            storage, directory, segments, epochs, config, recovery_point, may_have_gaps=may_have_gaps
+            storage,
+            directory,
+            segments,
+            epochs,
+            config,
+            recovery_point,
+            cleaner_offset=cleaner_offset,
+            may_have_gaps=may_have_gaps,
         )
         recovery_point = min(recovery_point, end_offset)
     segments[-1].is_active = True

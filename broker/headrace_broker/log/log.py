@@ -18,7 +18,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import replay_producer
 from headrace_broker.log.producer_state import ProducerBatch
-from headrace_broker.log.segment import LogSegment
+from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -75,6 +75,7 @@ class PartitionLog(SegmentedLog):
         high_watermark: int = 0,
         open_segments: OpenSegments | None = None,
         next_jitter_ms: Callable[[int], int] = lambda bound: 0,
+        cleaner_offset: int | None = None,
         may_have_gaps: bool = True,
         is_only_copy: bool = True,
     ) -> PartitionLog:
@@ -92,6 +93,7 @@ class PartitionLog(SegmentedLog):
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             open_segments=open_segments,
+            cleaner_offset=cleaner_offset or 0,
             may_have_gaps=may_have_gaps,
             is_only_copy=is_only_copy,
         )
@@ -229,7 +231,9 @@ class PartitionLog(SegmentedLog):
         except OSError as error:
             raise self._go_offline("read", error) from error
         if is_due:
-            self.roll(now_ms, headers[0].base_offset)
+            # From the end on: segments follow each other also where the leader has compacted away what lies between.
+            is_near = last.last_offset - self._log_end_offset <= RELATIVE_OFFSET_MAX
+            self.roll(now_ms, None if is_near else headers[0].base_offset)
             segment = self._active
         try:
             segment.append(data, headers, config.index_interval_bytes)

@@ -155,7 +155,7 @@ class LogManager:
                         recovery_point=recovery_points.get(key, 0),
                         high_watermark=high_watermarks.get(key, 0),
                         log_start_offset=log_starts.get(key, 0),
-                        was_cleaned=key in cleaner_offsets,
+                        cleaner_offset=cleaner_offsets.get(key),
                         is_only_copy=not has_other_replicas(*key),
                     )
                 except OSError as error:
@@ -191,7 +191,7 @@ class LogManager:
         recovery_point: int = 0,
         high_watermark: int = 0,
         log_start_offset: int = 0,
-        was_cleaned: bool = False,
+        cleaner_offset: int | None = None,
         is_only_copy: bool = True,
     ) -> PartitionLog:
         log = PartitionLog.open(
@@ -208,7 +208,8 @@ class LogManager:
             log_start_offset=log_start_offset,
             open_segments=self._open_segments,
             next_jitter_ms=self._next_random,
-            may_have_gaps=was_cleaned or is_only_copy,
+            cleaner_offset=cleaner_offset,
+            may_have_gaps=is_only_copy,
             is_only_copy=is_only_copy,
         )
         log.on_flushed = self.on_flushed

@@ -37,12 +37,14 @@ def recover(
     config: LogConfig,
     recovery_point: int,
     *,
+    cleaner_offset: int,
     may_have_gaps: bool,
 ) -> tuple[int, ProducerState]:
     """Check the segments from the recovery point on, keep what is sound. Returns (log end offset, producers).
 
-    Offsets that are missing between two segments are compaction's work, or a power failure's, which may lose the end of
-    one and keep the next. Unless the log `may_have_gaps`, it ends there: a replica that has lost something must know.
+    Offsets that are missing between two segments, where it was not compacted, are a power failure's work, which may
+    lose the end of one and keep the next. Unless the log `may_have_gaps`, it ends there: a replica that has lost
+    something must know.
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
@@ -50,7 +52,9 @@ def recover(
         producers = _producers_before(storage, directory, segments, first)
     except CorruptBatchError as error:
         _log.error("Checking all of %s: %s", directory, error)
-        return recover(storage, directory, segments, epochs, config, 0, may_have_gaps=may_have_gaps)
+        return recover(
+            storage, directory, segments, epochs, config, 0, cleaner_offset=cleaner_offset, may_have_gaps=may_have_gaps
+        )
     end_offset = segments[first].base_offset
     known_epochs = epochs.entries
     epochs.truncate_from_end(end_offset)  # what began before keeps its start, the rest stands in the records
@@ -64,7 +68,7 @@ def recover(
             )
             drop_after(segments, index)
             break
-        if index > first and segment.base_offset > end_offset and not config.cleanup_compact:
+        if index > first and segment.base_offset > max(end_offset, cleaner_offset):
             _log.error("%s: offsets %d to %d are missing", directory, end_offset, segment.base_offset - 1)
             if not may_have_gaps:
                 drop_after(segments, index)

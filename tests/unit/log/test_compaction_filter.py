@@ -329,6 +329,21 @@ def test_a_full_map_ends_the_run_early_and_the_next_one_goes_on() -> None:
     assert values(log) == [(2, b"2"), (3, b"3")]
 
 
+def test_a_compacted_segment_still_ends_where_the_next_one_begins() -> None:
+    """A replica's recovery takes a gap between two for what a power failure has lost."""
+    storage = MemoryStorage()
+    log = log_of(storage, [(b"a", b"0"), (b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")])
+    *cleaned, _ = clean(storage, job_of(log, segment_bytes=1), lambda size: None)
+    for segment in cleaned:
+        assert isinstance(segment, CleanedSegment)
+        log.replace_segments(segment, NOW)
+    assert values(log) == [(2, b"2"), (3, b"3")]
+    ends = [header.next_offset for segment in log.segments for _, header in segment.iter_headers(0)]
+    assert ends == [segment.base_offset for segment in log.segments[1:]]
+    log = PartitionLog.open(storage, DIRECTORY, "t", 0, log.config, NOW, may_have_gaps=False)
+    assert (log.log_end_offset, values(log)) == (4, [(2, b"2"), (3, b"3")])
+
+
 def test_the_indexes_of_aborted_transactions_are_written_anew() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"x", b"0")])

@@ -39,22 +39,24 @@ def test_epochs_that_begin_behind_the_logs_end_are_dropped_at_the_start(was_clos
     assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
 
 
-def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap() -> None:
-    storage = MemoryStorage()
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap(is_compacted: bool) -> None:
+    storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
     storage.makedirs("/d")
 
-    def open_log(**more: bool) -> PartitionLog:
-        return PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, **more)
+    def open_log(**more: int) -> PartitionLog:
+        return PartitionLog.open(storage, "/d/t-0", "t", 0, config, 0, **more)
 
     log = open_log()
-    for _ in range(3):
-        batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+    for number in range(4):
+        batch = memoryview(build_batch(RecordColumns(keys=[b"k"], values=[b"a"], timestamps=0)))
+        if number == 3:
+            end_of_first = log.size_bytes
+            log.roll(0)
         log.append_as_leader(batch, leader_epoch=1, now_ms=0)
-    end_of_first = log.size_bytes
-    log.roll(0)
-    log.append_as_leader(memoryview(build_batch(RecordColumns(values=[b"b"], timestamps=0))), leader_epoch=1, now_ms=0)
     storage.open("/d/t-0/00000000000000000000.log").truncate(end_of_first // 3)
     assert open_log().log_end_offset == 4  # the only copy keeps what it has
+    assert open_log(may_have_gaps=False, cleaner_offset=3).log_end_offset == 4
     cut = open_log(may_have_gaps=False)
     assert (cut.log_end_offset, len(cut.segments)) == (1, 1)
 
@@ -78,6 +80,21 @@ def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(was_closed
     )
     assert (log.log_end_offset, log.recovery_point, log.is_overtold) == (1, 1, True)
     assert log.is_damaged == was_closed_cleanly
+
+
+def test_segments_follow_each_other_where_a_leader_has_compacted_away_what_lies_between() -> None:
+    """Else a follower could not tell that from what a power failure takes."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    config = LogConfig(cleanup_compact=True, segment_bytes=100)
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, config, 0)
+    for offset in (0, 7, 9, 2**31 + 20):
+        batch = build_batch(RecordColumns(values=[b"a"], keys=[b"k"], timestamps=0))
+        patch_offset_and_epoch(batch, 0, offset, 1)
+        log.append_as_follower(batch, now_ms=0)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 8, 2**31 + 20]
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, config, 0, cleaner_offset=2**31 + 20, may_have_gaps=False)
+    assert log.log_end_offset == 2**31 + 21
 
 
 def test_an_epoch_begins_where_it_began_though_recovery_looks_only_at_its_later_records() -> None:

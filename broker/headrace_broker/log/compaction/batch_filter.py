@@ -49,6 +49,8 @@ class BatchFilter:
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
         self._high_watermark = high_watermark
+        self.segment_end = -1
+        """Where the segment that is written now ends; its last batch stays, if only as a header."""
         self._last_records = {record.producer_id: record for record in last_records}
         self.records_before = 0
         self.records_after = 0
@@ -95,8 +97,10 @@ class BatchFilter:
         ]
 
     def _emptied(self, header: BatchHeader) -> Buffer | None:
-        """Return the bare header where that still says something: a producer's last sequence, the log's last offset."""
-        if not self._is_last_of_producer(header) and header.next_offset != self._high_watermark:
+        """Return the bare header where that still says something: a producer's last sequence, the log's last offset, or
+        a segment's, by which recovery knows that nothing is lost there."""
+        says_where = header.next_offset in (self._high_watermark, self.segment_end)
+        if not says_where and not self._is_last_of_producer(header):
             return None
         attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK)
         return replace_records(header, b"", attributes=attributes, records_count=0, base_timestamp=NO_TIMESTAMP)

@@ -103,7 +103,7 @@ class _Cleaning:
                 last_records=job.last_records,
             )
             bytes_before = bytes_after = 0
-            for group in self._groups(map_end_offset):
+            for group, batches.segment_end in self._groups(map_end_offset):
                 cleaned = self._write_group(group, batches, transactions)
                 bytes_before += sum(segment.size_bytes for segment in group)
                 bytes_after += cleaned.size_bytes
@@ -166,17 +166,20 @@ class _Cleaning:
 
     # Second pass
 
-    def _groups(self, map_end_offset: int) -> list[list[LogSegment]]:
+    def _groups(self, map_end_offset: int) -> list[tuple[list[LogSegment], int]]:
+        """What becomes one segment each, and where that is to end."""
         by_base = {segment.base_offset: segment for segment in self._segments}
         sizes = [self._sizes(segment) for segment in self._segments if segment.base_offset < map_end_offset]
         following = [segment.base_offset for segment in self._segments[len(sizes) :]]
+        end_offset = following[0] if following else self._job.end_offset
         groups = group_segments(
             sizes,
             segment_bytes=self._job.segment_bytes,
             segment_index_bytes=self._job.segment_index_bytes,
-            end_offset=following[0] if following else self._job.end_offset,
+            end_offset=end_offset,
         )
-        return [[by_base[each.base_offset] for each in group] for group in groups]
+        ends = [*(group[0].base_offset for group in groups[1:]), end_offset]
+        return [([by_base[each.base_offset] for each in group], end) for group, end in zip(groups, ends, strict=True)]
 
     def _sizes(self, segment: LogSegment) -> SegmentSizes:
         indexes = (segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
