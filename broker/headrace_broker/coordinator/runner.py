@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from headrace_broker.coordinator.error_replies import with_error
@@ -42,10 +43,17 @@ class InternalTopic(Protocol):
         """Append one batch as leader and return its last offset. Raises ApiError when nothing was written."""
 
     def high_watermark(self, partition: int) -> int:
-        """The offset below which everything is committed."""
+        """The offset below which everything is committed; -1 when this node does not lead the partition."""
 
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
         """Whole batches from `offset` (or the log's start, if later) on; None at the log's end."""
+
+
+@dataclass(slots=True)
+class _Settled:
+    """What who waits for a commit is told."""
+
+    error_code: ErrorCode = ErrorCode.NONE
 
 
 class ShardRunner:
@@ -97,14 +105,14 @@ class ShardRunner:
             replies = [reply for outcome in commits for reply in outcome.replies]
             self._execute(Outcome(records, replies))
 
-    def settled(self) -> asyncio.Future[None] | None:
-        """None when everything the shard knows is committed; else a future that waits for it."""
+    async def settled(self) -> ErrorCode:
+        """Wait until everything the shard knows is committed; an error where that does not come to be known here."""
         self.flush()
         if self._is_settled:
-            return None
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._release([Reply(future, None)])
-        return future
+            return ErrorCode.NONE
+        future: asyncio.Future[_Settled] = self._loop.create_future()
+        self._release([Reply(future, _Settled())])
+        return (await future).error_code
 
     def _execute(self, outcome: Outcome) -> None:
         now_ms = self.now_ms()

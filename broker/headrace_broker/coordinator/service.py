@@ -92,10 +92,15 @@ class GroupCoordinator:
         runner = ShardRunner(shard, self._topic, partition, self._config, self._now_ms)
         self._loading[partition] = runner
         offset = 0
-        while (buffer := self._topic.read(partition, offset, _LOAD_SIZE_BYTES)) is not None:
+        while True:
             try:
+                buffer = self._topic.read(partition, offset, _LOAD_SIZE_BYTES)
+                if buffer is None:
+                    break
                 columns = read_columns(buffer, offset)
-            except CorruptBatchError as error:
+            except (ApiError, CorruptBatchError) as error:
+                if isinstance(error, ApiError) and error.code is ErrorCode.NOT_COORDINATOR:
+                    return  # it was just lost
                 _log.error(
                     "Partition %d of __consumer_offsets cannot be loaded at offset %d: %s", partition, offset, error
                 )
@@ -227,9 +232,8 @@ class GroupCoordinator:
             runner = self._runner(group.group_id)
         except ApiError as error:
             return group_error(group, error.code, version)
-        settled = runner.settled()
-        if settled is not None:
-            await settled
+        if await runner.settled() is not ErrorCode.NONE:
+            return group_error(group, ErrorCode.NOT_COORDINATOR, version)  # whatever it is: consumers know that one
         return runner.shard.fetch(group)
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -250,9 +254,9 @@ class GroupCoordinator:
             runner = self._runner(group_id)
         except ApiError as error:
             return DescribedGroup(group_id=group_id, error_code=error.code)
-        settled = runner.settled()
-        if settled is not None:
-            await settled
+        unsettled = await runner.settled()
+        if unsettled is not ErrorCode.NONE:
+            return DescribedGroup(group_id=group_id, error_code=unsettled)
         return runner.shard.describe(group_id, version)
 
     def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:

@@ -41,8 +41,9 @@ class OffsetsTopic:
         return self._append(held, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
 
     def high_watermark(self, partition: int) -> int:
-        """The offset below which everything is committed."""
-        return self._partition(partition).log.high_watermark
+        """The offset below which everything is committed; -1 when this node does not lead the partition."""
+        held = self._led(partition)
+        return -1 if held is None else held.log.high_watermark
 
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
         """Whole batches from `offset`, or the log's start if that is later; None at the end."""
@@ -56,8 +57,12 @@ class OffsetsTopic:
             return None
         return found.buffers[0] if len(found.buffers) == 1 else b"".join(found.buffers)
 
-    def _partition(self, index: int) -> Partition:
+    def _led(self, index: int) -> Partition | None:
         held = self._partitions.get(GROUP_METADATA_TOPIC, index)
-        if held is None or held.leader != self._node_id:
+        return held if held is not None and held.leader == self._node_id else None
+
+    def _partition(self, index: int) -> Partition:
+        held = self._led(index)
+        if held is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return held

@@ -12,14 +12,17 @@ from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.joining import ClientIdentity
 from headrace_broker.coordinator.placement import coordinator_partition
 from headrace_broker.coordinator.service import GroupCoordinator
+from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
+    DescribeGroupsResponse,
     HeartbeatRequest,
     JoinGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
@@ -30,6 +33,8 @@ from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGro
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
+from headrace_broker.server.offsets_topic import OffsetsTopic
+from headrace_broker.server.replicas.partitions import PartitionTable
 from support.groups import PARTITIONS, Clock, MemoryTopic
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
@@ -256,6 +261,71 @@ def test_a_lost_partition_answers_whoever_waits() -> None:
         deleted = await coordinator.delete_groups(DeleteGroupsRequest(groups_names=["g"]))
         assert deleted.results[0].error_code == lost
         assert coordinator.list_groups(ListGroupsRequest()).groups == []
+
+    coordinated(scene)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_was_never_committed_is_not_shown_when_its_fate_is_open(is_lost: bool) -> None:
+    """The partition is lost, or its replicas are silent for too long, while somebody waits to see it."""
+
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        topic.commits = False
+        commits = asyncio.ensure_future(coordinator.commit_offsets(commit(1), 9))
+        fetched = asyncio.ensure_future(fetch(coordinator))
+        described = asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5))
+        await asyncio.sleep(0.01)
+        if is_lost:
+            coordinator.unload(coordinator_partition("g", PARTITIONS))
+        with pytest.raises(ApiError) as refused:
+            await fetched
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        told = ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await described).groups[0].error_code == told
+        await commits
+
+    coordinated(scene, GroupConfig(offset_commit_timeout_ms=100))
+
+
+def test_who_asks_in_the_moment_in_which_a_partition_is_lost_is_answered() -> None:
+    """The image names another leader already, and the coordinator is told a little later."""
+
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        of_no_partition = OffsetsTopic(1, MetadataImage, PartitionTable(1, nothing, nothing), nothing)
+        topic.append, topic.high_watermark = of_no_partition.append, of_no_partition.high_watermark  # type: ignore[method-assign]
+        asked = [
+            asyncio.ensure_future(coordinator.commit_offsets(commit(1), 9)),
+            asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5)),
+            asyncio.ensure_future(fetch(coordinator)),
+        ]
+        await asyncio.sleep(0.01)
+        coordinator.unload(coordinator_partition("g", PARTITIONS))
+        committed, described, fetched = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(committed, OffsetCommitResponse)
+        assert committed.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+        assert isinstance(described, DescribeGroupsResponse)
+        assert described.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+        assert isinstance(fetched, ApiError)
+        assert fetched.code is ErrorCode.NOT_COORDINATOR
+
+    coordinated(scene)
+
+
+def nothing(*arguments: Any) -> Any:
+    raise AssertionError("nobody asks for that")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
+def test_a_partition_that_cannot_be_read_keeps_no_other_from_being_loaded(
+    code: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        def read(partition: int, offset: int, size_bytes_max: int) -> None:
+            raise ApiError(code)
+
+        topic.read = read  # type: ignore[method-assign, assignment]
+        await coordinator.load(0)
+        assert ("cannot be loaded at offset 0" in caplog.text) == (code is ErrorCode.CORRUPT_MESSAGE)
 
     coordinated(scene)
 
