@@ -7,6 +7,7 @@ lacked room to append can `come_back` before that.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -33,6 +34,7 @@ from headrace_broker.log.segment import (
 )
 from headrace_broker.log.storage import Storage, is_lack_of_room, is_passing
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.batch import CorruptBatchError
 
 _log = logging.getLogger(__name__)
 
@@ -443,10 +445,17 @@ class SegmentedLog:
             self._active = segment
             self._end_at(offset)
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
-            kept = self._kept_snapshots.cut(self._log_end_offset)
-            self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
+            self._producers = self._producers_at_end()
         except OSError as error:
             raise self._go_offline("truncate", error) from error
+
+    def _producers_at_end(self) -> ProducerState:
+        """Raises OSError: those of before a cut may not be gone on with."""
+        kept = self._kept_snapshots.cut(self._log_end_offset)
+        try:
+            return load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
+        except CorruptBatchError as error:
+            raise OSError(errno.EIO, str(error), self.directory) from error
 
     def make_cut_safe(self) -> None:
         """Return once what was cut would not come back after a power failure.  Raises ApiError.

@@ -7,6 +7,7 @@ import pytest
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import patch_offset_and_epoch
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
@@ -80,6 +81,23 @@ def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(was_closed
     )
     assert (log.log_end_offset, log.recovery_point, log.is_overtold) == (1, 1, True)
     assert log.is_damaged == was_closed_cleanly
+
+
+def test_a_log_is_not_served_when_its_producers_cannot_be_told_after_a_cut() -> None:
+    """Those of before the cut would have a batch that was cut away acknowledged, when it is sent again."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(index_interval_bytes=1), 0)
+    for sequence in range(6):
+        batch = build_batch(
+            RecordColumns(values=[b"a"], timestamps=0), producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+    storage.open("/d/t-0/00000000000000000000.log").write(bytes(60), 0)
+    with pytest.raises(ApiError) as failure:
+        log.truncate_to(5, 0)
+    assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "/d/t-0" in (log.offline_reason or "")
 
 
 def test_segments_follow_each_other_where_a_leader_has_compacted_away_what_lies_between() -> None:
