@@ -72,6 +72,8 @@ def _decode_checkpoint(data: bytes) -> list[tuple[int, str]]:
     rows = [(number, line) for number, line in enumerate(lines[2:], start=3) if line.strip()]
     if len(rows) != count:
         raise MalformedFileError(f"line 2 announces {count} entries, the file has {len(rows)}")
+    if not data.endswith(b"\n"):
+        raise MalformedFileError(f"line {len(lines)} is cut off")
     return rows
 
 

@@ -41,6 +41,7 @@ def test_offset_checkpoints_are_kafkas() -> None:
         (b"1\n0\n", "version"),
         (b"0\nx\n", "line 2"),
         (b"0\n2\na 0 1\n", "announces 2"),
+        (b"0\n1\na 0 1", "cut off"),
         (b"0\n1\na 0\n", "line 3"),
         (b"0\n1\na zero 1\n", "line 3"),
     ],
@@ -54,6 +55,14 @@ def test_epoch_checkpoints_are_kafkas() -> None:
     assert encode_epoch_checkpoint([(0, 0), (3, 17)]) == b"0\n2\n0 0\n3 17\n"
     assert decode_epoch_checkpoint(b"0\n2\n0 0\n3 17\n") == [(0, 0), (3, 17)]
     assert decode_epoch_checkpoint(b"") == []
+
+
+def test_a_checkpoint_that_a_power_failure_has_cut_tells_nothing() -> None:
+    """Of its last line half a number may be left: an epoch would begin where it did not, and its neighbours go."""
+    whole = encode_epoch_checkpoint([(0, 0), (2, 50), (3, 500)])
+    for size in range(1, len(whole)):
+        with pytest.raises(MalformedFileError):
+            decode_epoch_checkpoint(whole[:size])
 
 
 def test_partition_metadata_is_kafkas() -> None:
