@@ -142,6 +142,10 @@ class BrokerLifecycle:
                 if self._unheard.is_due(asyncio.get_running_loop().time()):
                     logger.warning("broker %d is not heard by a controller: %s", self.node_id, error.message)
                 continue
+            except Exception:  # a broker that says no more that it lives is fenced for good
+                logger.exception("the heartbeat of broker %d", self.node_id)
+                await self._pause(self._interval_ms / 1000)
+                continue
             if self._unheard.is_over():
                 logger.warning("broker %d is heard by a controller again", self.node_id)
             if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
