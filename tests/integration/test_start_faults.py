@@ -110,6 +110,14 @@ def test_a_voter_that_the_others_do_not_know(cluster: ClusterProcess, tmp_path: 
     assert "must be the same in every node's file" in line
 
 
+def test_voters_with_each_others_addresses(cluster: ClusterProcess, tmp_path: Path) -> None:
+    ports = [cluster.base_port + 1000 + offset for offset in (1, 2, 0)]
+    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
+    line = fault(tmp_path, cluster_id_of(cluster), controller_quorum_voters=voters)
+    assert re.search(r"at 127\.0\.0\.1:\d+ there is another node than voter [123]: ", line), line
+    assert f"controller.quorum.voters must name each node with its own address, here it is {voters}" in line
+
+
 def test_a_voter_that_counts_fewer_than_the_others(cluster: ClusterProcess) -> None:
     cluster.stop_node(3)
     file = cluster.directory / "node-3" / "server.properties"

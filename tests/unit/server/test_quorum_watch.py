@@ -55,6 +55,9 @@ def test_who_is_refused_by_a_voter_does_not_start() -> None:
     assert "2@b:9093 does not count node 1 among its voters" in told[0]
     assert "here it is 1@a:9093,2@b:9093,3@c:9093" in told[0]
     assert "belongs to another cluster than this node" in told[1]
+    another, told = watch()
+    another._on_refusal(2, ErrorCode.INVALID_VOTER_KEY)
+    assert told[0].startswith("at b:9093 there is another node than voter 2: controller.quorum.voters must name each")
     running, told = watch()
     running._caught_up.set()
     running._on_refusal(2, ErrorCode.INCONSISTENT_VOTER_SET)

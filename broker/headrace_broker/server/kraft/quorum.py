@@ -31,7 +31,7 @@ from headrace_broker.raft.effects import (
 )
 from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
-from headrace_broker.raft.messages import claimed_by, only_partition, topics_of
+from headrace_broker.raft.messages import claimed_by, leader_of, only_partition, topics_of
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.peers import Peers
@@ -40,6 +40,9 @@ from headrace_broker.server.telling import Telling
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.05
+_REFUSALS = frozenset(
+    (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET, ErrorCode.INVALID_VOTER_KEY)
+)
 
 Committed = Callable[[Sequence[MetadataRecord], int, int], None]
 """(records of one batch, offset of the last, epoch)."""
@@ -268,7 +271,9 @@ class Quorum:
         """A voter that says we have no business with it is heard of: one of the two files is wrong."""
         if response is None:
             return
-        refused = _errors(response) & {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET}
+        refused = _errors(response) & _REFUSALS
+        if _is_another(node_id, response):
+            refused.add(ErrorCode.INVALID_VOTER_KEY)
         if refused:
             self.on_refusal(node_id, refused.pop())
 
@@ -393,6 +398,16 @@ def _errors(response: Response) -> set[ErrorCode]:
     partition = only_partition(topics_of(response))
     codes = {getattr(response, "error_code", 0), 0 if partition is None else partition.error_code}
     return {ErrorCode.of(code) for code in codes - {0}}
+
+
+def _is_another(node_id: int, response: Response) -> bool:
+    """Whether the node that was asked says that it does not lead, but the one that it was asked as does."""
+    partition = only_partition(topics_of(response))
+    return (
+        partition is not None
+        and partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        and leader_of(partition)[0] == node_id
+    )
 
 
 def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:

@@ -112,9 +112,15 @@ class QuorumWatch:
                 f"voter {name} belongs to another cluster than this node, whose directories are of cluster "
                 f"{self._cluster_id}: correct controller.quorum.voters, or name empty directories in log.dirs"
             )
+        voters = ",".join(map(self._name, sorted(self._voters)))
+        if code is ErrorCode.INVALID_VOTER_KEY:
+            return (
+                f"at {name.partition('@')[2]} there is another node than voter {node_id}: controller.quorum.voters "
+                f"must name each node with its own address, here it is {voters}"
+            )
         return (
             f"voter {name} does not count node {self._node_id} among its voters: controller.quorum.voters must be the "
-            f"same in every node's file, here it is {','.join(map(self._name, sorted(self._voters)))}"
+            f"same in every node's file, here it is {voters}"
         )
 
     @property
