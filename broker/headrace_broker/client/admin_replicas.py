@@ -24,6 +24,7 @@ from headrace_broker.protocol.messages.describe_quorum import (
 )
 from headrace_broker.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
+    ElectLeadersResponse,
     TopicPartitions,
 )
 from headrace_broker.protocol.messages.list_partition_reassignments import (
@@ -70,7 +71,7 @@ class ReplicaAdmin:
 
         async def attempt() -> Any:
             response = await self.cluster.request_controller(message)
-            _check(response.error_code, subject, getattr(response, "error_message", None))
+            _check(response.error_code, subject, _message_of(response))
             return response
 
         return await self._retry(attempt, doing)
@@ -184,6 +185,15 @@ def quorum_description(response: DescribeQuorumResponse) -> QuorumDescription:
 
 def _listed(replicas: Sequence[int] | None) -> list[int] | None:
     return None if replicas is None else list(replicas)
+
+
+def _message_of(response: Any) -> str | None:
+    """Why all was refused: elections tell that with each partition only."""
+    if not isinstance(response, ElectLeadersResponse):
+        message: str | None = getattr(response, "error_message", None)
+        return message
+    messages = (part.error_message for topic in response.replica_election_results for part in topic.partition_result)
+    return next(messages, None)
 
 
 def _check(code: int, subject: str, message: str | None) -> None:

@@ -212,11 +212,14 @@ class Cluster:
         """
         deadline = self.now_ms() + timeout_ms
         attempts = 0
+        last: ClientError | None = None
         while True:
             try:
                 async with asyncio.timeout(max(deadline - self.now_ms(), 0) / 1000):
                     return await attempt()
             except TimeoutError as error:
+                if last is not None:
+                    raise TimedOutError(f"{what}: not done within {timeout_ms:.0f} ms: {last}") from last
                 raise TimedOutError(f"{what}: no answer within {timeout_ms:.0f} ms") from error
             except ClientError as error:
                 if not error.retriable or self._closed:
@@ -225,6 +228,7 @@ class Cluster:
                 if self.now_ms() + pause >= deadline:
                     raise TimedOutError(f"{what}: not done within {timeout_ms:.0f} ms: {error}") from error
                 attempts += 1
+                last = error
                 await asyncio.sleep(pause / 1000)
 
     def retry_pause_ms(self, attempts: int) -> float:
