@@ -85,7 +85,8 @@ class LogDirectory:
         try:
             return decode_meta_properties(self._storage.read(self._file(META_PROPERTIES_FILE)))
         except MalformedFileError as error:
-            raise LogDirectoryError(f"{self._file(META_PROPERTIES_FILE)}: {error}") from error
+            mend = "put back a copy of it, or write version=1, cluster.id and node.id into it"
+            raise LogDirectoryError(f"{self._file(META_PROPERTIES_FILE)}: {error}: {mend}") from error
 
     @property
     def is_formatted(self) -> bool:

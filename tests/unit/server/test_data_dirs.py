@@ -99,6 +99,16 @@ def test_a_directory_with_other_files_is_not_formatted() -> None:
     assert not storage.exists("/home/meta.properties")
 
 
+def test_properties_that_cannot_be_read_are_named_and_how_to_mend_them() -> None:
+    storage = MemoryStorage()
+    storage.makedirs("/data")
+    storage.write("/data/meta.properties", b"")
+    with pytest.raises(StartError, match=r"^/data/meta.properties: .* lacks version: put back a copy of it, or write "):
+        open_directories(storage, [LogDirectory(storage, "/data")], 1)
+    storage.write("/data/meta.properties", b"version=1\ncluster.id=C\nnode.id=1\n")
+    assert open_directories(storage, [LogDirectory(storage, "/data")], 1) == "C"
+
+
 def test_formatting_says_what_was_done() -> None:
     storage = MemoryStorage()
     assert format_directories(storage, ["/a", "/b"], 1) == [("/a", True), ("/b", True)]
