@@ -1,6 +1,7 @@
 """Files that something has damaged: the node says which and where, starts with what is sound, and fetches the rest.
 
-After a clean stop files are trusted as far as they fit together, as Kafka trusts them; after a crash all is checked.
+After a clean stop files are trusted as far as they fit together and nobody has written to them since; after a crash
+all is checked.
 A voter's metadata is another matter: what it has promised to hold may not go silently, so it does not start, and says
 how to have it fetched anew.
 """
@@ -104,6 +105,7 @@ def garbage(path: Path) -> None:
         ("killed", "*0.log", in_the_middle, CUT),
         ("killed", "*0.log", near_the_end, CUT),
         ("stopped", "*0.log", torn, CUT),
+        ("stopped", "*0.log", in_the_middle, CUT),
         ("stopped", "*0.index", garbage, r"Rebuilding the indexes of {log}: 37 bytes are no multiple of 8"),
         ("stopped", "leader-epoch-checkpoint", garbage, "Rebuilding {path} from the records: line 1"),
         ("stopped", "*.snapshot", garbage, "Skipping {path}: version -1 is not 1"),

@@ -17,6 +17,7 @@ from headrace_broker.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
     META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
     MalformedFileError,
     decode_clean_shutdown,
     decode_meta_properties,
@@ -49,6 +50,8 @@ class LogDirectory:
         self.offline_reason: str | None = None
         self.was_closed_cleanly = False
         self.clean_broker_epoch = -1
+        self.vouched_ns = 0
+        """When the last stop, or after a crash the last checkpoint, told what is safe on disk (0 = nobody knows)."""
         self.meta: dict[str, str] = {}
         self._storage = storage
         self._lock: StorageLock | None = None
@@ -70,7 +73,10 @@ class LogDirectory:
             raise LogDirectoryError(f"cannot use log directory {self.path}: {error.strerror or error}") from error
         try:
             self.meta = self._read_meta()
+            if self._storage.exists(self._file(RECOVERY_POINT_FILE)):
+                self.vouched_ns = self._storage.modified_ns(self._file(RECOVERY_POINT_FILE))
             if self._storage.exists(self._file(CLEAN_SHUTDOWN_FILE)):
+                self.vouched_ns = self._storage.modified_ns(self._file(CLEAN_SHUTDOWN_FILE))
                 self.clean_broker_epoch = decode_clean_shutdown(self._storage.read(self._file(CLEAN_SHUTDOWN_FILE)))
                 self.was_closed_cleanly = True
                 self._storage.remove(self._file(CLEAN_SHUTDOWN_FILE))

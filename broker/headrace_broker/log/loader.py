@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 from headrace_broker.log.checkpoints import (
     LEADER_EPOCH_FILE,
@@ -65,10 +66,15 @@ def load(
     log_start_offset: int,
     open_segments: OpenSegments,
     cleaner_offset: int = 0,
+    vouched_ns: int = 0,
     may_have_gaps: bool = True,
     is_only_copy: bool = True,
 ) -> LoadedLog:
-    """Return the log in `directory`, made if missing. Raises OSError."""
+    """Return the log in `directory`, made if missing. Raises OSError.
+
+    Where others have the records as well, segments that were written after `vouched_ns` are checked, though their
+    records were safe on disk then: it was not the broker who wrote.
+    """
     storage.makedirs(directory)
     told = recovery_point
     names = _without_left_overs(storage, directory)
@@ -84,6 +90,11 @@ def load(
         recovery_point = min(recovery_point, lost)
         if not is_only_copy:
             drop_after(segments, sum(segment.base_offset < lost for segment in segments))
+    trusted_from, trusted_to = (0, None) if was_closed_cleanly else (cleaner_offset, recovery_point)
+    changed = None if is_only_copy else _find_changed(segments, storage, vouched_ns, trusted_from, trusted_to)
+    if changed is not None:
+        was_closed_cleanly = False
+        recovery_point = min(recovery_point, changed)
     checked_to = None if was_closed_cleanly else recovery_point
     epochs, saved_epochs = _load_epochs(storage, directory, names, segments, checked_to)
     begin = partial(
@@ -164,6 +175,24 @@ def _find_lost(storage: Storage, directory: str, names: Sequence[str]) -> int | 
         _log.error("%s/%s has no %s beside it: those records are lost here", directory, name, LOG_SUFFIX)
         storage.remove(f"{directory}/{name}")
     return min(map(offset_of, orphans), default=None)
+
+
+def _find_changed(
+    segments: Sequence[LogSegment], storage: Storage, vouched_ns: int, trusted_from: int, trusted_to: int | None
+) -> int | None:
+    """Return where the first segment begins that was written since its records were safe on disk.
+
+    Of a log that was not closed those are trusted that end before the recovery point, and were not compacted: that may
+    have been later.
+    """
+    for segment, following in zip_longest(segments, segments[1:]):
+        if trusted_to is not None and (following is None or following.base_offset > trusted_to):
+            break
+        path = segment.path(LOG_SUFFIX)
+        if vouched_ns and segment.base_offset >= trusted_from and storage.modified_ns(path) > vouched_ns:
+            _log.warning("Checking %s: somebody has written to it since this node did", path)
+            return segment.base_offset
+    return None
 
 
 def _segment_of(

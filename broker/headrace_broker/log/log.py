@@ -76,6 +76,7 @@ class PartitionLog(SegmentedLog):
         open_segments: OpenSegments | None = None,
         next_jitter_ms: Callable[[int], int] = lambda bound: 0,
         cleaner_offset: int | None = None,
+        vouched_ns: int = 0,
         may_have_gaps: bool = True,
         is_only_copy: bool = True,
     ) -> PartitionLog:
@@ -94,6 +95,7 @@ class PartitionLog(SegmentedLog):
             log_start_offset=log_start_offset,
             open_segments=open_segments,
             cleaner_offset=cleaner_offset or 0,
+            vouched_ns=vouched_ns,
             may_have_gaps=may_have_gaps,
             is_only_copy=is_only_copy,
         )

@@ -209,6 +209,7 @@ class LogManager:
             open_segments=self._open_segments,
             next_jitter_ms=self._next_random,
             cleaner_offset=cleaner_offset,
+            vouched_ns=directory.vouched_ns,
             may_have_gaps=is_only_copy,
             is_only_copy=is_only_copy,
         )

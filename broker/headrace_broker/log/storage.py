@@ -72,6 +72,9 @@ class Storage(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def modified_ns(self, path: str) -> int:
+        """Return when a file was last written, by the clock of its file system; 0 where nobody notes it."""
+
     def listdir(self, path: str) -> list[str]: ...
 
     def list_directories(self, path: str) -> list[str]: ...
@@ -206,6 +209,9 @@ class DiskStorage:
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
+    def modified_ns(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns
+
     def listdir(self, path: str) -> list[str]:
         return os.listdir(path)
 
@@ -317,6 +323,9 @@ class MemoryStorage:
 
     def size(self, path: str) -> int:
         return len(self._file(path))
+
+    def modified_ns(self, path: str) -> int:
+        return 0
 
     def listdir(self, path: str) -> list[str]:
         if path not in self._directories:

@@ -202,6 +202,9 @@ class SimulatedStorage:
     def size(self, path: str) -> int:
         return self._files().size(path)
 
+    def modified_ns(self, path: str) -> int:
+        return self._files().modified_ns(path)
+
     def listdir(self, path: str) -> list[str]:
         return self._files().listdir(path)
 
