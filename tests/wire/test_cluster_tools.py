@@ -175,6 +175,21 @@ def test_controllers_are_asked_in_place_of_brokers(cluster: ClusterProcess) -> N
     assert "does not offer Metadata: that is a controller's port" in told
 
 
+def test_a_brokers_configs_tell_where_their_values_come_from(cluster: ClusterProcess) -> None:
+    everyone, two = ("--entity-type", "brokers", "--entity-default"), ("--entity-type", "brokers", "--entity-name", "2")
+    run(cluster, "configs", *everyone, "--alter", "--add-config", "log.retention.ms=8")
+    run(cluster, "configs", *two, "--alter", "--add-config", "log.retention.ms=7")
+    rows = run(cluster, "configs", *two, "--describe", "--all").splitlines()
+    both = "DYNAMIC_BROKER_CONFIG:log.retention.ms=7, DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=8"
+    assert [row for row in rows if "log.retention.ms" in row] == [
+        f"  log.retention.ms=7 sensitive=false synonyms={{{both}, DEFAULT_CONFIG:log.retention.ms=604800000}}"
+    ]
+    assert "  node.id=2 sensitive=false synonyms={STATIC_BROKER_CONFIG:node.id=2}" in rows
+    assert "  num.partitions=1 sensitive=false synonyms={DEFAULT_CONFIG:num.partitions=1}" in rows
+    for whose in (everyone, two):
+        run(cluster, "configs", *whose, "--alter", "--delete-config", "log.retention.ms")
+
+
 def test_fenced_brokers_are_listed_on_request(cluster: ClusterProcess) -> None:
     assert [row.split()[4] for row in run(cluster, "cluster", "list-endpoints").splitlines()] == ["STATE"] + 3 * [
         "unfenced"

@@ -100,32 +100,38 @@ def _broker_configs(
 ) -> list[DescribeConfigsResourceResult]:
     if resource.resource_name == "":
         source, values = altered_configs(context.image)[0]
-        return [_broker_config(name, value, source, request) for name, value in values.items()]
+        return [_broker_config(name, [(value, source)], request) for name, value in values.items()]
     if resource.resource_name != str(context.node_id):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {context.node_id} or empty string, but received {resource.resource_name}",
         )
-    rows = {
-        name: (value, ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT)
+    rows: dict[str, list[tuple[str | None, ConfigSource]]] = {
+        name: [(value, ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT)]
         for name, value, is_set in context.config.described()
     }
     for source, values in reversed(altered_configs(context.image, context.node_id)):
-        rows.update({name: (value, source) for name, value in values.items()})
-    return [_broker_config(name, value, source, request) for name, (value, source) in rows.items()]
+        for name, value in values.items():
+            rows.setdefault(name, []).insert(0, (value, source))
+    return [_broker_config(name, row, request) for name, row in rows.items()]
 
 
 def _broker_config(
-    name: str, value: str | None, source: ConfigSource, request: DescribeConfigsRequest
+    name: str, row: list[tuple[str | None, ConfigSource]], request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
+    """`row`: the values that were given, the one in force first."""
     key = BROKER_CONFIGS.get(name)
-    is_shown = request.include_synonyms and value is not None and source is not ConfigSource.DEFAULT
+    value, source = row[0]
     return DescribeConfigsResourceResult(
         name=name,
         value=value,
         read_only=key is None,
         config_source=source,
-        synonyms=[DescribeConfigsSynonym(name=name, value=value, source=source)] if is_shown else [],
+        synonyms=[
+            DescribeConfigsSynonym(name=name, value=given, source=giver)
+            for given, giver in row
+            if given is not None and request.include_synonyms
+        ],
         config_type=0 if key is None else key.type,
         documentation=key.doc if key is not None and request.include_documentation else None,
     )
