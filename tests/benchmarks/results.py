@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from process_stats import machine
+from produce_load import client_name
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -63,7 +64,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def save(area: str, rows: Sequence[Row], command: str) -> Path:
     """Write the results of an area in place of its earlier ones; return the table's path."""
-    about = {"date": dt.date.today().isoformat(), "command": command, **machine()}
+    about = {"date": dt.date.today().isoformat(), "command": command, "client under load": client_name(), **machine()}
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
     note = "Medians; ratios are headrace's figure over the peer's, in one run."
     table = RESULTS / f"{area}.md"
