@@ -145,9 +145,7 @@ class Load:
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "verify", "log_level": 0})
         try:
             partitions = consumer.list_topics(self.topic, 30).topics[self.topic].partitions
-            ends = {
-                item: consumer.get_watermark_offsets(TopicPartition(self.topic, item), 30)[1] for item in partitions
-            }
+            ends = {item: _end_of(consumer, TopicPartition(self.topic, item)) for item in partitions}
             consumer.assign([TopicPartition(self.topic, item, 0) for item in partitions])
             read: dict[int, list[tuple[int, int]]] = {item: [] for item in partitions}
             positions = dict.fromkeys(partitions, 0)
@@ -188,6 +186,18 @@ def leader_of(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     leader: int = admin.list_topics(topic, 10).topics[topic].partitions[partition].leader
     return leader
+
+
+def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
+    """A partition's high watermark; librdkafka gives up where the leader it knows has just been replaced."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, 30)[1])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def elect_preferred(bootstrap_servers: str, topic: str, partition: int = 0) -> None:
