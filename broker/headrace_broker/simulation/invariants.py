@@ -312,8 +312,8 @@ class Invariants:
             raise Violation(f"{what}: high watermark {seen.high_watermark} went back to {high_watermark}")
         if log.log_end_offset < seen.high_watermark:
             raise Violation(f"{what}: cut to {log.log_end_offset}, below its high watermark {seen.high_watermark}")
-        if log.offline_reason is not None:
-            return
+        if log.offline_reason is not None and high_watermark == seen.high_watermark:
+            return  # else it was told what is committed in the callback in which its disk failed
         if partition.leader == node_id and partition.leader_epoch != seen.led_epoch:
             self._takes_over(watched, partition, seen, committed, what)
         try:
