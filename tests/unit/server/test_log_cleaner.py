@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import errno
 import logging
 from collections.abc import AsyncGenerator, Callable
 
@@ -385,3 +386,24 @@ def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest
     setting.now += 1_000
     setting.clean()
     assert log.cleaner_offset is not None
+
+
+def test_a_full_disk_keeps_nobody_from_cleaning_on(caplog: pytest.LogCaptureFixture) -> None:
+    """How far logs are clean cannot be written then: one line, and the cleaner lives."""
+
+    class Full(MemoryStorage):
+        def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.endswith(CLEANER_FILE):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write_atomic(path, data, durable=durable)
+
+    async def run(setting: Setting) -> None:
+        setting.cleaner.start()
+        async with asyncio.timeout(20):
+            while "Keeping in memory" not in caplog.text:
+                await asyncio.sleep(0)
+        await setting.cleaner.close()
+
+    asyncio.run(run(Setting(Full())))
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage() == "Keeping in memory how far logs are clean: No space left on device"

@@ -90,6 +90,12 @@ class LogCleaner:
             self._task = None
         await self._helper.close()
 
+    def _write_checkpoint(self) -> None:
+        try:
+            self._logs.checkpoints.write(CLEANER_FILE)
+        except OSError as error:  # a full disk, mostly: without it a restart cleans again what is clean
+            logger.warning("Keeping in memory how far logs are clean: %s", error.strerror or error)
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         busy_at = loop.time()
@@ -98,7 +104,7 @@ class LogCleaner:
                 if await self.clean_all():
                     busy_at = loop.time()
                     continue
-                self._logs.checkpoints.write(CLEANER_FILE)
+                self._write_checkpoint()
                 if loop.time() - busy_at >= _IDLE_S:
                     await self._helper.close()
             except Exception:
