@@ -33,6 +33,18 @@ def append(log: PartitionLog, value: bytes, epoch: int) -> None:
     log.append_as_leader(batch, leader_epoch=epoch, now_ms=NOW)
 
 
+def with_flushed_records(seed: int) -> tuple[SimulatedDisk, LogManager, PartitionLog, list[bytes]]:
+    """(disk, manager, log, the values of the twenty records that are safe in it)."""
+    disk = SimulatedDisk(Random(seed))
+    manager = start(disk)
+    log = manager.get_or_create("t", 0, CONFIG, NOW)
+    old = [b"old %d" % number for number in range(20)]
+    for value in old:
+        append(log, value, 0)
+    log.flush(NOW)
+    return disk, manager, log, old
+
+
 def values_of(log: PartitionLog) -> list[bytes | None]:
     values: list[bytes | None] = []
     while log.log_start_offset + len(values) < log.log_end_offset:
@@ -49,13 +61,7 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int, is_late: bool) -> None:
     """The recovery point of before the cut would have it trusted, though it was never synced; also where a thread
     writes it only after the cut."""
-    disk = SimulatedDisk(Random(seed))
-    manager = start(disk)
-    log = manager.get_or_create("t", 0, CONFIG, NOW)
-    old = [b"old %d" % number for number in range(20)]
-    for value in old:
-        append(log, value, 0)
-    log.flush(NOW)
+    disk, manager, log, old = with_flushed_records(seed)
     writes = manager.checkpoints.work(RECOVERY_POINT_FILE)
     if not is_late:
         writes.pop()()
@@ -99,13 +105,7 @@ def test_a_log_that_began_anew_before_its_former_start_is_not_emptied(loses_powe
 @pytest.mark.parametrize("seed", range(20))
 def test_a_flush_that_a_cut_has_overtaken_tells_nothing_of_what_is_written_behind_it(seed: int) -> None:
     """It synced other records, those that were cut: the new ones, rolled since, would be trusted unsynced."""
-    disk = SimulatedDisk(Random(seed))
-    manager = start(disk)
-    log = manager.get_or_create("t", 0, CONFIG, NOW)
-    old = [b"old %d" % number for number in range(20)]
-    for value in old:
-        append(log, value, 0)
-    log.flush(NOW)
+    disk, manager, log, old = with_flushed_records(seed)
     for value in old:
         append(log, value, 0)
     begun: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
@@ -129,13 +129,7 @@ def test_a_flush_that_a_cut_has_overtaken_tells_nothing_of_what_is_written_behin
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_written_behind_what_recovery_has_cut_is_checked_after_a_power_failure(seed: int) -> None:
     """The disk had lost records below the recovery point; that of before would have those trusted that follow."""
-    disk = SimulatedDisk(Random(seed))
-    manager = start(disk)
-    log = manager.get_or_create("t", 0, CONFIG, NOW)
-    old = [b"old %d" % number for number in range(20)]
-    for value in old:
-        append(log, value, 0)
-    log.flush(NOW)
+    disk, manager, log, old = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
     disk.files.remove(log.segments[2].path(LOG_SUFFIX))

@@ -185,12 +185,13 @@ def test_a_change_of_the_in_sync_replicas_that_went_wrong_is_asked_for_again(cap
 
 
 class PlayedLeader:
-    """In the place of a connection: answers requests as it is told."""
+    """In the place of a connection: answers requests as it is told, and asked for more sets `silent`, where given."""
 
     is_open = True
 
-    def __init__(self, *answers: Callable[[], Any]) -> None:
+    def __init__(self, *answers: Callable[[], Any], silent: asyncio.Event | None = None) -> None:
         self._answers = list(answers)
+        self._silent = silent
 
     def version_for(self, *arguments: Any, **bounds: int) -> int:
         return 17
@@ -199,6 +200,9 @@ class PlayedLeader:
         return asyncio.ensure_future(self._answer(request))
 
     async def _answer(self, request: Any) -> Any:
+        if self._silent is not None and not self._answers:
+            self._silent.set()
+            return await asyncio.Future()
         return self._answers.pop(0)()
 
     def close(self) -> None:
@@ -315,17 +319,11 @@ def test_a_new_partition_waits_for_no_long_poll(monkeypatch: pytest.MonkeyPatch,
     nudged, polled = asyncio.Event(), asyncio.Event()
 
     class Polled(PlayedLeader):
-        async def _answer(self, request: Any) -> Any:
-            if self._answers:
-                return self._answers.pop(0)()
-            polled.set()
-            return await asyncio.Future()
-
         def send(self, request: Any, version: int, callback: Any) -> None:
             nudged.set()
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        return Polled(fetch_answer)
+        return Polled(fetch_answer, silent=polled)
 
     async def work() -> None:
         monkeypatch.setattr(Connection, "open", opened)
@@ -352,25 +350,20 @@ def test_a_follower_that_is_far_behind_asks_for_more_before_it_writes(monkeypatc
     ]
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        return Leader(*(lambda batch=batch: fetch_answer(high_watermark=3, records=batch) for batch in batches))
-
-    class Leader(PlayedLeader):
-        async def _answer(self, request: Any) -> Any:
-            if self._answers:
-                return self._answers.pop(0)()
-            done.set()
-            return await asyncio.Future()
+        answers = (lambda batch=batch: fetch_answer(high_watermark=3, records=batch) for batch in batches)
+        return PlayedLeader(*answers, silent=done)
 
     async def work() -> None:
         monkeypatch.setattr(Connection, "open", opened)
         broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        plain = PlayedLeader.request
 
-        def request(self: Leader, request: Any, version: int | None = None) -> asyncio.Future[Any]:
+        def request(self: PlayedLeader, request: Any, version: int | None = None) -> asyncio.Future[Any]:
             (wanted,) = request.topics[0].partitions
             asked.append((wanted.fetch_offset, wanted.last_fetched_epoch, broker.partition.log.log_end_offset))
-            return PlayedLeader.request(self, request, version)
+            return plain(self, request, version)
 
-        monkeypatch.setattr(Leader, "request", request)
+        monkeypatch.setattr(PlayedLeader, "request", request)
         await done.wait()
         assert asked == [(0, -1, 0), (1, 0, 0), (2, 0, 1), (3, 0, 3)]
         broker.replication.close()
@@ -393,15 +386,10 @@ def test_a_log_start_that_moved_while_more_was_asked_for_ahead_is_told(monkeypat
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
         idle = [PartitionData(partition_index=0, high_watermark=1, log_start_offset=start) for start in (0, 1)]
-        return Leader(answer(idle[:1], behind[0]), answer(idle[1:], behind[1]), answer([], behind[2]))
+        answers = answer(idle[:1], behind[0]), answer(idle[1:], behind[1]), answer([], behind[2])
+        return Leader(*answers, silent=done)
 
     class Leader(PlayedLeader):
-        async def _answer(self, request: Any) -> Any:
-            if self._answers:
-                return self._answers.pop(0)()
-            done.set()
-            return await asyncio.Future()
-
         def request(self, request: Any, version: int | None = None) -> asyncio.Future[Any]:
             named = [partition for topic in request.topics for partition in topic.partitions]
             asked.append({partition.partition: partition.log_start_offset for partition in named})
