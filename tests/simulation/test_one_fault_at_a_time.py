@@ -379,6 +379,29 @@ def test_who_was_damaged_while_it_was_stopped_does_not_lead(loses: str) -> None:
     play(story)
 
 
+def test_the_last_in_sync_replica_keeps_what_is_sound_behind_what_it_has_lost() -> None:
+    """It is turned to again, damaged or not: what it cut away for others to bring back nobody would have any more."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        machine = world.machines[4]
+        for value in (b"first", b"second"):
+            assert await produce(await connection_to(4), value) == ErrorCode.NONE
+            log_on(machine).roll(0)
+        lost = log_on(machine).segments[1].path(".log")
+        await world.stop(world.machines[5])
+        assert await produce(await connection_to(4), b"third") == ErrorCode.NONE
+        await world.stop(machine)
+        machine.disk.files.remove(lost)
+        world.boot(world.machines[5])
+        world.boot(machine)
+        await until_led_by(world, 4, in_sync=2)
+        assert log_on(machine).log_end_offset == 3
+        assert b"third" in records_in(await fetch(await connection_to(4), offset=2))
+
+    play(story)
+
+
 def test_a_controller_whose_disk_fails_ends_and_another_decides() -> None:
     """It can commit nothing any more: staying would leave the cluster with nobody to decide."""
 

@@ -62,6 +62,15 @@ class PartitionImage:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
+    def is_held_beside(self, replica: int) -> bool:
+        """Whether what this replica has lost can be had from another one, which has, or will pass for having, it all.
+
+        The last in-sync replica is turned to again, however it comes back: what it cuts away is gone.
+        """
+        if any(holder != replica for holder in (*self.isr, *self.eligible_leader_replicas)):
+            return True
+        return not self.isr and self.last_known_elr not in ((), (replica,))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:

@@ -221,7 +221,7 @@ class Broker:
 
     async def _load_logs(self) -> None:
         """Raises LogDirectoryError."""
-        loading = self.logs.loading(self._log_config_of, self.now_ms(), has_other_replicas=self._has_other_replicas)
+        loading = self.logs.loading(self._log_config_of, self.now_ms(), has_other_replicas=self._is_held_by_others)
         for count, _ in enumerate(loading, 1):
             if count % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # the quorum goes on meanwhile
@@ -234,13 +234,15 @@ class Broker:
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
         return epochs.pop() if len(epochs) == 1 else -1
 
-    def _has_other_replicas(self, topic: str, index: int) -> bool:
+    def _is_held_by_others(self, topic: str, index: int) -> bool:
         known = self.image.topics.get(topic)
-        return known is not None and index < len(known.partitions) and len(known.partitions[index].replicas) > 1
+        if known is None or index >= len(known.partitions):
+            return False
+        return known.partitions[index].is_held_beside(self.node_id)
 
     def _others_have_more(self, topic: str, index: int) -> bool:
         """Whether this replica is not in sync in any case, so that what it has can be fetched."""
-        return not self.logs.was_closed_cleanly and self._has_other_replicas(topic, index)
+        return not self.logs.was_closed_cleanly and self._is_held_by_others(topic, index)
 
     def _refuse_to_begin_anew(self) -> None:
         """Raises StartError when there are partitions, and of the metadata that would know them nothing is left."""

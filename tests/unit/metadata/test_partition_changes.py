@@ -182,3 +182,25 @@ def test_reordering_replicas_changes_no_epoch() -> None:
 def test_no_election_finds_a_leader_among_the_dead(election: Election) -> None:
     record = made(partition_image("123", "123", 1, elr=""), live="", election=election)
     assert (record.leader, record.isr, record.last_known_elr) == (NO_LEADER, None, [1])
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "elr", "last_known", "is_held"),
+    [
+        ("1", "1", "", "", False),
+        ("123", "123", "", "", True),
+        ("123", "23", "", "", True),
+        ("123", "1", "", "", False),  # the others lag behind, and will be cut to where it ends
+        ("123", "1", "2", "", True),
+        ("123", "", "2", "1", True),
+        ("123", "", "1", "1", False),
+        ("123", "", "1", "2", True),  # back without its memory it is not eligible any more
+        ("123", "", "", "1", False),
+        ("123", "", "", "2", True),
+    ],
+)
+def test_what_a_replica_lacks_is_held_by_those_that_may_lead(
+    replicas: str, isr: str, elr: str, last_known: str, is_held: bool
+) -> None:
+    image = partition_image(replicas, isr, -1, elr, last_known_elr=tuple(map(int, last_known)))
+    assert image.is_held_beside(1) is is_held
