@@ -44,17 +44,21 @@ def recover(
 
     Offsets that are missing between two segments, where it was not compacted, are a power failure's work, which may
     lose the end of one and keep the next. Unless the log `may_have_gaps`, it ends there: a replica that has lost
-    something must know.
+    something must know. An only copy may: nobody else has what lies behind, nor behind damage in the trusted part.
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
     try:
         producers = _producers_before(storage, directory, segments, first)
     except CorruptBatchError as error:
-        _log.error("Checking all of %s: %s", directory, error)
-        return recover(
-            storage, directory, segments, epochs, config, 0, cleaner_offset=cleaner_offset, may_have_gaps=may_have_gaps
-        )
+        if not may_have_gaps:
+            _log.error("Checking all of %s: %s", directory, error)
+            return recover(
+                storage, directory, segments, epochs, config, 0, cleaner_offset=cleaner_offset, may_have_gaps=False
+            )
+        _log.error("%s: no producer from before offset %d is known: %s", directory, segments[first].base_offset, error)
+        producers = ProducerState()
+        producers.clear(segments[first].base_offset)
     end_offset = segments[first].base_offset
     known_epochs = epochs.entries
     epochs.truncate_from_end(end_offset)  # what began before keeps its start, the rest stands in the records

@@ -62,9 +62,15 @@ def test_a_replicas_log_ends_where_a_power_failure_has_left_a_gap(is_compacted: 
     assert (cut.log_end_offset, len(cut.segments)) == (1, 1)
 
 
+@pytest.mark.parametrize("is_only_copy", [False, True])
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
-def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(was_closed_cleanly: bool) -> None:
-    """R15: without snapshots of producers, which no crash spares for sure, it is read for them where it is trusted."""
+def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(
+    was_closed_cleanly: bool, is_only_copy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R15: without snapshots of producers, which no crash spares for sure, it is read for them where it is trusted.
+
+    An only copy goes on without them: what is sound behind the damage nobody else has.
+    """
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -77,10 +83,22 @@ def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(was_closed
         storage.write(f"/d/t-0/{name}", b"")
     storage.open("/d/t-0/00000000000000000000.log").write(bytes(60), len(batch))
     log = PartitionLog.open(
-        storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=6, was_closed_cleanly=was_closed_cleanly
+        storage,
+        "/d/t-0",
+        "t",
+        0,
+        LogConfig(),
+        0,
+        recovery_point=6,
+        was_closed_cleanly=was_closed_cleanly,
+        is_only_copy=is_only_copy,
+        may_have_gaps=is_only_copy,
     )
-    assert (log.log_end_offset, log.recovery_point, log.is_overtold) == (1, 1, True)
+    kept = 6 if is_only_copy else 1
+    assert (log.log_end_offset, log.recovery_point, log.is_overtold) == (kept, kept, not is_only_copy)
     assert log.is_damaged == was_closed_cleanly
+    words = "no producer from before offset 6 is known" if is_only_copy else "Checking all of"
+    assert f"/d/t-0: {words}" in caplog.text or f"{words} /d/t-0" in caplog.text
 
 
 def test_a_log_is_not_served_when_its_producers_cannot_be_told_after_a_cut() -> None:
