@@ -84,12 +84,15 @@ def load(
         _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
-    lost = _find_lost(storage, directory, names)
+    orphans = _find_orphans(directory, names)
+    lost = min(map(offset_of, orphans), default=None)
     if lost is not None:
         was_closed_cleanly = False
         recovery_point = min(recovery_point, lost)
         if not is_only_copy:
             drop_after(segments, sum(segment.base_offset < lost for segment in segments))
+        for name in orphans:  # not before: they are all that tells of it, if a crash comes between
+            storage.remove(f"{directory}/{name}")
     trusted_from, trusted_to = (0, None) if was_closed_cleanly else (cleaner_offset, recovery_point)
     changed = None if is_only_copy else _find_changed(segments, storage, vouched_ns, trusted_from, trusted_to)
     if changed is not None:
@@ -164,8 +167,8 @@ def load(
     )
 
 
-def _find_lost(storage: Storage, directory: str, names: Sequence[str]) -> int | None:
-    """Return the first offset of records that somebody has removed: their indexes are there, which always go first.
+def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
+    """Return the indexes of records that somebody has removed: indexes always go first.
 
     A replica must not have a hole that nobody knows of: it ends there and fetches the rest again.
     """
@@ -173,8 +176,7 @@ def _find_lost(storage: Storage, directory: str, names: Sequence[str]) -> int | 
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
         _log.error("%s/%s has no %s beside it: those records are lost here", directory, name, LOG_SUFFIX)
-        storage.remove(f"{directory}/{name}")
-    return min(map(offset_of, orphans), default=None)
+    return orphans
 
 
 def _find_changed(

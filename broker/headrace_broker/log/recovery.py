@@ -120,8 +120,8 @@ class _EpochsBetween:
 
 
 def drop_after(segments: list[LogSegment], index: int) -> None:
-    """Set the segments from `index` on aside, under `.deleted` names."""
-    for segment in segments[index:]:
+    """Set the segments from `index` on aside, under `.deleted` names; the last first, so that no hole is ever left."""
+    for segment in reversed(segments[index:]):
         _log.error("Removing %s: it follows what is broken or missing", segment.path(LOG_SUFFIX))
         segment.mark_deleted()
     del segments[index:]

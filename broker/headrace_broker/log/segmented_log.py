@@ -437,7 +437,7 @@ class SegmentedLog:
             if offset < max(self._log_start_offset, self._segments[0].base_offset):
                 self.truncate_fully_and_start_at(max(offset, start), now_ms)
                 return
-            self._delete(self._segments[index + 1 :], now_ms)
+            self._delete(self._segments[:index:-1], now_ms)  # the last first: a crash leaves no hole
             del self._segments[index + 1 :]
             segment.is_active = True
             segment.truncate_to_position(position, offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from headrace_broker.log.config import LogConfig
@@ -206,3 +208,53 @@ def test_a_replica_whose_records_somebody_has_removed_ends_there(
     storage._files = files
     storage.remove(f"/d/t-0/{lost:020d}.log")
     assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only copy keeps what it has
+
+
+class CrashingStorage(MemoryStorage):
+    """Ends the process at the `steps_left`-th rename or removal from now on."""
+
+    steps_left = 1000
+
+    def _step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise KeyboardInterrupt
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_a_crash_while_segments_are_dropped_leaves_no_hole(is_truncated: bool) -> None:
+    """It would lie below the recovery point, where nobody looks for one."""
+    for steps in range(40):
+        storage = CrashingStorage()
+        storage.makedirs("/d")
+        log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+        for number in range(5):
+            batch = memoryview(build_batch(RecordColumns(values=[b"%d" % number], timestamps=0)))
+            log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+            if number < 4:
+                log.roll(0)
+        log.flush(0)
+        log.release()
+        if not is_truncated:
+            storage.remove(f"/d/t-0/{1:020d}.log")
+        storage.steps_left = steps
+        with suppress(KeyboardInterrupt):
+            if is_truncated:
+                log.truncate_to(1, 0)
+            else:
+                PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, is_only_copy=False)
+        storage.steps_left = 1000
+        log = PartitionLog.open(
+            storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, may_have_gaps=False, is_only_copy=False
+        )
+        bases = [segment.base_offset for segment in log.segments if segment.size_bytes]
+        assert bases == list(range(log.log_end_offset)), steps
+    assert log.log_end_offset == 1
