@@ -445,17 +445,12 @@ class SegmentedLog:
             self._active = segment
             self._end_at(offset)
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
-            self._producers = self._producers_at_end()
+            kept = self._kept_snapshots.cut(self._log_end_offset)
+            self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
         except OSError as error:
             raise self._go_offline("truncate", error) from error
-
-    def _producers_at_end(self) -> ProducerState:
-        """Raises OSError: those of before a cut may not be gone on with."""
-        kept = self._kept_snapshots.cut(self._log_end_offset)
-        try:
-            return load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
-        except CorruptBatchError as error:
-            raise OSError(errno.EIO, str(error), self.directory) from error
+        except CorruptBatchError as error:  # half cut, or with the producers of before, it may not be gone on with
+            raise self._go_offline("truncate", OSError(errno.EIO, str(error), self.directory)) from error
 
     def make_cut_safe(self) -> None:
         """Return once what was cut would not come back after a power failure.  Raises ApiError.

@@ -103,17 +103,19 @@ def test_a_log_ends_where_it_is_damaged_when_all_of_it_has_to_be_read(
     assert f"/d/t-0: {words}" in caplog.text or f"{words} /d/t-0" in caplog.text
 
 
-def test_a_log_is_not_served_when_its_producers_cannot_be_told_after_a_cut() -> None:
-    """Those of before the cut would have a batch that was cut away acknowledged, when it is sent again."""
+@pytest.mark.parametrize("damaged", [0, 4, 5])
+def test_a_log_is_not_served_when_it_is_too_damaged_to_be_cut(damaged: int) -> None:
+    """With the producers of before the cut a batch that was cut away would be acknowledged, when it is sent again; and
+    where the damage keeps the end from being known, others would be written over what is there."""
     storage = MemoryStorage()
     storage.makedirs("/d")
-    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(index_interval_bytes=1), 0)
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(index_interval_bytes=160), 0)
     for sequence in range(6):
         batch = build_batch(
             RecordColumns(values=[b"a"], timestamps=0), producer_id=7, producer_epoch=0, base_sequence=sequence
         )
         log.append_as_leader(batch, leader_epoch=1, now_ms=0)
-    storage.open("/d/t-0/00000000000000000000.log").write(bytes(60), 0)
+    storage.open("/d/t-0/00000000000000000000.log").write(bytes(12), damaged * len(batch))
     with pytest.raises(ApiError) as failure:
         log.truncate_to(5, 0)
     assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
