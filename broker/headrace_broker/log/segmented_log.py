@@ -73,9 +73,10 @@ class SegmentedLog:
         self.cleaner_offset: int | None = None  # compaction has seen everything before it
         self.is_being_cleaned = False
         self.truncations = 0
-        self.unsafe_cut = loaded.segments[-1].path(LOG_SUFFIX) if loaded.is_overtold else None
+        is_overtold = loaded.is_overtold or high_watermark > loaded.log_end_offset
+        self.unsafe_cut = loaded.segments[-1].path(LOG_SUFFIX) if is_overtold else None
         """The file that was cut, until the cut would survive a power failure: nothing is written behind it before."""
-        self.is_overtold = loaded.is_overtold
+        self.is_overtold = is_overtold
         """Whether checkpoints may still tell what was before a cut: nothing is written behind it before they do not."""
         self.correct_checkpoints: Callable[[], None] | None = None
         """Writes them as they are to be. Raises OSError."""

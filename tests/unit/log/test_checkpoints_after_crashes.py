@@ -144,3 +144,21 @@ def test_what_is_written_behind_what_recovery_has_cut_is_checked_after_a_power_f
     found = values_of(start(disk).logs["t", 0])
     assert len(found) >= kept
     assert found == [*old[:kept], *new][: len(found)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_high_watermark_holds_for_no_other_records_than_those_that_a_power_failure_took(seed: int) -> None:
+    """Readers of this replica would be given what is written there since and not committed."""
+    disk, manager, log, _ = with_flushed_records(seed)
+    for number in range(20):
+        append(log, b"unsynced %d" % number, 0)
+    log.high_watermark = 40
+    manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)
+    disk.note_directory_synced("/data")
+    disk.lose_power()
+    log = start(disk).logs["t", 0]
+    kept = log.log_end_offset
+    assert kept < 40
+    for number in range(30):
+        append(log, b"new %d" % number, 1)
+    assert start(disk).logs["t", 0].high_watermark == kept
