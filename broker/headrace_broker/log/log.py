@@ -111,6 +111,10 @@ class PartitionLog(SegmentedLog):
             high_watermark=high_watermark,
             now_ms=now_ms,
         )
+        if cleaner_offset is not None:  # what was cut away has to be cleaned when it comes back
+            log.cleaner_offset = (
+                cleaner_offset if cleaner_offset <= log.log_end_offset else log.segments[-1].base_offset
+            )
         if topic_id is not None:
             log.belongs_to(topic_id)
         if loaded.epochs_changed:

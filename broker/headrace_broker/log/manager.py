@@ -163,7 +163,6 @@ class LogManager:
                         f"cannot open {error.filename or directory.partition_path(*key)}: {error.strerror or error}"
                     )
                     raise LogDirectoryError(reason) from error
-                self.logs[key].cleaner_offset = cleaner_offsets.get(key)
                 self._directory_of[key] = directory
                 yield
             if directory.was_closed_cleanly:

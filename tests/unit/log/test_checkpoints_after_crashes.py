@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from headrace_broker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
+from headrace_broker.log.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.manager import LogManager
@@ -162,3 +162,23 @@ def test_a_high_watermark_holds_for_no_other_records_than_those_that_a_power_fai
     for number in range(30):
         append(log, b"new %d" % number, 1)
     assert start(disk).logs["t", 0].high_watermark == kept
+
+
+def test_what_recovery_has_cut_away_has_to_be_cleaned_when_it_comes_back() -> None:
+    """Else a tombstone in it would go in its time, and a value from before it would be the newest of its key again."""
+    disk, manager, log, old = with_flushed_records(0)
+    log.cleaner_offset = 15
+    for name in (RECOVERY_POINT_FILE, CLEANER_FILE):
+        manager.checkpoints.write(name, durable=True)
+    disk.note_directory_synced("/data")
+    disk.files.remove(log.segments[1].path(LOG_SUFFIX))
+    disk.lose_power()
+    log = start(disk).logs["t", 0]
+    begins = log.segments[-1].base_offset
+    assert begins <= log.log_end_offset < 15
+    for _ in range(2):
+        assert log.cleaner_offset == begins
+        for value in old:
+            append(log, value, 1)
+        log = start(disk).logs["t", 0]
+    assert log.log_end_offset > 15
