@@ -16,9 +16,18 @@ _MAGIC_OFFSET = 16
 _MAGIC = b"\x02"
 
 
+def end_of_sound_batches(log: bytes, base_offset: int) -> tuple[int, int]:
+    """(position, offset) where something else than a sound batch follows in a segment that begins at `base_offset`."""
+    position, offset = 0, base_offset
+    while (header := _sound_batch(log, position)) is not None:
+        position += header.size_bytes
+        offset = header.next_offset
+    return position, offset
+
+
 def damage_inside(log: bytes) -> tuple[int, int] | None:
     """Where the first broken batch of a segment begins and where a sound one follows it; None when none does."""
-    broken = _end_of_sound_batches(log)
+    broken, _ = end_of_sound_batches(log, 0)
     magic = log.find(_MAGIC, broken + 1 + _MAGIC_OFFSET)
     while magic >= 0:
         position = magic - _MAGIC_OFFSET
@@ -36,13 +45,6 @@ def _has_lost_sector(log: bytes, start: int, end: int) -> bool:
             return True
         position = stop
     return False
-
-
-def _end_of_sound_batches(log: bytes) -> int:
-    position = 0
-    while (header := _sound_batch(log, position)) is not None:
-        position += header.size_bytes
-    return position
 
 
 def _sound_batch(log: bytes, position: int) -> BatchHeader | None:

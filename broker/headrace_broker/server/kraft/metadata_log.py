@@ -17,7 +17,7 @@ from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.log.segment import LOG_SUFFIX, file_name, offset_of
+from headrace_broker.log.segment import INDEX_SUFFIXES, LOG_SUFFIX, file_name, offset_of
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.control_records import (
     LeaderChangeMessage,
@@ -37,7 +37,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
 from headrace_broker.records.reader import read_batch, read_columns
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.kraft.metadata_damage import damage_inside
+from headrace_broker.server.kraft.metadata_damage import damage_inside, end_of_sound_batches
 from headrace_broker.server.kraft.snapshot_files import SnapshotError, SnapshotFiles
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class MetadataLog:
         """Those that the newest leader counts, none while no record said so."""
         bases = self._segment_bases()
         self._snapshot, self._snapshot_records = self._load_snapshot(bases[0] if bases else 0)
-        self._refuse_damage(bases)
+        self._refuse_damage()
         self.log = PartitionLog.open(
             storage,
             self._directory,
@@ -101,25 +101,32 @@ class MetadataLog:
         self._syncing_up_to = -1
         self._syncing_rolled_to = self._syncing_truncations = 0
 
-    def _segment_bases(self) -> list[int]:
+    def _segment_bases(self, suffixes: str | tuple[str, ...] = LOG_SUFFIX) -> list[int]:
         """Where the segments on disk begin, in order."""
-        if not self._storage.exists(self._directory):
-            return []
-        return sorted(offset_of(name) for name in self._storage.listdir(self._directory) if name.endswith(LOG_SUFFIX))
+        names = self._storage.listdir(self._directory) if self._storage.exists(self._directory) else []
+        return sorted({offset_of(name) for name in names if name.endswith(suffixes)})
 
-    def _refuse_damage(self, bases: Sequence[int]) -> None:
+    def _refuse_damage(self) -> None:
         """Raises StartError before recovery would cut away records that were committed, and are in no snapshot."""
         covered = self._snapshot[0] if self._snapshot is not None else 0
+        bases = self._segment_bases((LOG_SUFFIX, *INDEX_SUFFIXES))
         for base, end in zip(bases, [*bases[1:], None], strict=False):
-            if end is not None and end <= covered:
-                continue
-            path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
-            found = damage_inside(self._storage.read(path))
-            if found is not None:
-                raise StartError(
-                    f"{path} is damaged at byte {found[0]}, with sound metadata behind it from byte {found[1]} on: "
-                    + _FETCH_ANEW.format(self._directory)
-                )
+            if end is None or end > covered:
+                self._refuse_damaged(base, end)
+
+    def _refuse_damaged(self, base: int, end: int | None) -> None:
+        """The same of one segment; `end`: where the next one begins."""
+        path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
+        log = self._storage.read(path) if self._storage.exists(path) else None
+        if log is None:
+            fault = "is gone, and its indexes are there"
+        elif found := damage_inside(log):
+            fault = f"is damaged at byte {found[0]}, with sound metadata behind it from byte {found[1]} on"
+        elif end and self._log_directory.was_closed_cleanly and end_of_sound_batches(log, base)[1] < end:
+            fault = f"ends before offset {end}, where the next segment begins"  # not synced either, after a crash
+        else:
+            return
+        raise StartError(f"{path} {fault}: " + _FETCH_ANEW.format(self._directory))
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
