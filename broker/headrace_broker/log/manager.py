@@ -169,7 +169,10 @@ class LogManager:
                 closed_at.update((key, (directory, end_offset)) for key, end_offset in recovery_points.items())
         self.checkpoints.gone -= self.logs.keys()
         shortened = [self._is_shortened(key, *at) for key, at in closed_at.items()]
-        self.is_damaged = any(shortened) or any(log.is_damaged for log in self.logs.values())
+        self.is_damaged = any(shortened) or any(
+            log.is_damaged or (self._directory_of[key].was_closed_cleanly and key not in closed_at)
+            for key, log in self.logs.items()
+        )
 
     def _is_shortened(self, key: TopicPartition, directory: LogDirectory, closed_at: int) -> bool:
         log = self.logs.get(key)

@@ -554,6 +554,18 @@ def test_a_torn_log_is_known_to_be_damaged_and_what_is_shorter_than_it_was_close
     assert start(storage).is_damaged
 
 
+def test_where_nothing_says_how_long_a_log_was_it_may_have_been_longer() -> None:
+    storage = MemoryStorage()
+    manager = start(storage)
+    append(manager, "t", 0, b"one")
+    manager.close(now_ms=NOW)
+    storage.remove("/data/recovery-point-offset-checkpoint")
+    manager = start(storage)
+    assert manager.is_damaged
+    manager.close(now_ms=NOW)
+    assert not start(storage).is_damaged
+
+
 def test_a_log_says_again_whose_it_is() -> None:
     storage = MemoryStorage()
     manager = start(storage)
