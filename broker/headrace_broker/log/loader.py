@@ -73,7 +73,7 @@ def load(
     """Return the log in `directory`, made if missing. Raises OSError.
 
     Where others have the records as well, segments that were written after `vouched_ns` are checked, though their
-    records were safe on disk then: it was not the broker who wrote.
+    records were safe on disk then: somebody else wrote, or compaction right before a crash.
     """
     storage.makedirs(directory)
     told = recovery_point
@@ -192,7 +192,7 @@ def _find_changed(
             break
         path = segment.path(LOG_SUFFIX)
         if vouched_ns and segment.base_offset >= trusted_from and storage.modified_ns(path) > vouched_ns:
-            _log.warning("Checking %s: somebody has written to it since this node did", path)
+            _log.warning("Checking %s: it was written to after this node last noted what is safe", path)
             return segment.base_offset
     return None
 

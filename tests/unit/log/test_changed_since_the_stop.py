@@ -71,7 +71,7 @@ def test_a_changed_segment_is_checked_and_named(
     log = manager.get("t", 0)
     assert log is not None
     assert log.log_end_offset < int(paths[2].stem)
-    assert f"Checking {paths[1]}: somebody has written to it since this node did" in caplog.text
+    assert f"Checking {paths[1]}: it was written to after this node last noted what is safe" in caplog.text
     assert str(paths[1]) in caplog.text.partition("Cutting ")[2] or f"{tmp_path}/t-0: offsets" in caplog.text
     assert manager.is_damaged == is_clean  # after a crash nothing is taken for whole in any case
     manager.close(now_ms=NOW)
