@@ -402,6 +402,30 @@ def test_the_last_in_sync_replica_keeps_what_is_sound_behind_what_it_has_lost() 
     play(story)
 
 
+def test_a_node_that_waits_in_vain_for_its_quorum_has_still_stopped_in_order() -> None:
+    """Else it would have to check all of its logs, and be no eligible leader, though it has lost nothing."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=2)
+        machine = world.machines[4]
+        assert await produce(await connection_to(4), b"first") == ErrorCode.NONE
+        others = [world.machines[node_id] for node_id in (5, 1, 2, 3)]
+        for other in (machine, *others):
+            await world.stop(other)
+        world.properties["initial.broker.registration.timeout.ms"] = "2000"
+        world.boot(machine)
+        process = machine.process
+        await world.until(lambda: machine.process is not process, 20.0, lambda: "it gives up")
+        for other in others[1:]:
+            world.boot(other)
+        await world.until(lambda: machine.is_serving, 20.0, lambda: "it serves")
+        assert machine.node is not None
+        assert machine.node.broker is not None
+        assert machine.node.broker.logs.was_closed_cleanly
+
+    play(story)
+
+
 def test_a_controller_whose_disk_fails_ends_and_another_decides() -> None:
     """It can commit nothing any more: staying would leave the cluster with nobody to decide."""
 

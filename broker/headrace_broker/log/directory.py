@@ -1,7 +1,7 @@
 """One log directory: whose it is, that no other process uses it, and the checkpoints over all its partitions.
 
-The lock is held from `open` to `close`. The clean shutdown marker is read and removed on opening, and written last of
-all on closing.
+The lock is held from `open` to `close`. The clean shutdown marker is read on opening, put away by `begin`, before
+anything is written, and written last of all on closing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _NOT_SERVED_SUFFIXES = (DELETE_SUFFIX, STRAY_SUFFIX, "-future")
 _PROBE_FILE = ".room.tmp"
+_BEGUN_FILE = CLEAN_SHUTDOWN_FILE + ".begun"
 _ROOM_BYTES = 1024 * 1024
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 
@@ -53,6 +54,7 @@ class LogDirectory:
         self.vouched_ns = 0
         """When the last stop, or after a crash the last checkpoint, told what is safe on disk (0 = nobody knows)."""
         self.meta: dict[str, str] = {}
+        self._is_marked = False
         self._storage = storage
         self._lock: StorageLock | None = None
         self._written: dict[str, tuple[bytes, bool]] = {}
@@ -78,12 +80,30 @@ class LogDirectory:
             if self._storage.exists(self._file(CLEAN_SHUTDOWN_FILE)):
                 self.vouched_ns = self._storage.modified_ns(self._file(CLEAN_SHUTDOWN_FILE))
                 self.clean_broker_epoch = decode_clean_shutdown(self._storage.read(self._file(CLEAN_SHUTDOWN_FILE)))
-                self.was_closed_cleanly = True
-                self._storage.remove(self._file(CLEAN_SHUTDOWN_FILE))
-                self._storage.sync_directory(self.path)
+                self.was_closed_cleanly = self._is_marked = True
         except (OSError, LogDirectoryError):
             self.release()
             raise
+
+    def begin(self) -> None:
+        """Have the directory count as in use from now on: logs will be written to. Raises OSError.
+
+        Who looks only, or may not start on it, leaves it closed cleanly.
+        """
+        if self._is_marked:
+            self._storage.rename(self._file(CLEAN_SHUTDOWN_FILE), self._file(_BEGUN_FILE))
+            self._storage.sync_directory(self.path)
+            self._is_marked = False
+
+    def undo_begin(self) -> None:
+        """Have it closed as cleanly as it was: nothing in it has changed that is not safe on disk. Raises OSError.
+
+        The marker is the same as before: what others have changed since is found by its time.
+        """
+        if self.was_closed_cleanly and not self._is_marked:
+            self._storage.rename(self._file(_BEGUN_FILE), self._file(CLEAN_SHUTDOWN_FILE))
+            self._storage.sync_directory(self.path)
+            self._is_marked = True
 
     def _read_meta(self) -> dict[str, str]:
         if not self._storage.exists(self._file(META_PROPERTIES_FILE)):

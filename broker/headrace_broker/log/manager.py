@@ -130,6 +130,7 @@ class LogManager:
         """The same with a halt after each log."""
         closed_at: dict[TopicPartition, tuple[LogDirectory, int]] = {}
         for directory in self.directories:
+            directory.begin()
             for path in directory.left_over_deletions():
                 self._background(partial(self._storage.remove_tree, path), _warn("remove a deleted partition"))
             strays = directory.strays()

@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,8 @@ class Node:
         """Whether the start is done."""
         self.watch: QuorumWatch
         self._snapshotter: Snapshotter
+        self._has_joined = False
+        self._opens_logs = False
 
     @classmethod
     async def start(
@@ -170,11 +173,23 @@ class Node:
                 self.metrics.close()
             self._listening.close()
             self._cancel_timers()
-            for directory in self._directories:
-                directory.release()
+            await self._give_back()
             if isinstance(error, ApiError):  # a log that cannot be written
                 raise StartError(error.message) from None
             raise
+
+    async def _give_back(self) -> None:
+        """Release the directories; closed as cleanly as they were, where the start came to nothing before the logs."""
+        is_as_before = not self._opens_logs
+        if self._has_joined and is_as_before:
+            self.router.close()
+            await self.quorum.close()
+            is_as_before = self.quorum.log.is_closed_cleanly
+        for directory in self._directories:
+            if is_as_before:
+                with suppress(OSError):  # then the next start checks it
+                    directory.undo_begin()
+            directory.release()
 
     @property
     def image(self) -> MetadataImage:
@@ -222,7 +237,10 @@ class Node:
 
     async def _serve(self) -> None:
         self._bind()
+        for directory in self._directories:
+            directory.begin()
         self._join_quorum()
+        self._has_joined = True
         await self._serve_metrics()
         await self._listening.serve(self._new_connection, self.config.controller_listeners)
         self.every(_RELIEVE_MS, self.router.relieve_memory)
@@ -233,6 +251,7 @@ class Node:
             self.committed.take_removed_topics()  # which only a broker has a use for
             return
         await self.watch.caught_up(self.config.initial_broker_registration_timeout_ms)
+        self._opens_logs = True
         await self.broker.start(lambda: self._listening.serve(self._new_connection, self.config.listeners))
 
     def _bind(self) -> None:

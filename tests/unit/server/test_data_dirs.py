@@ -117,3 +117,30 @@ def test_formatting_says_what_was_done() -> None:
 
 def test_no_fresh_id_looks_like_an_option() -> None:
     assert not any(encode_uuid(random_uuid()).startswith("-") for _ in range(500))
+
+
+def test_who_may_not_start_on_a_directory_leaves_it_closed_cleanly() -> None:
+    """Else its own node would have to check it all, and count as one that may have lost something."""
+    storage = MemoryStorage()
+    _, (directory,) = opened(storage, "/data")
+    directory.close(clean=True, broker_epoch=7)
+    for refused in ({"node_id": 2}, {"cluster_id": encode_uuid(random_uuid())}):
+        with pytest.raises(StartError):
+            opened(storage, "/data", **refused)  # type: ignore[arg-type]
+    format_directories(storage, ["/data"], 1)
+    _, (directory,) = opened(storage, "/data")
+    assert (directory.was_closed_cleanly, directory.clean_broker_epoch) == (True, 7)
+    directory.begin()
+    assert not storage.exists("/data/.kafka_cleanshutdown")
+    directory.undo_begin()
+    directory.release()
+    _, (directory,) = opened(storage, "/data")
+    assert (directory.was_closed_cleanly, directory.clean_broker_epoch) == (True, 7)
+    directory.begin()
+    directory.release()
+    _, (directory,) = opened(storage, "/data")
+    assert not directory.was_closed_cleanly
+    directory.begin()
+    directory.undo_begin()
+    directory.release()
+    assert not opened(storage, "/data")[1][0].was_closed_cleanly

@@ -394,6 +394,11 @@ class MetadataLog:
         if self.log.lacks_room and self._log_directory.has_room():
             self.log.come_back()
 
+    @property
+    def is_closed_cleanly(self) -> bool:
+        """Whether everything was on disk when the files were closed."""
+        return self.log.offline_reason is None and self.log.recovery_point == self.log_end_offset
+
     def close(self) -> None:
         """Close the files."""
         try:
