@@ -67,12 +67,14 @@ class OffsetCheckpoints:
         """
         for name in CHECKPOINTS:
             self.write(name, durable=True)
-        for directory in self._directories:
-            if directory.offline_reason is None:
-                directory.sync_names()
-        self.gone.clear()
-        for log in self._logs.values():
-            log.is_overtold = False
+        usable = [directory for directory in self._directories if directory.offline_reason is None]
+        for directory in usable:
+            directory.sync_names()
+        for key, log in self._logs.items():
+            if self._directory_of[key] in usable:
+                log.is_overtold = False
+        if len(usable) == len(self._directories):  # another may come back with its files as they were
+            self.gone.clear()
 
     def work(self, name: str, *, durable: bool | None = None) -> list[Work]:
         """What writes the checkpoint of that name, as the logs are now, in every directory."""

@@ -182,3 +182,26 @@ def test_what_recovery_has_cut_away_has_to_be_cleaned_when_it_comes_back() -> No
             append(log, value, 1)
         log = start(disk).logs["t", 0]
     assert log.log_end_offset > 15
+
+
+def test_checkpoints_of_a_directory_that_is_offline_are_corrected_when_it_is_back() -> None:
+    disk = SimulatedDisk(Random(0))
+    manager = LogManager(disk.mount(), ("/a", "/b"))
+    manager.open_directories()
+    logs = [manager.get_or_create("t", index, CONFIG, NOW) for index in range(2)]
+    manager.get_or_create("gone", 0, CONFIG, NOW)
+    manager.delete("gone", 0, NOW)
+    for log in logs:
+        append(log, b"old", 0)
+        log.flush(NOW)
+        log.truncate_to(0, NOW)
+    offline = manager.directory_of("t", 0)
+    assert offline is not None
+    offline.offline_reason = "full"
+    append(logs[1], b"new", 1)
+    assert [log.is_overtold for log in logs] == [True, False]
+    assert manager.checkpoints.gone
+    offline.offline_reason = None
+    append(logs[0], b"new", 1)
+    assert not logs[0].is_overtold
+    assert not manager.checkpoints.gone
