@@ -65,3 +65,14 @@ def test_whole_segments_are_taken_as_they_are() -> None:
     storage = closed()
     assert opened(storage).log_end_offset == 6
     assert opened(storage, was_closed_cleanly=False).log_end_offset == 6
+
+
+def test_damage_that_replay_finds_says_how_to_have_it_fetched() -> None:
+    """In the last batch of a log that was closed in order, which recovery does not look at."""
+    storage = closed()
+    data = bytearray(storage.read(path(4)))
+    data[-2] ^= 1
+    storage.write(path(4), data)
+    log = opened(storage)
+    with pytest.raises(StartError, match=r"is damaged \(.*CRC.*\): put back a copy of it; or, .* remove all of"):
+        list(log.batches(0, log.log_end_offset))

@@ -322,7 +322,8 @@ class MetadataLog:
         try:
             yield from self._read_batches(offset, end_offset)
         except (ApiError, CorruptBatchError, ProtocolError) as error:
-            raise StartError(f"{self._directory} is damaged, put back a copy of it: {error}") from None
+            mend = _FETCH_ANEW.format(self._directory)
+            raise StartError(f"{self._directory} is damaged ({error}): {mend}") from None
 
     def _read_batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
         while offset < end_offset:
