@@ -106,8 +106,7 @@ class ShardRunner:
             self._execute(Outcome(records, replies))
 
     async def settled(self) -> ErrorCode:
-        """Wait until everything the shard knows is committed; an error where that does not come to be known here."""
-        self.flush()
+        """Wait until all that was appended by now is committed; an error where that does not come to be known here."""
         if self._is_settled:
             return ErrorCode.NONE
         future: asyncio.Future[_Settled] = self._loop.create_future()

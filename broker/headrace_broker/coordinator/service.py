@@ -232,9 +232,11 @@ class GroupCoordinator:
             runner = self._runner(group.group_id)
         except ApiError as error:
             return group_error(group, error.code, version)
+        runner.flush()
+        answer = runner.shard.fetch(group)  # now: what is stored from here on is not waited for
         if await runner.settled() is not ErrorCode.NONE:
             return group_error(group, ErrorCode.NOT_COORDINATOR, version)  # whatever it is: consumers know that one
-        return runner.shard.fetch(group)
+        return answer
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """Remove a group's offsets for partitions that none of its members consumes."""
@@ -254,10 +256,10 @@ class GroupCoordinator:
             runner = self._runner(group_id)
         except ApiError as error:
             return DescribedGroup(group_id=group_id, error_code=error.code)
+        runner.flush()
+        answer = runner.shard.describe(group_id, version)
         unsettled = await runner.settled()
-        if unsettled is not ErrorCode.NONE:
-            return DescribedGroup(group_id=group_id, error_code=unsettled)
-        return runner.shard.describe(group_id, version)
+        return answer if unsettled is ErrorCode.NONE else DescribedGroup(group_id=group_id, error_code=unsettled)
 
     def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """The groups this node coordinates, by state and type in any case."""

@@ -135,6 +135,32 @@ def test_nothing_is_answered_before_it_is_committed() -> None:
     coordinated(scene)
 
 
+def test_what_is_stored_while_somebody_waits_to_look_is_not_shown() -> None:
+    """It may yet be lost: who waits sees what there was when it asked."""
+
+    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        topic.commits = False
+        partition = coordinator_partition("g", PARTITIONS)
+        first = asyncio.ensure_future(coordinator.commit_offsets(commit(1), 9))
+        await asyncio.sleep(0.01)
+        seen = asyncio.ensure_future(fetch(coordinator))
+        described = asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5))
+        await asyncio.sleep(0.01)
+        topic.committed[partition] = topic.ends[partition]
+        later = asyncio.ensure_future(coordinator.commit_offsets(commit(2), 9))
+        joining = asyncio.ensure_future(coordinator.join_group(join(), 3, CLIENT))
+        await asyncio.sleep(0.01)
+        assert topic.ends[partition] > topic.committed[partition]
+        coordinator.advance(partition, topic.committed[partition])
+        assert error_of(await first) is ErrorCode.NONE
+        assert await seen == 1
+        assert (await described).groups[0].members == []
+        for waiting in (later, joining):
+            waiting.cancel()
+
+    coordinated(scene)
+
+
 def test_what_is_not_committed_in_time_is_refused() -> None:
     async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.commits = False
