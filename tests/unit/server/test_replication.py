@@ -22,6 +22,11 @@ from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from headrace_broker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from headrace_broker.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -37,6 +42,7 @@ from headrace_broker.protocol.messages.list_offsets import (
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.handlers import delete_records
 from headrace_broker.server.membership.departures import Departures
 from headrace_broker.server.network.waiting import Waiting
 from headrace_broker.server.replicas import replica_fetcher
@@ -404,6 +410,50 @@ def test_a_log_start_that_moved_while_more_was_asked_for_ahead_is_told(monkeypat
         broker.replication.fetchers[2].add(other, 0)
         await done.wait()
         assert asked == [{0: 0, 1: 0}, {1: 0}, {1: 0}, {0: 1, 1: 0}]
+        broker.replication.close()
+
+    run(work())
+
+
+def is_fenced(broker: PlayedBroker) -> None:
+    broker.image = cluster_image(partition_image("123", "123", 1), fenced="3")
+    broker.replication.brokers_changed()
+
+
+def has_lost_leadership(broker: PlayedBroker) -> None:
+    broker.image = cluster_image(partition_image("123", "123", 3, leader_epoch=1))
+    broker.partitions.follow(broker.image.topics["t"], (0,))
+
+
+@pytest.mark.parametrize(
+    ("what_happens", "told"),
+    [(is_fenced, ErrorCode.NONE), (has_lost_leadership, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
+)
+def test_who_deletes_records_is_told_as_soon_as_nobody_is_waited_for(
+    what_happens: Callable[[PlayedBroker], None], told: ErrorCode
+) -> None:
+    """The next leader may be the one that has not followed: there the records are."""
+
+    async def work() -> None:
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 1)))
+        broker.append()
+        for replica in (2, 3):
+            broker.fetched(replica)
+        checkpoints = SimpleNamespace(write=lambda name, durable: None)
+        context: Any = SimpleNamespace(
+            broker=broker, partitions=broker.partitions, logs=SimpleNamespace(checkpoints=checkpoints)
+        )
+        wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
+        deleting = asyncio.ensure_future(
+            delete_records.handle(context, DeleteRecordsRequest(topics=[wanted], timeout_ms=60_000), 2)
+        )
+        await asyncio.sleep(0)
+        deleted = FetchPartition(partition=0, fetch_offset=1, log_start_offset=1)
+        broker.replication.fetched(broker.partition, 2, 102, deleted)
+        await asyncio.sleep(0.01)
+        assert not deleting.done()
+        what_happens(broker)
+        assert (await deleting).topics[0].partitions[0].error_code == told
         broker.replication.close()
 
     run(work())

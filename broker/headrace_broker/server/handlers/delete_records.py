@@ -44,7 +44,7 @@ async def handle(context: RequestContext, request: DeleteRecordsRequest, version
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=name, partitions=[_settled(context, partition, result) for partition, result in results]
+                name=name, partitions=[_settled(context, name, partition, result) for partition, result in results]
             )
             for name, results in deleted
         ]
@@ -52,13 +52,17 @@ async def handle(context: RequestContext, request: DeleteRecordsRequest, version
 
 
 def _settled(
-    context: RequestContext, partition: Partition | None, result: DeleteRecordsPartitionResult
+    context: RequestContext, topic: str, partition: Partition | None, result: DeleteRecordsPartitionResult
 ) -> DeleteRecordsPartitionResult:
-    """The result, unless some replica has not followed in time."""
-    if partition is not None and context.broker.replication.low_watermark(partition) < result.low_watermark:
-        return DeleteRecordsPartitionResult(
-            partition_index=partition.index, low_watermark=_FAILED, error_code=ErrorCode.REQUEST_TIMED_OUT
-        )
+    """The result, unless some replica has not followed in time, or leads by now: it may not have followed either."""
+    if partition is None:
+        return result
+    try:
+        context.partitions.require_led(topic, partition.index)
+        if context.broker.replication.low_watermark(partition) < result.low_watermark:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+    except ApiError as error:
+        return _failed(partition.index, error)
     return result
 
 
@@ -84,8 +88,10 @@ def _delete(
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         log.delete_records_before(offset)
     except ApiError as error:
-        return None, DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=_FAILED, error_code=error.code
-        )
+        return None, _failed(wanted.partition_index, error)
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=log.log_start_offset)
     return partition, result
+
+
+def _failed(index: int, error: ApiError) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=_FAILED, error_code=error.code)

@@ -56,7 +56,7 @@ class Replication:
         self._unchanged = Telling()
         self.isr_shrinks = 0
         self.isr_expands = 0
-        self._log_start_moved = asyncio.Event()
+        self._low_watermark_moved = asyncio.Event()
         self._selector = SELECTORS.get(self._config.replica_selector_class or "")
         samples, sample_ms = (
             self._config.replication_quota_window_num,
@@ -73,6 +73,7 @@ class Replication:
 
     def follow(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
         """Take up what the image says of a partition held here."""
+        self._low_watermark_moved.set()
         if image.leader == self._broker.node_id:
             self._stop_fetching(partition)
             self._lead(partition, image, is_new_epoch=is_new_epoch)
@@ -144,6 +145,7 @@ class Replication:
 
     def forget(self, partition: Partition) -> None:
         """The partition is not held any more."""
+        self._low_watermark_moved.set()
         self._stop_fetching(partition)
         self._proposals.pop(partition, None)
         partition.replicas = None
@@ -184,7 +186,7 @@ class Replication:
         log = partition.log
         known = replicas.followers.get(replica)
         if known is not None and wanted.log_start_offset > known.log_start_offset:
-            self._log_start_moved.set()
+            self._low_watermark_moved.set()
         replicas.fetched(
             replica,
             wanted.fetch_offset,
@@ -259,7 +261,8 @@ class Replication:
         return log.log_start_offset if replicas is None else replicas.low_watermark(log.log_start_offset, self._is_live)
 
     async def deleted_everywhere(self, starts: Mapping[Partition, int], timeout_ms: int) -> None:
-        """Wait until every live replica has dropped what lies before these offsets, or the time is over."""
+        """Wait until every live replica has dropped what lies before these offsets, or the time is over; for those of
+        partitions that this broker leads no more nobody waits."""
         for partition in starts:
             if partition.replicas is not None:
                 self._broker.fetch_sessions.disturbed(partition)
@@ -267,8 +270,8 @@ class Replication:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while any(self.low_watermark(partition) < start for partition, start in starts.items()):
-                    self._log_start_moved.clear()
-                    await self._log_start_moved.wait()
+                    self._low_watermark_moved.clear()
+                    await self._low_watermark_moved.wait()
         except TimeoutError:
             pass  # the caller looks at what was reached
 
@@ -322,6 +325,7 @@ class Replication:
 
         Nothing else would say so of a partition to which nothing is written: its followers have nothing to ask.
         """
+        self._low_watermark_moved.set()
         for partition in self._broker.partitions:
             replicas = partition.replicas
             if replicas is not None and len(replicas.isr) < len(replicas.replicas):
