@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headrace_broker.client.admin import SET, Admin, NewTopic
+from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.delivery import RecordMetadata
@@ -478,6 +479,24 @@ def test_a_client_does_not_wait_for_a_leader_that_hangs_once_another_leads() -> 
         assert [log_on(world.machines[replica]).log_end_offset for replica in (4, 5)] == [4, 4]
         await writer.close()
         await reader.close()
+
+    play(story)
+
+
+def test_a_client_asks_another_when_the_broker_that_it_asked_who_leads_hangs() -> None:
+    """It is the only one that it is connected to, and owed nothing before."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        properties = {"bootstrap.servers": "n4:9092", "request.timeout.ms": "30000"}
+        cluster = await Cluster.open(ClientConfig.from_properties(properties, "producer"))
+        world.pause(world.machines[4])
+        hung_s = world.now_s
+        coordinator = cluster.retry(lambda: cluster.coordinator("g"), 30_000, "coordinator")
+        known, _ = await asyncio.gather(cluster.topic(TOPIC), coordinator)
+        assert known.partitions[0].replicas == (4, 5)
+        assert world.now_s - hung_s < 8.0  # two looks
+        await cluster.close()
 
     play(story)
 

@@ -44,6 +44,8 @@ GROUP = 0
 _SILENCE_MS = 3_000
 """Who owes the same answer for so long, at least, may hang: the metadata tell whether another leads in its place."""
 
+_LOOK_UPS = (MetadataRequest.__api_key__, FindCoordinatorRequest.__api_key__)
+
 _Key = tuple[int, str]
 
 
@@ -68,7 +70,7 @@ class Cluster:
         self._refresh_now = asyncio.Event()
         self._refresh_waiters: list[asyncio.Future[None]] = []
         self._maintenance: asyncio.Task[None] | None = None
-        self._owed: dict[_Key, int | None] = {}
+        self._owed: dict[_Key, tuple[int, int] | None] = {}
         self._silent: set[int] = set()
         self._watch: asyncio.TimerHandle | None = None
         self._max_age_ms: float = config.metadata_max_age_ms
@@ -377,11 +379,17 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._silent, owed[node_id]))
 
     def _look_for_silence(self) -> None:
-        """Have the metadata refreshed while a broker owes the answer that it owed at the last look."""
+        """Have the metadata refreshed while a broker owes the answer that it owed at the last look.
+
+        What it was asked of others' places is asked of another broker, if one is left that does not hang.
+        """
         owed = {key: connection.oldest_request for key, connection in self._connections.items()}
         before, self._owed = self._owed, owed
-        self._silent = {key[0] for key, request in owed.items() if request is not None and request == before.get(key)}
-        if self._silent:
+        hanging = [key for key, request in owed.items() if request is not None and request == before.get(key)]
+        self._silent = {node_id for node_id, _ in hanging}
+        for key in hanging if self.view.nodes.keys() - self._silent else ():
+            self._connections[key].give_up(_LOOK_UPS)
+        if hanging:
             self.request_refresh()
         self._watch = self._loop.call_later(_SILENCE_MS / 1000, self._look_for_silence)
 

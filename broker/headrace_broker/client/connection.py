@@ -19,7 +19,7 @@ import struct
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 from headrace_broker.client.errors import (
@@ -161,9 +161,16 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._in_flight)
 
     @property
-    def oldest_request(self) -> int | None:
-        """The correlation id of the request whose answer is due first, None when none is."""
-        return self._in_flight[0].correlation_id if self._in_flight else None
+    def oldest_request(self) -> tuple[int, int] | None:
+        """The request whose answer is due first, and how much of a long one is there; None when none is due."""
+        return (self._in_flight[0].correlation_id, self._frame_filled) if self._in_flight else None
+
+    def give_up(self, api_keys: Collection[int]) -> None:
+        """Fail what waits of these APIs, so that others are asked; an answer that comes then counts for nothing."""
+        for waiting in self._in_flight:
+            if waiting.api_key in api_keys:
+                on_answer, waiting.on_answer = waiting.on_answer, _unheard
+                on_answer(None, ConnectionLostError(f"{self.broker} owes an answer for long"))
 
     def version_for(self, message: type[Message], *, at_least: int = 0, at_most: int = VERSION_MAX) -> int:
         """Return the version to speak. Raises UnsupportedVersionError."""
@@ -391,6 +398,10 @@ class Connection(asyncio.BufferedProtocol):
         for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
             if wire is not None and size >= 0:
                 wire.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+def _unheard(response: Any, error: ClientError | None) -> None:
+    """For an answer that nobody waits for any more."""
 
 
 def _is_unsupported(frame: memoryview, offset: int) -> bool:
