@@ -346,6 +346,8 @@ class ControllerService:
                 await work()
             except ApiError as error:
                 logger.debug("housekeeping of the controller waits: %s", error)
+            except Exception:  # it would not be done again before there is another controller
+                logger.exception("housekeeping of the controller")
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 

@@ -366,6 +366,24 @@ def test_leaders_come_back_to_their_preferred_replicas() -> None:
     run(work())
 
 
+def test_what_nobody_expected_ends_no_housekeeping(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        cluster = await Cluster(Storage()).start()
+        again = asyncio.Event()
+
+        async def balance() -> None:
+            if "nobody expected that" in caplog.text:
+                again.set()
+            raise AssertionError("nobody expected that")
+
+        housekeeping = asyncio.ensure_future(cluster.service._housekeep(0.01, balance))
+        await again.wait()
+        housekeeping.cancel()
+        await cluster.stop()
+
+    run(work())
+
+
 def _in_sync_again(image: MetadataImage) -> Outcome[None]:
     from headrace_broker.protocol.metadata_records import PartitionChangeRecord
 
