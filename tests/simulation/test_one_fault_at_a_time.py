@@ -18,7 +18,8 @@ from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import Connection
 from headrace_broker.client.delivery import RecordMetadata
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import BrokerError, ClientError
+from headrace_broker.client.offsets import OffsetAndMetadata, commit_offsets, fetch_offsets
 from headrace_broker.client.reader import Reader
 from headrace_broker.client.writer import Writer
 from headrace_broker.log.log import PartitionLog
@@ -499,6 +500,41 @@ def test_a_client_asks_another_when_the_broker_that_it_asked_who_leads_hangs() -
         await cluster.close()
 
     play(story)
+
+
+def test_a_group_does_not_wait_for_a_coordinator_that_hangs_once_there_is_another() -> None:
+    """What it is owed can be asked again."""
+
+    async def story(world: World) -> None:
+        await make_topic(min_insync=1)
+        properties = {"bootstrap.servers": "n5:9092", "request.timeout.ms": "30000"}
+        cluster = await Cluster.open(ClientConfig.from_properties(properties, "consumer"))
+
+        coordinator = await cluster.retry(lambda: cluster.coordinator("g"), 10_000, "coordinator")
+        await commit_offset(cluster, 1)
+        world.pause(world.machines[coordinator])
+        hung_s = world.now_s
+        await asyncio.gather(commit_offset(cluster, 2), committed(cluster))
+        assert await committed(cluster) == 2
+        assert world.now_s - hung_s < 8.0  # two looks, of which the first may be before the next one is found
+        await cluster.close()
+
+    play(story)
+
+
+async def commit_offset(cluster: Cluster, offset: int) -> None:
+    async def attempt() -> None:
+        code = (await commit_offsets(cluster, "g", {(TOPIC, 0): OffsetAndMetadata(offset)}))[TOPIC, 0]
+        if code != ErrorCode.NONE:
+            cluster.forget_coordinator("g")
+            raise BrokerError(code, "g")
+
+    await cluster.retry(attempt, 60_000, "commit")
+
+
+async def committed(cluster: Cluster) -> int:
+    found = (await fetch_offsets(cluster, "g", [(TOPIC, 0)]))[TOPIC, 0]
+    return -1 if found is None else found.offset
 
 
 def test_no_fault_goes_beyond_what_is_survived_when_a_decision_is_committed_after_it() -> None:

@@ -28,6 +28,7 @@ from headrace_broker.client.errors import (
     NoBrokerError,
     TimedOutError,
 )
+from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace_broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -44,7 +45,10 @@ GROUP = 0
 _SILENCE_MS = 3_000
 """Who owes the same answer for so long, at least, may hang: the metadata tell whether another leads in its place."""
 
-_LOOK_UPS = (MetadataRequest.__api_key__, FindCoordinatorRequest.__api_key__)
+_REPEATABLE = frozenset(
+    (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_COMMIT)
+)
+"""What does no harm when it is asked of another broker, too, or of the same one once more."""
 
 _Key = tuple[int, str]
 
@@ -125,14 +129,11 @@ class Cluster:
             self._connections.pop(key).close()
 
     def connect_soon(self, node_id: int, purpose: str, on_done: Callable[[], None]) -> None:
-        """Make the connection in the background; `on_done` is called when it stands or has failed."""
+        """Make the connection in the background; `on_done` is called when it stands or has failed.
 
-        def settled(task: asyncio.Task[Connection]) -> None:
-            if not task.cancelled():
-                task.exception()  # seen: whoever needs the connection looks at it and asks again
-            on_done()
-
-        self._connect_task((node_id, purpose)).add_done_callback(settled)
+        Whoever needs the connection looks at it then, and asks again.
+        """
+        self._connect_task((node_id, purpose)).add_done_callback(lambda task: on_done())
 
     def _connect_task(self, key: _Key) -> asyncio.Task[Connection]:
         task = self._connecting.get(key)
@@ -379,16 +380,15 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._silent, owed[node_id]))
 
     def _look_for_silence(self) -> None:
-        """Have the metadata refreshed while a broker owes the answer that it owed at the last look.
-
-        What it was asked of others' places is asked of another broker, if one is left that does not hang.
-        """
+        """Look who leads while a broker owes the answer that it owed at the last look, and ask anew what may be."""
         owed = {key: connection.oldest_request for key, connection in self._connections.items()}
         before, self._owed = self._owed, owed
         hanging = [key for key, request in owed.items() if request is not None and request == before.get(key)]
         self._silent = {node_id for node_id, _ in hanging}
-        for key in hanging if self.view.nodes.keys() - self._silent else ():
-            self._connections[key].give_up(_LOOK_UPS)
+        if self.view.nodes.keys() - self._silent:
+            for key in hanging:
+                self._connections[key].give_up(_REPEATABLE)
+            self._coordinators = {key: at for key, at in self._coordinators.items() if at not in self._silent}
         if hanging:
             self.request_refresh()
         self._watch = self._loop.call_later(_SILENCE_MS / 1000, self._look_for_silence)

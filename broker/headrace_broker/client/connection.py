@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         return (self._in_flight[0].correlation_id, self._frame_filled) if self._in_flight else None
 
     def give_up(self, api_keys: Collection[int]) -> None:
-        """Fail what waits of these APIs, so that others are asked; an answer that comes then counts for nothing."""
+        """Fail what waits of these APIs, for it to be asked elsewhere; an answer that comes then counts for nothing."""
         for waiting in self._in_flight:
             if waiting.api_key in api_keys:
                 on_answer, waiting.on_answer = waiting.on_answer, _unheard
