@@ -181,6 +181,10 @@ class Node:
     async def _give_back(self) -> None:
         """Release the directories; closed as cleanly as they were, where the start came to nothing before the logs."""
         is_as_before = not self._opens_logs
+        if self._has_joined:
+            self.quorum.leave()
+        if self.controller is not None:
+            self.controller.close()
         if self._has_joined and is_as_before:
             self.router.close()
             await self.quorum.close()
@@ -210,7 +214,9 @@ class Node:
             ends: list[asyncio.Future[Any]] = [serving, self.failed]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            serving.cancel()
+            if not serving.done():
+                serving.cancel()
+                await asyncio.wait((serving,))
         if self.failed.done():
             await asyncio.gather(serving, return_exceptions=True)
             raise StartError(self.failed.result())

@@ -383,12 +383,16 @@ class Quorum:
         self._note_leadership()
         self.on_leader_changed()
 
-    async def close(self) -> None:
-        """Stop taking part; what is being written is finished."""
+    def leave(self) -> None:
+        """Take no part any more."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self.peers.close()
+
+    async def close(self) -> None:
+        """Stop taking part; what is being written is finished."""
+        self.leave()
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
         self.log.close()
