@@ -8,7 +8,8 @@ Where compaction has left a gap, the epochs that the log's file has there stand:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
@@ -79,9 +80,9 @@ def recover(
                 break
         limit = segments[index + 1].base_offset if index + 1 < len(segments) else segment.base_offset + OFFSETS_MAX
         epochs_between = _EpochsBetween(known_epochs, epochs, end_offset)
-        end_offset, is_whole = _recover_segment(segment, producers, epochs_between, config, limit)
+        drop_behind = partial(drop_after, segments, index + 1)
+        end_offset, is_whole = _recover_segment(segment, producers, epochs_between, config, limit, drop_behind)
         if not is_whole:
-            drop_after(segments, index + 1)
             break
     producers.end_offset = end_offset
     if end_offset > segments[0].base_offset:
@@ -128,9 +129,17 @@ def drop_after(segments: list[LogSegment], index: int) -> None:
 
 
 def _recover_segment(
-    segment: LogSegment, producers: ProducerState, epochs: _EpochsBetween, config: LogConfig, limit: int
+    segment: LogSegment,
+    producers: ProducerState,
+    epochs: _EpochsBetween,
+    config: LogConfig,
+    limit: int,
+    drop_behind: Callable[[], None],
 ) -> tuple[int, bool]:
-    """Check every batch of a segment and rebuild its indexes. Returns (offset after the last sound one, all sound?)."""
+    """Check every batch of a segment and rebuild its indexes. Returns (offset after the last sound one, all sound?).
+
+    What lies behind a broken one is dropped before that is cut away: until then the next start finds it again.
+    """
     segment.reset_indexes()
     next_offset = segment.base_offset
     sound_bytes = 0
@@ -151,9 +160,12 @@ def _recover_segment(
                 segment.size_bytes - sound_bytes,
                 error.reason,
             )
+        is_whole = is_unwritten and next_offset == limit
+        if not is_whole:
+            drop_behind()
         segment.cut(sound_bytes)
         _finish(segment)
-        return next_offset, is_unwritten and next_offset == limit
+        return next_offset, is_whole
     _finish(segment)
     return next_offset, True
 

@@ -231,8 +231,15 @@ class CrashingStorage(MemoryStorage):
         super().remove(path)
 
 
-@pytest.mark.parametrize("is_truncated", [False, True])
-def test_a_crash_while_segments_are_dropped_leaves_no_hole(is_truncated: bool) -> None:
+def reopened(storage: MemoryStorage) -> PartitionLog:
+    """After a crash, with others that have the records, all of which had been flushed."""
+    return PartitionLog.open(
+        storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, may_have_gaps=False, is_only_copy=False
+    )
+
+
+@pytest.mark.parametrize("why", ["a truncation", "a segment is gone", "a segment is damaged"])
+def test_a_crash_while_segments_are_dropped_leaves_no_hole(why: str) -> None:
     """It would lie below the recovery point, where nobody looks for one."""
     for steps in range(40):
         storage = CrashingStorage()
@@ -245,18 +252,20 @@ def test_a_crash_while_segments_are_dropped_leaves_no_hole(is_truncated: bool) -
                 log.roll(0)
         log.flush(0)
         log.release()
-        if not is_truncated:
+        if why == "a segment is gone":
             storage.remove(f"/d/t-0/{1:020d}.log")
+        elif why == "a segment is damaged":
+            storage.open(f"/d/t-0/{1:020d}.log").write(bytes(60), 0)
+            for number in range(1, 5):
+                storage.write(f"/d/t-0/{number:020d}.snapshot", b"")
         storage.steps_left = steps
         with suppress(KeyboardInterrupt):
-            if is_truncated:
+            if why == "a truncation":
                 log.truncate_to(1, 0)
             else:
-                PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, is_only_copy=False)
+                reopened(storage)
         storage.steps_left = 1000
-        log = PartitionLog.open(
-            storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, may_have_gaps=False, is_only_copy=False
-        )
+        log = reopened(storage)
         bases = [segment.base_offset for segment in log.segments if segment.size_bytes]
         assert bases == list(range(log.log_end_offset)), steps
     assert log.log_end_offset == 1
