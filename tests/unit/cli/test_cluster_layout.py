@@ -18,6 +18,7 @@ from headrace.cli.cluster.layout import (
     with_values,
     write_cluster_file,
     write_node_files,
+    write_unfinished_file,
 )
 from headrace.cli.cluster.ports import check_ports
 
@@ -70,6 +71,27 @@ def test_a_broken_cluster_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cluster.properties").write_text("nodes=three\n")
     with pytest.raises(ClusterError, match=r"does not tell nodes, base\.port and cluster\.id"):
         read_layout(tmp_path)
+
+
+def test_a_cluster_that_a_start_was_interrupted_in_making_is_gone_on_with(tmp_path: Path) -> None:
+    layout = open_layout(tmp_path, 2, 9192, "WkDQmJ7pRZyhcmIYWd0H0A")
+    write_unfinished_file(layout)
+    write_node_files(layout, {})
+    format_node(layout, 1)  # here it was killed
+    assert read_layout(tmp_path) is None
+    again = open_layout(tmp_path, None, None, "another")
+    assert replace(again, made_as="") == layout
+    for node_id in again.node_ids:
+        format_node(again, node_id)
+    write_cluster_file(again)
+    assert read_layout(tmp_path) == open_layout(tmp_path, 2, 9192, "another")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["cluster.properties", "node-1", "node-2"]
+
+
+def test_ports_that_were_edited_to_what_cannot_be_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.properties").write_text("cluster.id=x\nnodes=3\nbase.port=70000\n")
+    with pytest.raises(ClusterError, match=r"base-port 70000: expected 1\.\.64533"):
+        open_layout(tmp_path, None, None, "id")
 
 
 def test_values_keep_their_place() -> None:

@@ -1,6 +1,6 @@
 """Where a local cluster keeps what, and the properties its nodes are started with.
 
-    DIR/cluster.properties            what the cluster is: its id, its size, its ports
+    DIR/cluster.properties            what the cluster is: its id, its size, its ports (.new: it is being made)
     DIR/node-N/server.properties      node N's file, as `kafka-server-start` reads it; edits are kept
     DIR/node-N/data/                  its logs, and its part of the metadata log
     DIR/node-N/server.log             what it printed
@@ -22,6 +22,7 @@ DEFAULT_BASE_PORT = 9092
 LOCK_FILE = "cluster.lock"
 SOCKET_FILE = "control.sock"
 _CLUSTER_FILE = "cluster.properties"
+_UNFINISHED_FILE = _CLUSTER_FILE + ".new"
 _PORT_MAX = 65535
 
 
@@ -93,8 +94,11 @@ class Layout:
 
 
 def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_cluster_id: str) -> Layout:
-    """The cluster in the directory, or a new one of this size if it is empty.  Raises ClusterError."""
-    known = read_layout(directory)
+    """The cluster in the directory, or a new one of this size if it is empty.  Raises ClusterError.
+
+    One that a start was interrupted in making is gone on with.
+    """
+    known = read_layout(directory) or _read(directory / _UNFINISHED_FILE)
     if known is None:
         size = DEFAULT_NODES if nodes is None else nodes
         layout = Layout(directory, size, DEFAULT_BASE_PORT if base_port is None else base_port, new_cluster_id)
@@ -107,12 +111,16 @@ def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_c
                 f"{directory} holds a cluster with {name} {there}, not {wanted}: leave {name} out, "
                 "or name another directory"
             )
+    _check_ports(known)
     return known
 
 
 def read_layout(directory: Path) -> Layout | None:
     """The cluster that was started in the directory before; None when there is none.  Raises ClusterError."""
-    path = directory / _CLUSTER_FILE
+    return _read(directory / _CLUSTER_FILE)
+
+
+def _read(path: Path) -> Layout | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -122,7 +130,7 @@ def read_layout(directory: Path) -> Layout | None:
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     made_as = values.get("directory", "")
     try:
-        return Layout(directory, int(values["nodes"]), int(values["base.port"]), values["cluster.id"], made_as)
+        return Layout(path.parent, int(values["nodes"]), int(values["base.port"]), values["cluster.id"], made_as)
     except (KeyError, ValueError):
         raise ClusterError(
             f"{path} does not tell nodes, base.port and cluster.id: put it back, or name another directory"
@@ -171,6 +179,12 @@ def write_node_files(layout: Layout, overrides: Mapping[str, str]) -> None:
 
 def write_cluster_file(layout: Layout) -> None:
     """Note that the directory holds this cluster, with everything a node needs.  Raises OSError."""
+    write_unfinished_file(layout)
+    (layout.directory / _UNFINISHED_FILE).replace(layout.directory / _CLUSTER_FILE)
+
+
+def write_unfinished_file(layout: Layout) -> None:
+    """Note which cluster is being made in the directory, before anything of it is there.  Raises OSError."""
     values = {
         "cluster.id": layout.cluster_id,
         "nodes": layout.nodes,
@@ -178,7 +192,8 @@ def write_cluster_file(layout: Layout) -> None:
         "directory": layout.directory.absolute(),
     }
     lines = ["# Written by `headrace cluster start`.", *(f"{key}={value}" for key, value in values.items())]
-    (layout.directory / _CLUSTER_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    text = "".join(f"{line}\n" for line in lines)
+    (layout.directory / _UNFINISHED_FILE).write_text(text, encoding="utf-8")
 
 
 def _node_file(layout: Layout, node_id: int) -> str:

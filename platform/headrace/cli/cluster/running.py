@@ -16,6 +16,7 @@ from headrace.cli.cluster.layout import (
     read_layout,
     write_cluster_file,
     write_node_files,
+    write_unfinished_file,
 )
 from headrace.cli.cluster.ports import check_ports
 from headrace.cli.cluster.supervisor import Supervisor
@@ -30,6 +31,8 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
         _check(layout, values)
         is_new = read_layout(directory) is None
         check_ports(layout, is_new=is_new)  # before anything is written: a new cluster may still be given others
+        if is_new:
+            write_unfinished_file(layout)
         write_node_files(layout, values)
         if is_new:
             for node_id in layout.node_ids:
