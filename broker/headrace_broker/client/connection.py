@@ -30,7 +30,7 @@ from headrace_broker.client.errors import (
     RequestTimeoutError,
 )
 from headrace_broker.client.versions import choose_version
-from headrace_broker.protocol.apis import API
+from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.codec import decoder
 from headrace_broker.protocol.errors import ErrorCode, ProtocolError
 from headrace_broker.protocol.framing import encode_request, parse_response_header
@@ -49,6 +49,7 @@ _NO_FRAME = bytearray()
 _SOFTWARE_NAME = "headrace"
 _INT32 = struct.Struct(">i")
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
+_WAITS_FOR_OTHERS = frozenset((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 
 
 class _InFlight:
@@ -162,8 +163,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def oldest_request(self) -> tuple[int, int] | None:
-        """The request whose answer is due first, and how much of a long one is there; None when none is due."""
-        return (self._in_flight[0].correlation_id, self._frame_filled) if self._in_flight else None
+        """The request whose answer is due first, and how much of a long one is there.
+
+        None when none is due, or one that waits for a group's other members.
+        """
+        if not self._in_flight or self._in_flight[0].api_key in _WAITS_FOR_OTHERS:
+            return None
+        return self._in_flight[0].correlation_id, self._frame_filled
 
     def give_up(self, api_keys: Collection[int]) -> None:
         """Fail what waits of these APIs, for it to be asked elsewhere; an answer that comes then counts for nothing."""

@@ -14,6 +14,7 @@ from headrace_broker.protocol.framing import encode_response, parse_request_head
 from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from headrace_broker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 
 class FakeTransport(asyncio.Transport):
@@ -287,3 +288,18 @@ async def test_old_brokers_are_asked_for_their_versions_again() -> None:
     feed(connection, b"".join(encode_response(2, listed, 2)), 10)
     await negotiation
     assert connection.versions == {0: (0, 8)}
+
+
+@in_loop
+async def test_who_waits_for_the_other_members_of_a_group_is_owed_nothing_yet() -> None:
+    connection, _ = connected()
+    connection.versions[11] = (0, 5)
+    joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))
+    assert connection.oldest_request is None
+    beating = connection.request(beat())
+    feed(connection, b"".join(encode_response(1, JoinGroupResponse(), 5)), 10**9)
+    await joining
+    assert connection.oldest_request == (2, 0)
+    feed(connection, answer(2), 10**9)
+    await beating
+    assert connection.oldest_request is None
