@@ -432,18 +432,18 @@ class SegmentedLog:
             start = min(self._log_start_offset, offset)  # a leader may end before what was deleted here
             index = search.segment_index(self._segments, offset)
             segment = self._segments[index]
-            position = segment.locate(offset)
+            self._delete(self._segments[:index:-1], now_ms)  # the last first: a crash leaves no hole
+            del self._segments[index + 1 :]
+            segment.is_active = True
+            self._active = segment
+            position = segment.locate(offset)  # damage stops this: the next start finds it, in what is the last segment
             if position < segment.size_bytes:
                 offset = min(offset, segment.read_header(position).base_offset)
             if offset < max(self._log_start_offset, self._segments[0].base_offset):
                 self.truncate_fully_and_start_at(max(offset, start), now_ms)
                 return
-            self._delete(self._segments[:index:-1], now_ms)  # the last first: a crash leaves no hole
-            del self._segments[index + 1 :]
-            segment.is_active = True
             segment.truncate_to_position(position, offset)
             self.unsafe_cut = segment.path(LOG_SUFFIX)
-            self._active = segment
             self._end_at(offset)
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
             kept = self._kept_snapshots.cut(self._log_end_offset)

@@ -212,6 +212,28 @@ def test_a_replica_whose_records_somebody_has_removed_ends_there(
     assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only copy keeps what it has
 
 
+def test_the_next_start_can_cut_what_was_too_damaged_to_be_cut() -> None:
+    """Else the node would leave again each time its leader has it cut there, which is all it does once it is back."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for number in range(5):
+        batch = memoryview(build_batch(RecordColumns(values=[b"%d" % number], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number % 2:
+            log.roll(0)
+    log.flush(0)
+    log.release()
+    storage.open(f"/d/t-0/{2:020d}.log").write(bytes(12), 0)
+    log = reopened(storage)
+    with pytest.raises(ApiError) as failure:
+        log.truncate_to(3, 0)
+    assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    log = reopened(storage)
+    log.truncate_to(3, 0)
+    assert (log.offline_reason, log.log_end_offset) == (None, 2)
+
+
 class CrashingStorage(MemoryStorage):
     """Ends the process at the `steps_left`-th rename or removal from now on."""
 
