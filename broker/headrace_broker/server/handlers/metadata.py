@@ -37,9 +37,7 @@ def handle(
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
         return _respond_with_all(context, version)
-    named = list(
-        dict.fromkeys((topic.name, topic.topic_id) for topic in wanted)
-    )  # each once, however often it is asked
+    named = list(dict.fromkeys(map(_named, wanted)))  # each once, however often it is asked
     topics = context.image.topics
     missing = [name for name, _ in named if name is not None and name not in topics]
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
@@ -49,6 +47,11 @@ def handle(
     if context.broker.departures.await_judgement(leaders):
         return _respond_when_judged(context, named, leaders)
     return _respond(context, named, {})
+
+
+def _named(topic: MetadataRequestTopic) -> tuple[str | None, bytes]:
+    """An id decides, whatever the name beside it: Java's clients send an empty one."""
+    return (None if any(topic.topic_id) else topic.name, topic.topic_id)
 
 
 def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set[int]:
