@@ -213,10 +213,18 @@ def _announce(node: Node, ready_fd: int | None) -> None:
     listeners = node.advertised if is_broker else node.config.controller_listeners
     addresses = [str(item).partition("://")[2] for item in listeners]
     who = f"headrace {'broker' if is_broker else 'controller'} {node.node_id}"
-    print(f"{who} serves {', '.join(addresses)} (started in {_age_ms()} ms)", flush=True)
+    _say(f"{who} serves {', '.join(addresses)} (started in {_age_ms()} ms)")
     if ready_fd is not None:
         os.write(ready_fd, f"{addresses[0]}\n".encode())
         os.close(ready_fd)
+
+
+def _say(line: str) -> None:
+    """Tell whoever reads standard output; a full disk or a closed pipe there is no reason not to serve."""
+    try:
+        print(line, flush=True)
+    except OSError:  # nothing else is said there: Python would stumble over this line once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop_at_end(loop: asyncio.AbstractEventLoop, watch_fd: int, stop: asyncio.Event) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from headrace_broker.server.main import _parser, _properties
+from headrace_broker.server.main import _parser, _properties, _say
 
 
 def properties(*arguments: str) -> dict[str, str]:
@@ -45,3 +46,9 @@ def test_help_tells_what_is_for_people(capsys: pytest.CaptureFixture[str]) -> No
     assert "./headrace-data/broker" in " ".join(shown.split())
     assert "-fd" not in shown
     assert "parent-pid" not in shown
+
+
+def test_it_serves_although_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        _say("headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)")
