@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 from dataclasses import replace
@@ -21,6 +22,7 @@ from headrace.cli.cluster.layout import (
     write_unfinished_file,
 )
 from headrace.cli.cluster.ports import check_ports
+from headrace.cli.cluster.running import _check
 
 
 def test_ports_and_addresses(tmp_path: Path) -> None:
@@ -86,6 +88,36 @@ def test_a_cluster_that_a_start_was_interrupted_in_making_is_gone_on_with(tmp_pa
     write_cluster_file(again)
     assert read_layout(tmp_path) == open_layout(tmp_path, 2, 9192, "another")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["cluster.properties", "node-1", "node-2"]
+
+
+def test_a_full_disk_leaves_every_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = open_layout(tmp_path, 2, 9192, "id")
+
+    def torn(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text[:3].encode(encoding))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", torn)
+        with pytest.raises(OSError, match="No space left"):
+            write_unfinished_file(layout)
+    assert open_layout(tmp_path, 3, 9392, "id").nodes == 3  # nothing is there yet
+    write_node_files(layout, {})
+    before = layout.node_file(1).read_text()
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", torn)
+        with pytest.raises(OSError, match="No space left"):
+            write_node_files(layout, {"num.partitions": "3"})
+    assert layout.node_file(1).read_text() == before
+
+
+def test_what_no_two_nodes_can_share_is_set_in_their_files(tmp_path: Path) -> None:
+    for key, value in (("log.dirs", "/data"), ("metadata.log.dir", "/metadata"), ("node.id", "2")):
+        with pytest.raises(ClusterError, match=rf"--property {key}: no two nodes can share it: .*/node-N/server\.prop"):
+            _check(Layout(tmp_path, 2, 9092, "id"), {key: value})
+    _check(Layout(tmp_path, 1, 9092, "id"), {"log.dirs": "/data"})
+    with pytest.raises(ClusterError, match="node 2 is a controller and must be one of the voters"):
+        _check(Layout(tmp_path, 2, 9092, "id"), {"controller.quorum.voters": "1@127.0.0.1:10092"})
 
 
 def test_ports_that_were_edited_to_what_cannot_be_are_refused(tmp_path: Path) -> None:

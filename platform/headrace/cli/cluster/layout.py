@@ -174,7 +174,7 @@ def write_node_files(layout: Layout, overrides: Mapping[str, str]) -> None:
         moved = before.replace(_escaped(layout.made_as) + ours, _escaped(here) + ours) if layout.made_as else before
         after = with_values(moved or _node_file(layout, node_id), overrides)
         if after != before:
-            path.write_text(after, encoding="latin-1")
+            _replace(path, after, "latin-1")
 
 
 def write_cluster_file(layout: Layout) -> None:
@@ -193,7 +193,14 @@ def write_unfinished_file(layout: Layout) -> None:
     }
     lines = ["# Written by `headrace cluster start`.", *(f"{key}={value}" for key, value in values.items())]
     text = "".join(f"{line}\n" for line in lines)
-    (layout.directory / _UNFINISHED_FILE).write_text(text, encoding="utf-8")
+    _replace(layout.directory / _UNFINISHED_FILE, text, "utf-8")
+
+
+def _replace(path: Path, text: str, encoding: str) -> None:
+    """Write a file as a whole or not at all: on a full disk there is the old one, or none."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text, encoding=encoding)
+    beside.replace(path)
 
 
 def _node_file(layout: Layout, node_id: int) -> str:

@@ -23,6 +23,10 @@ from headrace.cli.cluster.layout import (
 from headrace.cli.cluster.ports import check_ports
 from headrace.cli.cluster.supervisor import Supervisor
 
+_OWN = frozenset(
+    ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "metadata.log.dir")
+)
+
 
 def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overrides: Sequence[str]) -> int:
     """Run a cluster in the foreground; returns the exit status."""
@@ -79,8 +83,13 @@ def _check(layout: Layout, values: Mapping[str, str]) -> None:
         return
     from headrace_broker.server.config import BrokerConfig, ConfigError
 
+    shared = sorted(values.keys() & _OWN) if layout.nodes > 1 else []
+    if shared:
+        files = layout.directory / "node-N" / "server.properties"
+        raise ClusterError(f"--property {shared[0]}: no two nodes can share it: change it in their own files, {files}")
     try:
-        config = BrokerConfig.from_properties({**layout.node_properties(1), **values})
+        for node_id in layout.node_ids:
+            config = BrokerConfig.from_properties({**layout.node_properties(node_id), **values})
     except ConfigError as error:
         raise ClusterError(f"--property: {'; '.join(error.errors)}") from None
     for warning in config.warnings:
