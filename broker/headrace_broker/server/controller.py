@@ -304,15 +304,19 @@ class ControllerService:
         if late_ms > _HELD_UP_MS:
             logger.warning("this controller was held up for %d ms: no broker is fenced for its silence", late_ms)
             self._liveness.excuse(late_ms)
-        timeout_ms = self._policy.session_timeout_ms
-        unfenced = [item.broker_id for item in controller.image.brokers.values() if not item.fenced]
-        for broker_id in self._liveness.stale(unfenced, self._now_ms()):
-            logger.warning("broker %d was not heard of for %d ms: fencing it", broker_id, timeout_ms)
-            self._start(self._fence(broker_id, controller.image.brokers[broker_id].epoch))
+        else:
+            self._fence_silent(controller.image)
         self._arm_later()
 
+    def _fence_silent(self, image: MetadataImage) -> None:
+        unfenced = [item.broker_id for item in image.brokers.values() if not item.fenced]
+        for broker_id in self._liveness.stale(unfenced, self._now_ms()):
+            timeout_ms = self._policy.session_timeout_ms
+            logger.warning("broker %d was not heard of for %d ms: fencing it", broker_id, timeout_ms)
+            self._start(self._fence(broker_id, image.brokers[broker_id].epoch))
+
     def _arm_later(self) -> None:
-        """Look again when the fencing under way has had its time."""
+        """Look again when the fencing under way, or what waits to be heard, has had its time."""
         self._timer = self._loop.call_later(0.1, self._arm)
 
     # -- what the active controller does of its own accord -----------------------------------------------------------

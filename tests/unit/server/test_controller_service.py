@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -224,6 +225,25 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
         await cluster.stop()
 
     run(work())
+
+
+def test_a_controller_that_was_held_up_hears_what_waits_before_it_fences(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace_broker.server.controller._HELD_UP_MS", 100)
+
+    async def scenario() -> None:
+        cluster = await Cluster(Storage(), session_timeout_ms=300).start()
+        epoch = await cluster.join(1)
+        asyncio.get_running_loop().call_later(0.05, time.sleep, 0.6)
+        await asyncio.sleep(0.35)  # later than the deadline of its session
+        await cluster.beat(1, epoch)  # which came while the controller was held up
+        await asyncio.sleep(0.15)
+        await cluster.stop()
+
+    run(scenario())
+    assert "was held up for" in caplog.text
+    assert "fencing it" not in caplog.text
 
 
 def test_a_dead_broker_is_fenced_long_before_its_session_is_over() -> None:
