@@ -120,6 +120,8 @@ def load(
     elif was_closed_cleanly:
         try:
             end_offset = recovery_point = _end_of(segments[-1])
+            if end_offset < told:  # what is appended behind a batch of lower offsets, recovery would cut away
+                raise CorruptBatchError(segments[-1].size_bytes, f"it is at offset {end_offset} instead of {told}")
             producers = load_producers(storage, directory, segments, end_offset)
         except CorruptBatchError as error:
             _log.warning("Checking %s, which was closed cleanly: %s", directory, error)

@@ -205,3 +205,17 @@ def test_checkpoints_of_a_directory_that_is_offline_are_corrected_when_it_is_bac
     append(logs[0], b"new", 1)
     assert not logs[0].is_overtold
     assert not manager.checkpoints.gone
+
+
+def test_a_log_that_was_closed_cleanly_and_ends_before_that_is_checked() -> None:
+    """Recovery would cut away, later, all that is written behind a batch that has another offset than its own."""
+    disk, manager, log, old = with_flushed_records(0)
+    segment, last = log.segments[-1], log.log_end_offset - 1
+    position = segment.locate(last)
+    manager.close(now_ms=NOW)
+    disk.files.open(segment.path(LOG_SUFFIX)).write(bytes(8), position)
+    manager = start(disk)
+    assert manager.is_damaged
+    log = manager.logs["t", 0]
+    append(log, b"new", 1)
+    assert values_of(start(disk).logs["t", 0]) == [*old[:last], b"new"]

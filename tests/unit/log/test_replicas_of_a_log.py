@@ -189,9 +189,9 @@ def test_a_replica_whose_records_somebody_has_removed_ends_there(
     storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
     storage.makedirs("/d")
 
-    def open_log(**more: bool) -> PartitionLog:
+    def open_log(told: int = 3, **more: bool) -> PartitionLog:
         return PartitionLog.open(
-            storage, "/d/t-0", "t", 0, config, 0, recovery_point=3, was_closed_cleanly=was_closed_cleanly, **more
+            storage, "/d/t-0", "t", 0, config, 0, recovery_point=told, was_closed_cleanly=was_closed_cleanly, **more
         )
 
     log = open_log()
@@ -206,7 +206,7 @@ def test_a_replica_whose_records_somebody_has_removed_ends_there(
     log = open_log(is_only_copy=False, may_have_gaps=is_compacted)
     assert (log.log_end_offset, log.is_damaged) == (lost, True)
     assert f"/d/t-0/{lost:020d}.index has no .log beside it" in caplog.text
-    assert not open_log(is_only_copy=False, may_have_gaps=is_compacted).is_damaged
+    assert not open_log(lost, is_only_copy=False, may_have_gaps=is_compacted).is_damaged
     storage._files = files
     storage.remove(f"/d/t-0/{lost:020d}.log")
     assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only copy keeps what it has
