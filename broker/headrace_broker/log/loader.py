@@ -93,6 +93,7 @@ def load(
             drop_after(segments, sum(segment.base_offset < lost for segment in segments))
         for name in orphans:  # not before: they are all that tells of it, if a crash comes between
             storage.remove(f"{directory}/{name}")
+        storage.sync_directory(directory)  # back after a power failure they would tell of records that are there again
     trusted_from, trusted_to = (0, None) if was_closed_cleanly else (cleaner_offset, recovery_point)
     changed = None if is_only_copy else _find_changed(segments, storage, vouched_ns, trusted_from, trusted_to)
     if changed is not None:

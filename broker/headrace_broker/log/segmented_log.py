@@ -217,7 +217,8 @@ class SegmentedLog:
             return
         try:
             active.finish()
-            active.trim()
+            if active.trim() and self.recovery_point >= self._log_end_offset:  # no flush looks at it again
+                self.storage.sync(active.path(LOG_SUFFIX))
             if self._epochs_unwritten:  # recovery looks for epochs in the last segments only
                 self._write_epochs()
             self.write_producer_snapshot()
@@ -533,6 +534,8 @@ class SegmentedLog:
             try:
                 self._active.finish()
                 was_longer = self._active.trim()
+                if self.unsafe_cut is not None:
+                    self.storage.sync(self.unsafe_cut)
                 if self._epochs_unwritten:
                     self._write_epochs()
                 if self._log_end_offset > self._log_start_offset:

@@ -207,6 +207,39 @@ def test_checkpoints_of_a_directory_that_is_offline_are_corrected_when_it_is_bac
     assert not manager.checkpoints.gone
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_indexes_without_records_tell_nothing_of_what_is_written_in_their_place(seed: int) -> None:
+    """Back after a power failure, they would have all dropped that is flushed behind them."""
+    disk = SimulatedDisk(Random(seed))
+    manager = start(disk)
+    log = manager.get_or_create("t", 0, CONFIG, NOW)
+    append(log, b"kept", 0)
+    log.roll(NOW)
+    append(log, b"removed", 0)
+    manager.close(now_ms=NOW)
+    disk.files.remove(log.segments[1].path(LOG_SUFFIX))
+    manager = start(disk)
+    log = manager.logs["t", 0]
+    assert log.log_end_offset == 1
+    for number in range(20):
+        append(log, b"new %d" % number, 1)
+    log.flush(NOW)
+    disk.lose_power()
+    assert values_of(start(disk).logs["t", 0]) == [b"kept", *(b"new %d" % number for number in range(20))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_cut_before_a_clean_stop_is_not_back_after_it(seed: int) -> None:
+    disk, manager, log, old = with_flushed_records(seed)
+    log.truncate_to(log.segments[-1].base_offset + 1, NOW)
+    kept = log.log_end_offset
+    assert 0 < kept < 20
+    manager.close(now_ms=NOW)
+    disk.lose_power()
+    log = start(disk).logs["t", 0]
+    assert values_of(log) == old[:kept]
+
+
 def test_a_log_that_was_closed_cleanly_and_ends_before_that_is_checked() -> None:
     """Recovery would cut away, later, all that is written behind a batch that has another offset than its own."""
     disk, manager, log, old = with_flushed_records(0)

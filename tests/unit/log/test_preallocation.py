@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,6 +14,7 @@ from headrace_broker.log.storage import DiskStorage
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
+from headrace_broker.simulation.disk import SimulatedDisk
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(preallocate=True, segment_bytes=8 * 1024 * 1024)
@@ -128,3 +130,21 @@ def test_a_log_without_records_has_lost_no_epochs(tmp_path: Path, caplog: pytest
     assert size_of(tmp_path / "t-0" / f"{0:020d}.log") > 0
     assert opened(tmp_path / "t-0").log_end_offset == 0
     assert not caplog.records
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_failure_makes_no_rolled_segment_longer_that_was_flushed_before(seed: int) -> None:
+    """The zeros would be read behind its records: it ends at the recovery point, where nobody looks."""
+    disk = SimulatedDisk(Random(seed))
+    storage = disk.mount()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, CONFIG, NOW)
+    append(log, b"one")
+    log.flush(NOW)
+    log.roll(NOW)
+    append(log, b"two")
+    log.flush(NOW)
+    disk.lose_power()
+    log = PartitionLog.open(disk.mount(), "/d/t-0", "t", 0, CONFIG, NOW, recovery_point=2)
+    data = b"".join(log.read(0, 1 << 20, upper_bound_offset=2).buffers)
+    assert [header.base_offset for _, header in iter_batches(data)] == [0]
