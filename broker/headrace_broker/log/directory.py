@@ -88,12 +88,13 @@ class LogDirectory:
     def begin(self) -> None:
         """Have the directory count as in use from now on: logs will be written to. Raises OSError.
 
-        Who looks only, or may not start on it, leaves it closed cleanly.
+        Who looks only, or may not start on it, leaves it closed cleanly.  No power failure brings back, from then on,
+        checkpoints that were replaced before.
         """
         if self._is_marked:
             self._storage.rename(self._file(CLEAN_SHUTDOWN_FILE), self._file(_BEGUN_FILE))
-            self._storage.sync_directory(self.path)
-            self._is_marked = False
+        self._storage.sync_directory(self.path)
+        self._is_marked = False
 
     def undo_begin(self) -> None:
         """Have it closed as cleanly as it was: nothing in it has changed that is not safe on disk. Raises OSError.

@@ -217,7 +217,8 @@ class SegmentedLog:
             return
         try:
             active.finish()
-            if active.trim() and self.recovery_point >= self._log_end_offset:  # no flush looks at it again
+            active.trim()
+            if self.recovery_point >= self._log_end_offset:  # no flush looks at it again, and it may just have been cut
                 self.storage.sync(active.path(LOG_SUFFIX))
             if self._epochs_unwritten:  # recovery looks for epochs in the last segments only
                 self._write_epochs()

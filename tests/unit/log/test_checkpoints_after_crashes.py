@@ -252,3 +252,32 @@ def test_a_log_that_was_closed_cleanly_and_ends_before_that_is_checked() -> None
     log = manager.logs["t", 0]
     append(log, b"new", 1)
     assert values_of(start(disk).logs["t", 0]) == [*old[:last], b"new"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_cut_before_a_new_segment_began_is_not_back_before_it(seed: int) -> None:
+    """It ends at the recovery point: nobody would look, and readers be given what was cut for what stands behind."""
+    disk, manager, log, old = with_flushed_records(seed)
+    kept = log.segments[-1].base_offset + 1
+    log.truncate_to(kept, NOW)
+    log.roll(NOW)
+    disk.note_synced(log.segments[-1].path(LOG_SUFFIX))
+    manager.checkpoints.write(RECOVERY_POINT_FILE)
+    disk.note_directory_synced("/data")
+    disk.lose_power()
+    log = start(disk).logs["t", 0]
+    append(log, b"new", 1)
+    assert values_of(log) == [*old[:kept], b"new"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_checkpoint_that_a_start_has_read_does_not_give_way_to_an_older_one(seed: int) -> None:
+    """By the older one, with a later offset, what is written from now on would be trusted, though it was not synced."""
+    disk, manager, log, _ = with_flushed_records(seed)
+    manager.checkpoints.write(RECOVERY_POINT_FILE)
+    disk.note_directory_synced("/data")
+    log.truncate_to(5, NOW)
+    manager.checkpoints.write(RECOVERY_POINT_FILE)
+    start(disk)
+    disk.lose_power()
+    assert start(disk).directories[0].read_checkpoint(RECOVERY_POINT_FILE) == {("t", 0): 5}

@@ -366,7 +366,7 @@ def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest
     """How far it is clean must not be told before the new names are on disk."""
 
     class Storage(MemoryStorage):
-        fails = True
+        fails = False
 
         def sync_directory(self, path: str) -> None:
             if self.fails:
@@ -374,7 +374,6 @@ def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest
 
     storage = Storage()
     setting = Setting(storage)
-    storage.fails = False
     log = setting.write("t", b"aaaabbbb")
     storage.fails = True
     setting.clean()
