@@ -74,6 +74,17 @@ def fault(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **proper
     return lines[0]
 
 
+def test_voters_at_the_ports_of_clients(cluster: ClusterProcess, tmp_path: Path) -> None:
+    voters = ",".join(f"{node}@{cluster.address(node)}" for node in (1, 2, 3))
+    line = fault(
+        tmp_path,
+        cluster_id_of(cluster),
+        controller_quorum_voters=voters,
+        initial_broker_registration_timeout_ms=2000,
+    )
+    assert f"1@{cluster.address(1)} is a broker's port for clients, not a controller's" in line
+
+
 def test_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
     line = fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
     assert "belongs to another cluster than this node" in line

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_broker.client.connection import Connection
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import ClientError, UnsupportedVersionError
+from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.server.membership.probing import was_refused
 
@@ -106,8 +107,9 @@ class Peers:
             self._connecting.pop(node_id, None)
 
     async def _connection_to(self, node_id: int) -> Connection:
+        """Raises ClientError, also when a broker's port for clients is at the address."""
         host, port = self._addresses[node_id]
-        return await Connection.open(
+        connection = await Connection.open(
             host,
             port,
             node_id=node_id,
@@ -116,18 +118,26 @@ class Peers:
             setup_timeout_ms=self._setup_timeout_ms,
             on_closed=lambda: self._lost(node_id),
         )
+        try:
+            connection.version_for(VoteRequest)
+        except UnsupportedVersionError:
+            connection.close()
+            raise
+        return connection
 
     def _note_failure(self, node_id: int, error: ClientError) -> bool:
         """False when the connection was made and cut off at once: the process may be about to go."""
         is_refused = was_refused(error.__cause__)
-        self.faults[node_id] = "refuses connections" if is_refused else "does not answer"
+        is_misled = isinstance(error, UnsupportedVersionError)
+        silent = "is a broker's port for clients, not a controller's" if is_misled else "does not answer"
+        self.faults[node_id] = "refuses connections" if is_refused else silent
         if is_refused:
             self.refusing.add(node_id)
             if not self._closed:
                 self._on_refused(node_id)
             return True
         self.refusing.discard(node_id)
-        return not (error.__cause__ is None or isinstance(error.__cause__, ConnectionError))
+        return is_misled or not (error.__cause__ is None or isinstance(error.__cause__, ConnectionError))
 
     def _lost(self, node_id: int) -> None:
         self._connections.pop(node_id, None)
