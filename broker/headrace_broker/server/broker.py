@@ -446,8 +446,8 @@ class Broker:
             logger.warning("the controller did not agree to the stop in time: stopping without it")
         self.lifecycle.close()
 
-    async def stop(self) -> int:
-        """Stop cleanly: everything on disk, the clean marker written; returns the broker's epoch."""
+    async def stop(self) -> None:
+        """Stop cleanly, all but `close`: everything is on disk."""
         await self.cleaner.close()
         self.replication.close()
         self.groups.close()
@@ -456,9 +456,11 @@ class Broker:
         self.logs.flush_all(self.now_ms())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        epoch = self.lifecycle.epoch
-        self.logs.close(clean=True, broker_epoch=epoch, now_ms=self.now_ms())
-        return epoch
+
+    def close(self, *, clean: bool) -> None:
+        """Close the logs; clean: with the marker, which holds for the metadata log in a directory of theirs, too."""
+        self.replication.close()  # the image may have had something followed since
+        self.logs.close(clean=clean, broker_epoch=self.lifecycle.epoch, now_ms=self.now_ms())
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

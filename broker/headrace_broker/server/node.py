@@ -443,9 +443,8 @@ class Node:
             await self.broker.hand_over()
         self._listening.close()
         self._cancel_timers()
-        broker_epoch = -1
         if self.broker is not None:
-            broker_epoch = await self.broker.stop()
+            await self.broker.stop()
         self.quorum.resign()
         await asyncio.sleep(0)
         self.router.close()
@@ -455,7 +454,13 @@ class Node:
             self.controller.close()
         await self._snapshotter.close()
         await self.quorum.close()
+        self._close(clean=self.quorum.log.is_closed_cleanly)
+        logger.info("node %d stopped", self.node_id)
+
+    def _close(self, *, clean: bool) -> None:
+        """Give back the directories, now that nothing is written any more."""
+        if self.broker is not None:
+            self.broker.close(clean=clean)
         for directory in self._directories:
             if self.broker is None or directory not in self.broker.logs.directories:
-                directory.close(clean=True, broker_epoch=broker_epoch)
-        logger.info("node %d stopped", self.node_id)
+                directory.close(clean=clean, broker_epoch=-1 if self.broker is None else self.broker.lifecycle.epoch)
