@@ -79,7 +79,10 @@ def load(
     told = recovery_point
     names = _without_left_overs(storage, directory)
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        names = _finish_swaps(storage, directory, names, open_segments)
+        damaged = _finish_swaps(storage, directory, names, open_segments)
+        names = storage.listdir(directory)
+        if damaged and not is_only_copy:
+            recovery_point = min(recovery_point, *damaged)
     segments = [
         _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
@@ -277,21 +280,31 @@ def _without_left_overs(storage: Storage, directory: str) -> list[str]:
     return names
 
 
-def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[str]:
+def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
     """Put compacted segments in the place of those they were made from, where a stop came between (KAFKA-6264).
 
     A `.swap` of records is complete, and so are its indexes; the segments it replaces begin within its offsets. In
     every step here and in `SegmentedLog.replace_segments` the records come last: while a segment's `.log` is there, so
-    are the indexes that belong to it or none. Returns the names then.
+    are the indexes that belong to it or none. One that is damaged gives way to those that it was made from if the first
+    is still there, and so all are; else it is put in place, and its base offset is among those returned.
     """
+    damaged = []
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         swap = _segment_of(
             storage, directory, base_offset, open_segments=open_segments, started_ms=0, name_suffix=SWAP_SUFFIX
         )
         end_offset = base_offset + 1
-        for _, header in swap.iter_headers(0):
-            end_offset = header.next_offset
-        swap.release()
+        try:
+            for _, header in swap.iter_headers(0):
+                end_offset = header.next_offset
+        except CorruptBatchError as error:
+            _log.error("%s is damaged: %s", swap.path(LOG_SUFFIX), error)
+            if file_name(base_offset, LOG_SUFFIX) in names:
+                storage.remove(swap.path(LOG_SUFFIX))
+                continue
+            damaged.append(base_offset)
+        finally:
+            swap.release()
         for old in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX)):
             if base_offset <= old < end_offset:
                 _log.info("Replacing %s/%s by the compacted one", directory, file_name(old, LOG_SUFFIX))
@@ -301,7 +314,7 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
     for name in storage.listdir(directory):
         if name.endswith(SWAP_SUFFIX):  # indexes without records
             storage.remove(f"{directory}/{name}")
-    return storage.listdir(directory)
+    return damaged
 
 
 def put_in_place(storage: Storage, swap: LogSegment) -> None:

@@ -572,6 +572,29 @@ def test_an_interrupted_compaction_is_finished() -> None:
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
+@pytest.mark.parametrize("is_first_left", [True, False])
+def test_a_compacted_segment_that_is_damaged_before_it_has_its_name_keeps_no_log_from_opening(
+    is_first_left: bool,
+) -> None:
+    storage = MemoryStorage()
+    config = LogConfig(segment_bytes=300)
+    log = open_log(storage, config)
+    for number in range(12):
+        append(log, b"value %d" % number)
+    first = log.segments[0]
+    sound = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW))
+    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", bytes(sound) + b"damage")
+    storage.write(f"{DIRECTORY}/{0:020d}.index.swap", b"")
+    if not is_first_left:
+        storage.remove(first.path(".log"))
+    log = open_log(storage, config, recovery_point=12, is_only_copy=False, may_have_gaps=False)
+    if is_first_left:
+        assert values_from(log) == [b"value %d" % number for number in range(12)]
+    else:  # the others have the rest
+        assert values_from(log) == [b"compacted"]
+    assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
+
+
 def test_a_compaction_that_was_not_swapped_in_whole_is_undone() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
