@@ -281,3 +281,15 @@ def test_a_checkpoint_that_a_start_has_read_does_not_give_way_to_an_older_one(se
     start(disk)
     disk.lose_power()
     assert start(disk).directories[0].read_checkpoint(RECOVERY_POINT_FILE) == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_epochs_that_a_killed_process_wrote_are_safe_once_the_records_are(seed: int) -> None:
+    """Else the log is trusted after a power failure with epochs of before, by which its replicas would be cut."""
+    disk, manager, log, _ = with_flushed_records(seed)
+    append(log, b"new", 1)
+    manager = start(disk)
+    manager.logs["t", 0].flush(NOW)
+    manager.close(now_ms=NOW)
+    disk.lose_power()
+    assert start(disk).logs["t", 0].end_offset_for_epoch(1) == (1, 21)
