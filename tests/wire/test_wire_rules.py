@@ -415,6 +415,10 @@ def test_metadata_of_all_of_none_and_by_id(client: RawClient, broker: BrokerProc
     for name in (None, ""):  # Java's clients send the latter
         by_id = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=topic_id)]), 12)
         assert (by_id.topics[0].name, by_id.topics[0].topic_id) == ("known", topic_id)
+    for wanted in (MetadataRequestTopic(name="known", topic_id=bytes(16 * [7])), MetadataRequestTopic(name="known")):
+        assert client.call(MetadataRequest(topics=[wanted]), 11).topics[0].error_code == 0  # by its name only
+    nameless = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=bytes(16 * [7]))]), 11)
+    assert nameless.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert [(item.node_id, item.host, item.port) for item in everything.brokers] == [(1, broker.host, broker.port)]
     assert everything.controller_id == 1
     assert client.call(DescribeClusterRequest(), 1).cluster_id == everything.cluster_id

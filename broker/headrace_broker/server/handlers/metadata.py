@@ -27,6 +27,7 @@ from headrace_broker.server.topic_creation import create_missing_topics
 API_KEY = ApiKey.METADATA
 VERSIONS = (0, 13)
 _TOPICS_AT_ONCE = 500
+_BY_ID_SINCE = 12
 PARTS = (Parts(("topics",), ("topics",)),)
 
 
@@ -37,7 +38,7 @@ def handle(
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
         return _respond_with_all(context, version)
-    named = list(dict.fromkeys(map(_named, wanted)))  # each once, however often it is asked
+    named = list(dict.fromkeys(_named(topic, version) for topic in wanted))  # each once, however often it is asked
     topics = context.image.topics
     missing = [name for name, _ in named if name is not None and name not in topics]
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
@@ -49,8 +50,10 @@ def handle(
     return _respond(context, named, {})
 
 
-def _named(topic: MetadataRequestTopic) -> tuple[str | None, bytes]:
-    """An id decides, whatever the name beside it: Java's clients send an empty one."""
+def _named(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
+    """An id decides, whatever the name beside it: Java's clients send an empty one.  Before version 12 names do."""
+    if version < _BY_ID_SINCE:
+        return topic.name or "", b""
     return (None if any(topic.topic_id) else topic.name, topic.topic_id)
 
 
