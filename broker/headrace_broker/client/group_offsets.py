@@ -7,7 +7,7 @@ refuses what comes from a member it has given up; without membership anybody's c
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace_broker.client import offsets as offset_api
@@ -41,9 +41,18 @@ class GroupOffsets:
         self._cluster = cluster
         self._config = config
         self._last_commit_ms = cluster.now_ms()
+        self._commits_by_itself = 0
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit. Raises CommitFailedError when the group went on without this member, BrokerError, TimedOutError."""
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Commit, trying again while `is_wanted`.
+
+        Raises CommitFailedError when the group went on without this member, BrokerError, TimedOutError.
+        """
         group_id = self._group_id("commit")
         if not offsets:
             return
@@ -55,6 +64,8 @@ class GroupOffsets:
                 raise CommitFailedError(f"group {group_id}: this reader is no member at the moment")
 
         async def attempt() -> None:
+            if not is_wanted():
+                return
             codes = await offset_api.commit_offsets(
                 self._cluster,
                 group_id,
@@ -76,9 +87,14 @@ class GroupOffsets:
         )
 
     async def commit_by_itself(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit what was handed out; that it failed is logged."""
+        """Commit what was handed out; that it failed is logged.
+
+        It is not tried again once a later one has begun: that would take the group back.
+        """
+        self._commits_by_itself += 1
+        number = self._commits_by_itself
         try:
-            await self.commit(at_positions(positions))
+            await self.commit(at_positions(positions), is_wanted=lambda: number == self._commits_by_itself)
         except ClientError as error:
             logger.warning("auto-commit: %s", error)
 
