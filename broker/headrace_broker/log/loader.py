@@ -83,6 +83,7 @@ def load(
     epochs_unsynced = not was_closed_cleanly and LEADER_EPOCH_FILE in names
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         damaged = _finish_swaps(storage, directory, names, open_segments)
+        storage.sync_directory(directory)  # a power failure must bring back none of several that were replaced
         names = storage.listdir(directory)
         if damaged and not is_only_copy:
             recovery_point = min(recovery_point, *damaged)

@@ -293,3 +293,19 @@ def test_epochs_that_a_killed_process_wrote_are_safe_once_the_records_are(seed: 
     manager.close(now_ms=NOW)
     disk.lose_power()
     assert start(disk).logs["t", 0].end_offset_for_epoch(1) == (1, 21)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_segments_that_a_start_has_replaced_by_the_compacted_one_are_not_back_beside_it(seed: int) -> None:
+    """Some of them behind it, or their indexes alone, would have all that follows dropped."""
+    disk, _, log, _ = with_flushed_records(seed)
+    swap = f"{log.segments[0].path(LOG_SUFFIX)}.swap"
+    following = log.segments[3].base_offset
+    batch = build_batch(RecordColumns(values=[b"kept"], timestamps=NOW), base_offset=following - 1)
+    storage = disk.mount()
+    storage.write(swap, batch)
+    storage.sync(swap)
+    start(disk)
+    disk.lose_power()
+    log = start(disk).logs["t", 0]
+    assert (log.segments[1].base_offset, log.log_end_offset) == (following, 20)
