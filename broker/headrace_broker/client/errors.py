@@ -34,6 +34,11 @@ class BrokerError(ClientError):
         self.message = message or self.code.message
         super().__init__(f"{subject}: {self.code.name}: {self.message}")
 
+    def in_doubt(self) -> BrokerError:
+        """Return the same error of records that an earlier attempt may have left in the log."""
+        doubt = "what became of an earlier attempt is not known: the records may be in the log"
+        return BrokerError(self.code, self.subject, f"{self.message.rstrip('.')}; {doubt}")
+
 
 def error_of(code: int, subject: str, message: str | None) -> BrokerError | None:
     """Return what a broker's code says of `subject`, None when it is no error."""

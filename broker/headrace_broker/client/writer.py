@@ -352,8 +352,7 @@ class Writer:
             if error is None or (isinstance(error, ConnectionLostError) and self._is_late(batch)):
                 error = self._delivery_timeout(batch)
             elif batch.in_doubt and isinstance(error, BrokerError):
-                doubt = f"{error.message} What became of an earlier attempt is not known: the records may be in the log"
-                error = BrokerError(error.code, error.subject, doubt)
+                error = error.in_doubt()
             elif error.code == ErrorCode.MESSAGE_TOO_LARGE:
                 error = RecordTooLargeError(f"{error} (one record of {len(batch.data)} bytes, built)")
             self._fail(batch, error)

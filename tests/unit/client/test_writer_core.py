@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_broker.client.errors import BrokerError
 from headrace_broker.client.writer_core import PRODUCER_EPOCH_MAX, ReadyBatch, RequestPlan, Verdict, WriterCore
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.batch import read_header, verify_crc
@@ -303,6 +304,12 @@ def test_no_batch_goes_so_far_ahead_that_the_broker_forgets_those_before() -> No
         core.lose(batch, 0)
     core.request_done(1)
     assert sent(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == silent[:1]
+
+
+@pytest.mark.parametrize("told", ["1 replica in sync", "1 replica in sync."])
+def test_a_doubt_is_told_in_a_clause_of_its_own(told: str) -> None:
+    error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0", told).in_doubt()
+    assert str(error).startswith("t-0: NOT_ENOUGH_REPLICAS: 1 replica in sync; what became of an earlier attempt")
 
 
 def leader_2(topic: str, partition: int) -> int | None:
