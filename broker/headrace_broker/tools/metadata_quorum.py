@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
     if options.command != "describe":
         parser.error(f"{options.command}: not available yet; the voters are those of controller.quorum.voters")
-    if options.status == options.replication:
+    if options.status and options.replication:
+        parser.error("Only one of --status or --replication should be specified with describe sub-command")
+    if not options.status and not options.replication:
         parser.error("One of --status or --replication must be specified with describe sub-command")
     if options.status and options.human_readable:
         parser.error("The option --human-readable is only supported along with --replication")

@@ -78,6 +78,11 @@ def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFi
         ("metadata_quorum", [*SERVER, "describe"], "One of --status or --replication must be specified"),
         (
             "metadata_quorum",
+            [*SERVER, "describe", "--status", "--replication"],
+            "Only one of --status or --replication",
+        ),
+        (
+            "metadata_quorum",
             [*SERVER, "describe", "--status", "--human-readable"],
             "only supported along with --replica",
         ),
