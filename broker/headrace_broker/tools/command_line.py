@@ -180,6 +180,12 @@ def warn_deprecated(options: argparse.Namespace, argv: Sequence[str] | None, nam
             print(f"Warning: {name} is deprecated. Use {names[name]} instead.", file=sys.stderr)
 
 
+def warn_without_metrics(options: argparse.Namespace) -> None:
+    """Say on standard error that `--print-metrics`, which is taken for the sake of scripts, prints nothing."""
+    if options.print_metrics:
+        print("WARNING: --print-metrics: this client keeps no metrics, so none are printed", file=sys.stderr)
+
+
 # -- properties and clients ------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from headrace_broker.tools.command_line import (
     properties_of,
     run,
     warn_deprecated,
+    warn_without_metrics,
 )
 from headrace_broker.tools.topic_filter import topic_filter
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_given(options, "topic") == is_given(options, "include"):
         parser.error("Exactly one of the following arguments is required: --topic, --include")
     warn_deprecated(options, argv, _DEPRECATED)
+    warn_without_metrics(options)
     return run(_consume(options), fast=True)
 
 

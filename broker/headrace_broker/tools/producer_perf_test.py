@@ -24,6 +24,7 @@ from headrace_broker.tools.command_line import (
     properties_of,
     run,
     warn_deprecated,
+    warn_without_metrics,
 )
 from headrace_broker.tools.produce_stats import Failures, ProduceStats
 
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse(argv)
     _check(parser, options)
     warn_deprecated(options, argv, _DEPRECATED)
+    warn_without_metrics(options)
     return run(_produce(options), fast=True)
 
 

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 import tomllib
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,25 @@ def test_wrong_command_lines(tool: str, arguments: list[str], message: str, caps
     assert output.out == ""
     assert message in output.err.splitlines()[0]
     assert "usage:" in output.err
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("producer_perf_test", ["--record-size", "1", "--throughput", "-1"]),
+        ("consumer_perf_test", []),
+    ],
+)
+def test_metrics_that_are_not_printed_are_warned_of(
+    tool: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(work: Coroutine[object, object, int], **_: object) -> int:
+        work.close()
+        return 0
+
+    monkeypatch.setattr(TOOLS[tool], "run", started)
+    assert TOOLS[tool].main([*SERVER, "--topic", "t", "--num-records", "1", *arguments, "--print-metrics"]) == 0
+    assert "--print-metrics: this client keeps no metrics" in capsys.readouterr().err
 
 
 def test_regular_expressions_are_validated(capsys: pytest.CaptureFixture[str]) -> None:
