@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): how much each partition takes on disk.  Version notes: 4+ total and usable bytes."""
+"""DescribeLogDirs (35): what partitions take on disk, and what is offline.  Version notes: 4+ total and usable bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import os
 from collections import defaultdict
 
+from headrace_broker.log.directory import LogDirectory
 from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -25,7 +27,7 @@ async def handle(context: RequestContext, request: DescribeLogDirsRequest, versi
     """Describe every log dir, with the wanted partitions that lie in it; null = all."""
     wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
     by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
-        path: defaultdict(list) for path in context.config.log_dirs
+        directory.path: defaultdict(list) for directory in context.logs.directories
     }
     for number, partition in enumerate(list(context.partitions), 1):
         if not number % _PARTITIONS_PER_STEP:
@@ -33,18 +35,20 @@ async def handle(context: RequestContext, request: DescribeLogDirsRequest, versi
         if wanted is not None and partition.index not in wanted.get(partition.topic, ()):
             continue
         path = os.path.dirname(partition.log.directory)
-        by_dir.setdefault(path, defaultdict(list))[partition.topic].append(
+        by_dir[path][partition.topic].append(
             DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
         )
-    return DescribeLogDirsResponse(results=[_result(path, topics) for path, topics in by_dir.items()])
+    return DescribeLogDirsResponse(results=[_result(item, by_dir[item.path]) for item in context.logs.directories])
 
 
-def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+def _result(directory: LogDirectory, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+    path = directory.path
     total_bytes = usable_bytes = -1
     if os.path.isdir(path):
         disk = os.statvfs(path)
         total_bytes, usable_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     return DescribeLogDirsResult(
+        error_code=ErrorCode.NONE if directory.offline_reason is None else ErrorCode.KAFKA_STORAGE_ERROR,
         log_dir=os.path.abspath(path),
         topics=[DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
         total_bytes=total_bytes,
