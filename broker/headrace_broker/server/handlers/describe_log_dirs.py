@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): what partitions take on disk, and what is offline.  Version notes: 4+ total and usable bytes."""
+"""DescribeLogDirs (35): what partitions take on disk, what is offline.  Version notes: 4+ total and usable bytes."""
 
 from __future__ import annotations
 
