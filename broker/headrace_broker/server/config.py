@@ -12,6 +12,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from headrace_broker.log.config import TOPIC_CONFIGS, LogConfig, format_value
@@ -256,7 +257,19 @@ class _Parser:
                 values[item.name] = parse_value(name, text, item)
             except ValueError as error:
                 self.errors.append(str(error))
+        self._name_directories(values)
         return values
+
+    def _name_directories(self, values: dict[str, Any]) -> None:
+        """Give every directory one name, as Java does: without a slash at its end, or two in a row."""
+        if metadata_dir := values.get("metadata_log_dir"):
+            values["metadata_log_dir"] = str(PurePosixPath(metadata_dir))
+        log_dirs = values.get("log_dirs", ())
+        named = tuple(str(PurePosixPath(path)) for path in log_dirs)
+        if len(set(named)) < len(named):
+            self.errors.append(f"log.dirs={','.join(log_dirs)}: one directory is named twice")
+        if named:
+            values["log_dirs"] = named
 
     def _listeners(
         self,

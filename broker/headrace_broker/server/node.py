@@ -276,8 +276,7 @@ class Node:
 
     def _join_quorum(self) -> None:
         config = self.config
-        path = config.metadata_dir.rstrip("/") or "/"
-        directory = next(item for item in self._directories if item.path == path)
+        directory = next(item for item in self._directories if item.path == config.metadata_dir)
         log = MetadataLog(
             self.surroundings.storage,
             directory,

@@ -125,6 +125,15 @@ def test_several_named_listeners_with_their_own_advertised_addresses() -> None:
     assert "name a host" in error
 
 
+def test_a_directory_has_one_name_however_it_is_written() -> None:
+    config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="/tmp/a//")
+    assert (config.log_dirs, config.metadata_dir, config.all_dirs) == (
+        ("/tmp/a", "/tmp/b"), "/tmp/a", ("/tmp/a", "/tmp/b"),
+    )  # fmt: skip
+    assert parse(log_dirs="/").log_dirs == ("/",)
+    assert errors_of(log_dirs="/tmp/a,/tmp/a/") == ["log.dirs=/tmp/a,/tmp/a/: one directory is named twice"]
+
+
 def test_old_names_are_understood() -> None:
     config = BrokerConfig.from_properties({"broker.id": "7", "log.dir": "/tmp/x"})
     assert (config.node_id, config.log_dirs) == (7, ("/tmp/x",))
