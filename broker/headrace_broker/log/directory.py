@@ -54,7 +54,7 @@ class LogDirectory:
         self.vouched_ns = 0
         """When the last stop, or after a crash the last checkpoint, told what is safe on disk (0 = nobody knows)."""
         self.meta: dict[str, str] = {}
-        self._is_marked = False
+        self._has_begun = False
         self._storage = storage
         self._lock: StorageLock | None = None
         self._written: dict[str, tuple[bytes, bool]] = {}
@@ -80,7 +80,7 @@ class LogDirectory:
             if self._storage.exists(self._file(CLEAN_SHUTDOWN_FILE)):
                 self.vouched_ns = self._storage.modified_ns(self._file(CLEAN_SHUTDOWN_FILE))
                 self.clean_broker_epoch = decode_clean_shutdown(self._storage.read(self._file(CLEAN_SHUTDOWN_FILE)))
-                self.was_closed_cleanly = self._is_marked = True
+                self.was_closed_cleanly = True
         except (OSError, LogDirectoryError):
             self.release()
             raise
@@ -91,20 +91,22 @@ class LogDirectory:
         Who looks only, or may not start on it, leaves it closed cleanly.  No power failure brings back, from then on,
         checkpoints that were replaced before.
         """
-        if self._is_marked:
+        if self._has_begun:
+            return
+        if self.was_closed_cleanly:
             self._storage.rename(self._file(CLEAN_SHUTDOWN_FILE), self._file(_BEGUN_FILE))
         self._storage.sync_directory(self.path)
-        self._is_marked = False
+        self._has_begun = True
 
     def undo_begin(self) -> None:
         """Have it closed as cleanly as it was: nothing in it has changed that is not safe on disk. Raises OSError.
 
         The marker is the same as before: what others have changed since is found by its time.
         """
-        if self.was_closed_cleanly and not self._is_marked:
+        if self.was_closed_cleanly and self._has_begun:
             self._storage.rename(self._file(_BEGUN_FILE), self._file(CLEAN_SHUTDOWN_FILE))
             self._storage.sync_directory(self.path)
-            self._is_marked = True
+            self._has_begun = False
 
     def _read_meta(self) -> dict[str, str]:
         if not self._storage.exists(self._file(META_PROPERTIES_FILE)):
