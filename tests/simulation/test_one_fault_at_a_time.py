@@ -488,13 +488,10 @@ def test_a_client_asks_another_when_the_broker_that_it_asked_who_leads_hangs() -
     """It is the only one that it is connected to, and owed nothing before."""
 
     async def story(world: World) -> None:
-        await make_topic(min_insync=1)
-        properties = {"bootstrap.servers": "n4:9092", "request.timeout.ms": "30000"}
-        cluster = await Cluster.open(ClientConfig.from_properties(properties, "producer"))
+        cluster = await patient_client("n4:9092", "producer")
         world.pause(world.machines[4])
         hung_s = world.now_s
-        coordinator = cluster.retry(lambda: cluster.coordinator("g"), 30_000, "coordinator")
-        known, _ = await asyncio.gather(cluster.topic(TOPIC), coordinator)
+        known, _ = await asyncio.gather(cluster.topic(TOPIC), coordinator_of(cluster, 30_000))
         assert known.partitions[0].replicas == (4, 5)
         assert world.now_s - hung_s < 8.0  # two looks
         await cluster.close()
@@ -506,11 +503,8 @@ def test_a_group_does_not_wait_for_a_coordinator_that_hangs_once_there_is_anothe
     """What it is owed can be asked again."""
 
     async def story(world: World) -> None:
-        await make_topic(min_insync=1)
-        properties = {"bootstrap.servers": "n5:9092", "request.timeout.ms": "30000"}
-        cluster = await Cluster.open(ClientConfig.from_properties(properties, "consumer"))
-
-        coordinator = await cluster.retry(lambda: cluster.coordinator("g"), 10_000, "coordinator")
+        cluster = await patient_client("n5:9092", "consumer")
+        coordinator = await coordinator_of(cluster, 10_000)
         await commit_offset(cluster, 1)
         world.pause(world.machines[coordinator])
         hung_s = world.now_s
@@ -520,6 +514,17 @@ def test_a_group_does_not_wait_for_a_coordinator_that_hangs_once_there_is_anothe
         await cluster.close()
 
     play(story)
+
+
+async def patient_client(bootstrap: str, role: str) -> Cluster:
+    """Connected to one broker of the topic's, and content to wait half a minute for an answer."""
+    await make_topic(min_insync=1)
+    properties = {"bootstrap.servers": bootstrap, "request.timeout.ms": "30000"}
+    return await Cluster.open(ClientConfig.from_properties(properties, role))
+
+
+async def coordinator_of(cluster: Cluster, timeout_ms: int) -> int:
+    return await cluster.retry(lambda: cluster.coordinator("g"), timeout_ms, "coordinator")
 
 
 async def commit_offset(cluster: Cluster, offset: int) -> None:

@@ -115,13 +115,20 @@ def test_join_sync_heartbeat_commit_and_fetch() -> None:
     coordinated(scene)
 
 
+async def looked_at_too_early(
+    coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
+) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
+    """An offset that is stored and not committed, and somebody who looks at it."""
+    topic.commits = False
+    stored = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
+    await asyncio.sleep(0.01)
+    return stored, asyncio.ensure_future(fetch(coordinator))
+
+
 def test_nothing_is_answered_before_it_is_committed() -> None:
     async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        topic.commits = False
         partition = coordinator_partition("g", PARTITIONS)
-        stored = asyncio.ensure_future(coordinator.commit_offsets(commit(5), 9))
-        await asyncio.sleep(0.01)
-        seen = asyncio.ensure_future(fetch(coordinator))
+        stored, seen = await looked_at_too_early(coordinator, topic, 5)
         await asyncio.sleep(0.01)
         assert not stored.done()
         assert not seen.done(), "an offset that may be lost must not be shown"
@@ -139,11 +146,8 @@ def test_what_is_stored_while_somebody_waits_to_look_is_not_shown() -> None:
     """It may yet be lost: who waits sees what there was when it asked."""
 
     async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        topic.commits = False
         partition = coordinator_partition("g", PARTITIONS)
-        first = asyncio.ensure_future(coordinator.commit_offsets(commit(1), 9))
-        await asyncio.sleep(0.01)
-        seen = asyncio.ensure_future(fetch(coordinator))
+        first, seen = await looked_at_too_early(coordinator, topic, 1)
         described = asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5))
         await asyncio.sleep(0.01)
         topic.committed[partition] = topic.ends[partition]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 
 import pytest
@@ -215,15 +216,7 @@ def test_a_replica_whose_records_somebody_has_removed_ends_there(
 def test_the_next_start_can_cut_what_was_too_damaged_to_be_cut() -> None:
     """Else the node would leave again each time its leader has it cut there, which is all it does once it is back."""
     storage = MemoryStorage()
-    storage.makedirs("/d")
-    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
-    for number in range(5):
-        batch = memoryview(build_batch(RecordColumns(values=[b"%d" % number], timestamps=0)))
-        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
-        if number % 2:
-            log.roll(0)
-    log.flush(0)
-    log.release()
+    flushed(storage, rolled_after=(1, 3)).release()
     storage.open(f"/d/t-0/{2:020d}.log").write(bytes(12), 0)
     log = reopened(storage)
     with pytest.raises(ApiError) as failure:
@@ -253,6 +246,19 @@ class CrashingStorage(MemoryStorage):
         super().remove(path)
 
 
+def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionLog:
+    """A log of five batches of one record, in segments that end with these."""
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for number in range(5):
+        batch = memoryview(build_batch(RecordColumns(values=[b"%d" % number], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number in rolled_after:
+            log.roll(0)
+    log.flush(0)
+    return log
+
+
 def reopened(storage: MemoryStorage) -> PartitionLog:
     """After a crash, with others that have the records, all of which had been flushed."""
     return PartitionLog.open(
@@ -265,14 +271,7 @@ def test_a_crash_while_segments_are_dropped_leaves_no_hole(why: str) -> None:
     """It would lie below the recovery point, where nobody looks for one."""
     for steps in range(40):
         storage = CrashingStorage()
-        storage.makedirs("/d")
-        log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
-        for number in range(5):
-            batch = memoryview(build_batch(RecordColumns(values=[b"%d" % number], timestamps=0)))
-            log.append_as_leader(batch, leader_epoch=1, now_ms=0)
-            if number < 4:
-                log.roll(0)
-        log.flush(0)
+        log = flushed(storage, rolled_after=range(4))
         log.release()
         if why == "a segment is gone":
             storage.remove(f"/d/t-0/{1:020d}.log")
