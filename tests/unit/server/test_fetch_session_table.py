@@ -78,6 +78,20 @@ def test_a_partition_that_is_not_here_is_looked_at() -> None:
     assert not has_nothing(None)
 
 
+def test_a_session_that_was_closed_while_its_request_waited_hears_of_nothing_more() -> None:
+    """The request is answered all the same, and nothing would ever let go of the session again."""
+
+    async def listening() -> list[FetchSession]:
+        held = partition()
+        table = FetchSessionTable(10, Random(1), Waiting(asyncio.get_running_loop()))
+        session = asking(table, held)
+        table.find(FetchRequest(session_epoch=-1, session_id=session.session_id), REPLICA)
+        table.attach(session, (TOPIC_ID, 0), SimpleNamespace(by_id={TOPIC_ID: {0: held}}))  # type: ignore[arg-type]
+        return list(held.sessions)
+
+    assert asyncio.run(listening()) == []
+
+
 def test_who_is_due_can_be_answered_at_once_and_only_once() -> None:
     async def answered() -> list[str]:
         waiting = Waiting(asyncio.get_running_loop())

@@ -42,10 +42,10 @@ class FetchSessionTable:
             self.attach(session, key, table)
 
     def attach(self, session: FetchSession, key: Key, table: PartitionTable) -> Partition | None:
-        """Have a wanted partition tell the session its news, if it is here."""
+        """Have a wanted partition tell the session its news, if it is here; one that was closed hears of none."""
         partition = table.by_id.get(key[0], {}).get(key[1])
-        held = self._partitions.setdefault(session, {})
-        if partition is not None and held.get(key) is not partition:
+        held = self._partitions.get(session)
+        if partition is not None and held is not None and held.get(key) is not partition:
             self._detach(session, held.get(key))
             held[key] = partition
             partition.sessions.append(session)
