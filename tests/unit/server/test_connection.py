@@ -290,6 +290,26 @@ async def test_requests_sent_ahead_are_answered_in_turns() -> None:
 
 
 @pytest.mark.anyio
+async def test_what_was_sent_ahead_is_taken_before_the_connection_of_who_has_gone_ends() -> None:
+    """Who writes with acks=0 goes as soon as it has written, and nobody would write that again."""
+    peer = Peer(ConnectionLimits(turn_s=0))
+    peer.send(b"".join(frame(body(b"0")) for _ in range(20)) + frame(body(b"0"))[:-1])
+    keeps_open = peer.connection.eof_received()
+    assert keeps_open
+    assert len(peer.router.frames) == 1
+    for _ in range(19):
+        assert not peer.transport.closed
+        await asyncio.sleep(0)
+    assert len(peer.router.frames) == 20
+    assert peer.transport.closed  # half a request is none
+
+
+def test_who_goes_with_nothing_waiting_is_let_go_at_once(peer: Peer) -> None:
+    peer.send(frame(body(b"0")))
+    assert not peer.connection.eof_received()
+
+
+@pytest.mark.anyio
 async def test_turns_keep_the_bounds_of_a_connection() -> None:
     peer = Peer(ConnectionLimits(turn_s=0))
     taken = peer.send(frame(body(b"a", 1000)) * 2000)

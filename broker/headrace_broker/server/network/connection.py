@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_closing",
         "_end",
+        "_has_ended",
         "_held_bytes",
         "_holding",
         "_limits",
@@ -147,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._turn_is_over = False
         self._reading = True
+        self._has_ended = False
         self._closing = False
         self._transport: asyncio.Transport | None = None
         self.active = True
@@ -179,7 +181,9 @@ class Connection(asyncio.BufferedProtocol):
             self._router.wakefulness.heard(nbytes)
 
     def eof_received(self) -> bool:
-        return False
+        """What has come in whole is still taken, as by Kafka: who writes with acks=0 goes when it has written."""
+        self._has_ended = True
+        return self._has_whole_frame()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -306,6 +310,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._start = start
         self._make_room(start, end)
+        if self._has_ended and not self._has_whole_frame():
+            self.close()
+
+    def _has_whole_frame(self) -> bool:
+        pending = self._end - self._start
+        return pending >= 4 and pending - 4 >= _SIZE.unpack_from(self._view, self._start)[0]
 
     def _end_turn(self) -> None:
         self._turn_is_over = True
