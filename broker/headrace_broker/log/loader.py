@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -240,8 +241,9 @@ def new_segment(
     roll_jitter_ms: int = 0,
     may_lack_files: bool = False,
 ) -> LogSegment:
-    """Return a new active segment with its three files on disk, whatever stood there before removed. Raises OSError.
+    """Return a new active segment with its three files on disk, whatever stood there before removed.
 
+    Raises OSError, and leaves none of them then: records may go on being appended to the segment before.
     `may_lack_files`: on a full disk it does without them, so that a log can be opened.
     """
     segment = LogSegment(
@@ -262,6 +264,8 @@ def new_segment(
         segment.write_indexes()
     except OSError as error:
         if not may_lack_files or not is_lack_of_room(error):
+            with suppress(OSError):
+                segment.remove()
             raise
         _log.warning("Beginning %s without a file: %s", directory, error.strerror or error)
     return segment

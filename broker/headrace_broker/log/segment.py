@@ -259,6 +259,12 @@ class LogSegment:
                 deleted.append(path + DELETED_SUFFIX)
         return deleted
 
+    def remove(self) -> None:
+        """Remove the files, the records last, as for `mark_deleted`.  Raises OSError."""
+        self.release()
+        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+            self._storage.remove(self.path(suffix))
+
     # Timestamps
 
     @property

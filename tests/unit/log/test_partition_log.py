@@ -493,6 +493,34 @@ def test_a_failing_write_takes_the_log_offline_and_leaves_what_was_acknowledged(
     assert values_from(open_log(storage)) == [b"acknowledged"]
 
 
+@pytest.mark.parametrize("was_closed_cleanly", [True, False])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
+def test_a_segment_that_could_not_be_begun_leaves_nothing(error: int, was_closed_cleanly: bool) -> None:
+    """A start that finds it, empty where others' records stand, would read past those, or drop all that follows."""
+
+    class LacksOne(MemoryStorage):
+        error = 0
+
+        def write(self, path: str, data: bytes | bytearray | memoryview) -> None:
+            if self.error and path.endswith("2.timeindex"):
+                raise OSError(self.error, os.strerror(self.error), path)
+            super().write(path, data)
+
+    storage, config = LacksOne(), LogConfig(segment_bytes=300)
+    log = open_log(storage, config)
+    append(log, b"0")
+    append(log, b"1")
+    storage.error = error
+    assert error_of(lambda: append(log, b"too large for this segment" * 6)) == ErrorCode.KAFKA_STORAGE_ERROR
+    storage.error = 0
+    assert log.offline_reason is None or log.come_back()
+    for number in range(2, 12):
+        append(log, b"%d" % number)
+    log.close(clean=was_closed_cleanly, now_ms=NOW)
+    log = open_log(storage, config, was_closed_cleanly=was_closed_cleanly)
+    assert values_from(log, 2) == [b"%d" % number for number in range(2, 12)]
+
+
 def test_a_broken_segment_ends_the_log_and_takes_those_behind_it_away(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400))

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from headrace_broker.log.segment import (
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
-    TRANSACTION_INDEX_SUFFIX,
-    LogSegment,
-)
+from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, TRANSACTION_INDEX_SUFFIX, LogSegment
 from headrace_broker.log.storage import Storage
 from headrace_broker.log.transaction_index import AbortedTransaction, encode_transaction_index
 from headrace_broker.records.batch import BatchHeader, Buffer, read_header
@@ -70,6 +64,4 @@ class SegmentOutput:
 
     def discard(self) -> None:
         """Remove the files."""
-        self.segment.release()
-        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
-            self._storage.remove(self.segment.path(suffix))
+        self.segment.remove()
