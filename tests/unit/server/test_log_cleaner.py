@@ -8,6 +8,7 @@ import copy
 import errno
 import logging
 from collections.abc import AsyncGenerator, Callable
+from random import Random
 
 import pytest
 
@@ -16,13 +17,14 @@ from headrace_broker.log.compaction.job import CleaningFailed, CleaningJob, Repo
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.manager import LogManager
-from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.log.storage import MemoryStorage, Storage
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_batch
 from headrace_broker.server.cleaning.cleaner import LogCleaner
 from headrace_broker.server.cleaning.cleaner_helper import InlineCleaner
 from headrace_broker.server.config import BrokerConfig
+from headrace_broker.simulation.disk import SimulatedDisk
 
 NOW = 1_700_000_000_000
 COMPACT = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=500)
@@ -48,7 +50,7 @@ class FailingStorage(MemoryStorage):
 class Watched(InlineCleaner):
     """Calls `between` after each report."""
 
-    def __init__(self, storage: MemoryStorage, between: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, storage: Storage, between: Callable[[], None] = lambda: None) -> None:
         super().__init__(storage)
         self.jobs: list[CleaningJob] = []
         self.between = between
@@ -67,7 +69,7 @@ def config(**properties: str) -> BrokerConfig:
 class Setting:
     """A manager, a cleaner, and a clock."""
 
-    def __init__(self, storage: MemoryStorage | None = None, log_config: LogConfig = COMPACT) -> None:
+    def __init__(self, storage: Storage | None = None, log_config: LogConfig = COMPACT) -> None:
         self.storage = storage or MemoryStorage()
         self.now = NOW
         self.log_config = log_config
@@ -76,6 +78,7 @@ class Setting:
         self.manager.load(lambda topic: log_config, NOW)
         for log in self.manager.logs.values():  # each is the only replica
             log.high_watermark = log.log_end_offset
+            log.flush(NOW)
         self.helper = Watched(self.storage)
         self.cleaner = LogCleaner(self.manager, self.storage, config(), self.helper, lambda: self.now)
 
@@ -83,13 +86,14 @@ class Setting:
         return asyncio.run(self.cleaner.clean_all())
 
     def write(self, topic: str, keys: bytes, *, rolls: bool = True) -> PartitionLog:
-        """One record per key, in segments of some records each."""
+        """One record per key, in segments of some records each; on disk, if `rolls`."""
         log = self.manager.get_or_create(topic, 0, self.log_config, NOW)
         for number, key in enumerate(keys):
             columns = RecordColumns(keys=[bytes([key])], values=[b"%d" % number * 50], timestamps=NOW)
             log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=NOW)
         if rolls:
             log.roll(NOW)
+            log.flush(NOW)
         log.high_watermark = log.log_end_offset
         return log
 
@@ -144,15 +148,44 @@ def test_epochs_are_on_disk_before_the_records_that_would_tell_them_are_gone() -
     """R2: after a power failure they would seem to begin later, and nobody would be cut to where they did."""
     synced: list[str] = []
 
-    class Storage(MemoryStorage):
+    class Watching(MemoryStorage):
         def sync(self, path: str) -> None:
             synced.append(path)
 
-    setting = Setting(Storage())
-    setting.write("t", b"aabb")
+    setting = Setting(Watching())
+    log = setting.write("t", b"aabb")
+    log.assign_epoch(1, log.log_end_offset)
+    synced.clear()
     setting.helper.between = lambda: synced.append("cleaned")
     setting.clean()
     assert "/data/t-0/leader-epoch-checkpoint" in synced[: synced.index("cleaned")]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_record_gives_way_to_one_that_a_power_failure_may_take(seed: int) -> None:
+    """Else the older is gone at once, and the newer is not safe before its own segment was compacted: both would be
+    lost."""
+    disk = SimulatedDisk(Random(seed))
+    setting = Setting(disk.mount())
+    log = setting.write("t", b"abcdefgh")
+    for number in range(8):
+        columns = RecordColumns(keys=[b"abcdefgh"[number : number + 1]], values=[b"new" * 20], timestamps=NOW)
+        log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=NOW)
+    log.roll(NOW)
+    log.high_watermark = log.log_end_offset
+    reports = 0
+
+    def fail_after_the_first() -> None:
+        nonlocal reports
+        reports += 1
+        if reports > 1:
+            raise Power
+
+    setting.helper.between = fail_after_the_first
+    with contextlib.suppress(Power):
+        setting.clean()
+    disk.lose_power()
+    assert len(table_of(Setting(disk.mount()).manager.logs["t", 0])) == 8
 
 
 def test_cutting_a_log_below_its_clean_end_makes_it_dirty_again() -> None:

@@ -144,6 +144,7 @@ class LogCleaner:
         return aside.retry_ms is not None and self._now_ms() >= aside.retry_ms
 
     def _dirty_range(self, log: PartitionLog) -> DirtyRange | None:
+        """What is safe on disk: an older record may not go for a newer one that a power failure would take."""
         try:
             return dirty_range(
                 log.segments,
@@ -151,7 +152,7 @@ class LogCleaner:
                 cleaner_offset=log.cleaner_offset,
                 log_start_offset=log.log_start_offset,
                 log_end_offset=log.log_end_offset,
-                last_stable_offset=log.last_stable_offset,
+                last_stable_offset=min(log.last_stable_offset, log.recovery_point),
                 now_ms=self._now_ms(),
             )
         except (OSError, CorruptBatchError) as error:
