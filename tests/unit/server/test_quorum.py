@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
+from random import Random
 from typing import Any
 
 import pytest
 
+from headrace_broker.log.directory import LogDirectory
 from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.snapshots import image_records
@@ -17,7 +19,9 @@ from headrace_broker.protocol.metadata_records import ProducerIdsRecord
 from headrace_broker.raft import messages
 from headrace_broker.raft.quorum_state import QuorumState
 from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.snapshot_files import encode_snapshot
+from headrace_broker.simulation.disk import SimulatedDisk
 from support.quorum import Storage, Voter
 
 QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"
@@ -36,6 +40,24 @@ async def started(storage: Storage, **more: Any) -> Voter:
     voter.start()
     await voter.elected()
     return voter
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_vote_that_a_killed_process_has_written_is_not_forgotten_once_it_is_acted_upon(seed: int) -> None:
+    """It is not asked for again, so nothing has it synced; after a power failure another would get it, too."""
+    disk = SimulatedDisk(Random(seed))
+
+    def opened() -> MetadataLog:
+        storage = disk.mount()
+        storage.makedirs("/data")
+        return MetadataLog(storage, LogDirectory(storage, "/data"), lambda: 0)
+
+    opened().write_state(QuorumState(leader_epoch=4))
+    voted = QuorumState(leader_epoch=5, voted_id=2, voters=(1, 2, 3))
+    disk.mount().write_atomic(QUORUM_STATE, voted.to_json())  # killed before the name was synced
+    assert opened().read_state() == voted
+    disk.lose_power()
+    assert opened().read_state() == voted
 
 
 def test_every_start_opens_a_new_epoch_that_is_on_disk_first() -> None:

@@ -81,6 +81,8 @@ class MetadataLog:
         """How much of the log was replayed, or appended here, since this process began."""
         self.voters: frozenset[int] = frozenset()
         """Those that the newest leader counts, none while no record said so."""
+        if storage.exists(self._directory):
+            storage.sync_directory(self._directory)  # no power failure takes back a vote, or a snapshot, that is read
         bases = self._segment_bases()
         self._snapshot, self._snapshot_records = self._load_snapshot(bases[0] if bases else 0)
         self._refuse_damage()
