@@ -78,13 +78,17 @@ class Listening:
         return item
 
     async def serve(self, new_connection: Callable[[str], Connection], listeners: Sequence[Listener]) -> None:
-        """Accept connections on these of the bound listeners from now on."""
+        """Accept connections on these of the bound listeners from now on.  Raises StartError."""
         loop = asyncio.get_running_loop()
         names = {listener.name for listener in listeners}
         for listener, item in self._sockets:
             name = listener.name
             if name not in names:
                 continue
+            try:
+                item.listen(self._backlog)  # uvloop says nothing where another listens there since we were bound
+            except OSError as error:
+                raise StartError(_bind_fault(listener, error)) from None
             self._servers.append(
                 await loop.create_server(lambda name=name: new_connection(name), sock=item, backlog=self._backlog)  # type: ignore[misc]
             )
