@@ -204,6 +204,7 @@ class _Parser:
             self._check_own_address(node_id, voters, listeners[2])
         self._check_roles(roles)
         self._check_selector(values.get("replica_selector_class"))
+        inter_broker_listener = self._inter_broker_listener(listeners[0] if listeners else ())
         if self.errors:
             raise ConfigError(self.errors, tuple(self.warnings))
         assert listeners is not None
@@ -214,7 +215,7 @@ class _Parser:
             advertised_listeners=listeners[1],
             controller_listeners=listeners[2],
             controller_listener_names=listeners[3],
-            inter_broker_listener=self._inter_broker_listener(listeners[0]),
+            inter_broker_listener=inter_broker_listener,
             voters=voters,
             log_properties={key: value for key, value in self.properties.items() if key in LOG_KEYS},
             log_defaults=log_defaults,

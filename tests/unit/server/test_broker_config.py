@@ -125,6 +125,11 @@ def test_several_named_listeners_with_their_own_advertised_addresses() -> None:
     assert "name a host" in error
 
 
+def test_brokers_reach_each_other_by_a_listener_that_there_is() -> None:
+    (error,) = errors_of(inter_broker_listener_name="INSIDE")
+    assert error == "inter.broker.listener.name=INSIDE: listeners has PLAINTEXT"
+
+
 def test_a_directory_has_one_name_however_it_is_written() -> None:
     config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="/tmp/a//")
     assert (config.log_dirs, config.metadata_dir, config.all_dirs) == (
