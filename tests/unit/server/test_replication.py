@@ -415,6 +415,28 @@ def test_a_log_start_that_moved_while_more_was_asked_for_ahead_is_told(monkeypat
     run(work())
 
 
+def test_a_partition_that_is_gone_is_not_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics come and go for as long as a broker runs, and each partition has a log."""
+    asked = asyncio.Event()
+
+    async def opened(*arguments: Any, **settings: Any) -> Any:
+        return PlayedLeader(silent=asked)
+
+    async def work() -> None:
+        monkeypatch.setattr(Connection, "open", opened)
+        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        await asked.wait()
+        fetcher = broker.replication.fetchers[2]
+        broker.replication.forget(broker.partition)
+        told_with_the_next_request = fetcher._gone
+        assert broker.partition in told_with_the_next_request
+        kept = [name for name, value in vars(fetcher).items() if isinstance(value, dict) and broker.partition in value]
+        assert kept == ["_gone"]
+        broker.replication.close()
+
+    run(work())
+
+
 def is_fenced(broker: PlayedBroker) -> None:
     broker.image = cluster_image(partition_image("123", "123", 1), fenced="3")
     broker.replication.brokers_changed()

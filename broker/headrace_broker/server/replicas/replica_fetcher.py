@@ -113,6 +113,7 @@ class ReplicaFetcher:
         self._resting.pop(partition, None)
         self._pauses_ms.pop(partition, None)
         self._troubles.pop(partition, None)
+        self._asked.pop(partition, None)
         self._unsaid.pop(partition, None)
         self.lags.pop(partition, None)
         self._gone[partition] = None
@@ -410,13 +411,13 @@ class ReplicaFetcher:
             self._unsaid[partition] = None  # the request that was sent ahead may be the last it was named in
 
     def _pause(self, partition: Partition) -> None:
+        if partition not in self._partitions:
+            return  # it was taken away while the leader was asked for something
         pause_ms = self._pauses_ms.get(partition, _PAUSE_MIN_MS // 2) * 2
         pause_ms = self._pauses_ms[partition] = min(pause_ms, max(_PAUSE_MIN_MS, self._config.replica_fetch_backoff_ms))
         self._rest(partition, pause_ms)
 
     def _rest(self, partition: Partition, pause_ms: int) -> None:
-        if partition not in self._partitions:
-            return  # it was taken away while the leader was asked for something
         self._resting[partition] = self._loop.time() + pause_ms / 1000
         self._unsaid.pop(partition, None)
         self._gone[partition] = None
