@@ -41,3 +41,23 @@ def test_other_refusals_excuse_nothing() -> None:
     refused = RefusedBatches()
     refused.answer(PARTITION, ApiError(ErrorCode.MESSAGE_TOO_LARGE))
     assert refused.answer(PARTITION, GAP) is GAP
+
+
+def test_no_more_is_remembered_than_producers_have_on_the_way() -> None:
+    """A client may name partitions without end."""
+    refused = RefusedBatches()
+    for index in range(10_000):
+        refused.answer(("no such topic", index), ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    told = [refused.answer(("no such topic", index), GAP) for index in range(10_000)]
+    assert 1000 <= sum(error is not GAP for error in told) <= 2000
+    assert told[-1] is not GAP
+
+
+def test_of_a_refused_batch_nothing_is_kept_but_the_error() -> None:
+    """Where it was raised, the whole request is known."""
+    refused = RefusedBatches()
+    try:
+        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    except ApiError as error:
+        refused.answer(PARTITION, error)
+    assert refused.answer(PARTITION, GAP).__traceback__ is None

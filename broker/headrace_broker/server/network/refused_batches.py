@@ -14,6 +14,7 @@ from collections.abc import Hashable
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 _IN_FLIGHT_MAX = 5  # Kafka's bound for idempotent producers: max.in.flight.requests.per.connection
+_PARTITIONS_MAX = 2000
 _COMES_AGAIN = frozenset(
     (
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -38,7 +39,10 @@ class RefusedBatches:
     def answer(self, partition: Hashable, error: ApiError) -> ApiError:
         """What to answer to a batch that failed with this error."""
         if error.code in _COMES_AGAIN:
-            self._refused[partition] = (error, _IN_FLIGHT_MAX - 1)
+            # Without what its traceback holds on to: the request, and the buffer it came in.
+            self._refused[partition] = (error.with_traceback(None), _IN_FLIGHT_MAX - 1)
+            if len(self._refused) > _PARTITIONS_MAX:
+                del self._refused[next(iter(self._refused))]
         elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and partition in self._refused:
             first, behind = self._refused.pop(partition)
             if behind > 1:
