@@ -95,3 +95,14 @@ def test_a_session_that_is_not_known_or_out_of_turn_is_refused(broker: BrokerPro
         assert ask(client, wanted, {}, (12345, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session_id = ask(client, wanted, {0: 0}, (0, 0)).session_id
         assert ask(client, wanted, {}, (session_id, 5)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_a_session_cannot_come_to_want_more_partitions_than_there_can_be(broker: BrokerProcess) -> None:
+    """Each is looked at with every request while nobody else is served, and small requests add up."""
+    with RawClient(broker.address) as client:
+        session_id = ask(client, bytes(16), {}, (0, 0)).session_id
+        codes = [
+            ask(client, bytes([epoch] * 16), dict.fromkeys(range(900), 0), (session_id, epoch)).error_code
+            for epoch in (1, 2, 3)
+        ]
+        assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]

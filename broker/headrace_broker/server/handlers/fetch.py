@@ -131,8 +131,17 @@ def _session_of(broker: Broker, connection: Connection, request: FetchRequest, v
         broker.router.is_replicas(connection)
     session = broker.fetch_sessions.find(request, replica)
     if session is not None:
+        if replica < 0 and len(session.wanted) + _count(request) > broker.partitions.named_max:
+            logger.warning(
+                "refusing request from %s: a fetch session of more partitions than there are", connection.peer
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST)
         broker.fetch_sessions.take(session, request, broker.partitions)
     return session
+
+
+def _count(request: FetchRequest) -> int:
+    return sum(len(topic.partitions) for topic in request.topics)
 
 
 def _answer_session(
@@ -255,7 +264,7 @@ async def _answer_large(
     """The same for a request that names so many partitions that the loop has to be given back in between."""
     aside = broker.router.large_requests.aside
     request = await aside(lambda: read_fetch_request(memoryview(frame), version))
-    count = sum(len(topic.partitions) for topic in request.topics)
+    count = _count(request)
     if count > broker.partitions.named_max:
         fault = f"a Fetch of {count} partitions, where {broker.partitions.named_max} are more than there can be"
         if version < _FIRST_VERSION_WITH_SESSIONS:
