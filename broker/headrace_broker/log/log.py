@@ -212,7 +212,12 @@ class PartitionLog(SegmentedLog):
             self.make_cut_safe()
             self.truncate_fully_and_start_at(headers[0].base_offset, now_ms)
             self.unsafe_cut, self.is_overtold = None, False  # what is told of `start` holds: the batch has it
-        self._write(view[:size_bytes], headers, now_ms)
+        try:
+            self._write(view[:size_bytes], headers, now_ms)
+        except ApiError:
+            if self._epochs.truncate_from_end(self._log_end_offset + 1):  # of batches that did not get there
+                self._write_epochs_soon()
+            raise
         self.advance_log_start(start)
         return AppendInfo(headers[0].base_offset, next_offset - 1, NO_TIMESTAMP, self._log_start_offset)
 

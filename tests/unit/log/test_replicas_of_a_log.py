@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -9,7 +11,7 @@ import pytest
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
-from headrace_broker.log.storage import MemoryStorage
+from headrace_broker.log.storage import MemoryFile, MemoryStorage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import patch_offset_and_epoch
 from headrace_broker.records.builder import build_batch
@@ -27,6 +29,36 @@ def test_an_epoch_that_begins_at_the_logs_end_goes_with_a_truncation_there() -> 
     assert log.latest_epoch == 2
     log.truncate_to(1, 0)
     assert (log.latest_epoch, log.log_end_offset) == (1, 1)
+
+
+def test_an_epoch_whose_records_could_not_be_written_has_not_begun() -> None:
+    """R10: the records that are fetched again, of the epoch before, would pass for its beginning."""
+
+    class Busy(MemoryStorage):
+        descriptors = 1
+
+        def open(self, path: str) -> MemoryFile:
+            if not self.descriptors:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            return super().open(path)
+
+    storage = Busy()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    records = [
+        bytes(build_batch(RecordColumns(values=[b"a"], timestamps=0), base_offset=offset, partition_leader_epoch=epoch))
+        for offset, epoch in enumerate((1, 2, 2, 3))
+    ]
+    log.append_as_follower(b"".join(records[:2]), now_ms=0)
+    log.segments[-1].release()
+    storage.descriptors = 0
+    with pytest.raises(ApiError):
+        log.append_as_follower(b"".join(records[2:]), now_ms=0)
+    storage.descriptors = 1
+    assert log.latest_epoch == 2
+    log.append_as_follower(records[2], now_ms=0)
+    assert log.end_offset_for_epoch(1) == (1, 1)
+    assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n2\n1 0\n2 1\n"
 
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
