@@ -51,8 +51,8 @@ class LoadedLog:
     """Whether the recovery point that was told lies behind it: a checkpoint tells of what is not there any more."""
     epochs: LeaderEpochCache
     epochs_changed: bool
-    epochs_unsynced: bool
-    """Whether a power failure may take back what their file says: the process that wrote it was killed."""
+    is_unsynced: bool
+    """Whether a power failure may take back the epochs that were read, and what was cut: the last process was killed."""
     producers: ProducerState
     topic_id: bytes | None
     is_damaged: bool
@@ -81,7 +81,7 @@ def load(
     storage.makedirs(directory)
     told = recovery_point
     names = _without_left_overs(storage, directory)
-    epochs_unsynced = not was_closed_cleanly and LEADER_EPOCH_FILE in names
+    is_unsynced = bool(names) and not was_closed_cleanly
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         damaged = _finish_swaps(storage, directory, names, open_segments)
         storage.sync_directory(directory)  # a power failure must bring back none of several that were replaced
@@ -172,7 +172,7 @@ def load(
         is_overtold=recovery_point < told,
         epochs=epochs,
         epochs_changed=epochs.entries != saved_epochs,
-        epochs_unsynced=epochs_unsynced,
+        is_unsynced=is_unsynced,
         producers=producers,
         topic_id=read_topic_id(storage, directory),
         is_damaged=is_damaged,

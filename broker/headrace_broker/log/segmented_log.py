@@ -67,7 +67,7 @@ class SegmentedLog:
         self.lacks_room = False
         """Whether it is offline only because the disk was full when something was to be appended."""
         self._epochs_unwritten = loaded.epochs_changed
-        self._epochs_unflushed = loaded.epochs_unsynced
+        self._epochs_unflushed = loaded.is_unsynced
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
         self.cleaner_offset: int | None = None  # compaction has seen everything before it

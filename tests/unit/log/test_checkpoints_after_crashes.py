@@ -295,6 +295,21 @@ def test_epochs_that_a_killed_process_wrote_are_safe_once_the_records_are(seed: 
     assert start(disk).logs["t", 0].end_offset_for_epoch(1) == (1, 21)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_what_recovery_has_cut_is_not_back_after_a_clean_stop(seed: int) -> None:
+    """It would be trusted then: the torn end of a log of which nothing was sound, and which has no file of epochs."""
+    disk = SimulatedDisk(Random(seed))
+    append(start(disk).get_or_create("t", 0, CONFIG, NOW), b"torn", 1)
+    disk.lose_power()
+    manager = start(disk)
+    ends = [log.log_end_offset for log in manager.logs.values()]
+    manager.close(now_ms=NOW)
+    disk.lose_power()
+    manager = start(disk)
+    assert not manager.is_damaged
+    assert [log.log_end_offset for log in manager.logs.values()] == ends
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_segments_that_a_start_has_replaced_by_the_compacted_one_are_not_back_beside_it(seed: int) -> None:
     """Some of them behind it, or their indexes alone, would have all that follows dropped."""
