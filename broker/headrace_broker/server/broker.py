@@ -308,6 +308,7 @@ class Broker:
         if missing:
             self._logs_to_make.setdefault(topic.name, {}).update(dict.fromkeys(missing))
         if topic.name == GROUP_METADATA_TOPIC:
+            self._leave_groups()
             self._start_task(self._lead_groups())
         if self._logs_to_make and self._making_logs is None:
             self._make_some_logs()
@@ -377,16 +378,24 @@ class Broker:
         if partition.topic == GROUP_METADATA_TOPIC and self._groups_led.pop(partition.index, None) is not None:
             self.groups.unload(partition.index)
 
+    def _leave_groups(self) -> None:
+        """Coordinate no more what was loaded in a leader epoch that is over: another coordinator may have written."""
+        for index, epoch in list(self._groups_led.items()):
+            if not self._leads_groups(index, epoch):
+                del self._groups_led[index]
+                self.groups.unload(index)
+
     async def _lead_groups(self) -> None:
-        """Load the partitions of `__consumer_offsets` that this node leads in a new epoch; unload what it lost."""
-        for index, partition in list(self.partitions.by_name.get(GROUP_METADATA_TOPIC, {}).items()):
-            epoch = partition.leader_epoch
-            if partition.leader != self.node_id:
-                if self._groups_led.pop(index, None) is not None:
-                    self.groups.unload(index)
-            elif self._groups_led.get(index) != epoch:
+        """Load the partitions of `__consumer_offsets` that this node leads in a new epoch."""
+        held = self.partitions.by_name.get(GROUP_METADATA_TOPIC, {})
+        for index, epoch in [(index, partition.leader_epoch) for index, partition in held.items()]:
+            if self._leads_groups(index, epoch) and index not in self._groups_led:
                 self._groups_led[index] = epoch
                 await self.groups.load(index)
+
+    def _leads_groups(self, index: int, epoch: int) -> bool:
+        partition = self.partitions.get(GROUP_METADATA_TOPIC, index)
+        return partition is not None and partition.leader == self.node_id and partition.leader_epoch == epoch
 
     def _log_config_of(self, topic: str) -> LogConfig:
         """The topic's log config on this broker."""
