@@ -190,11 +190,12 @@ def _by_listener(page: Page, name: str, value: float, listener: str) -> None:
 
 
 def _topics(page: Page, meter: Meter) -> None:
+    meter.forget_topics()
     prefix = "kafka_server_brokertopicmetrics"
     for short, text, value_of in _TOPIC_METERS:
         values = {topic: value_of(counts) for topic, counts in meter.topics.items()}
         for name, kind in ((f"{prefix}_{short}_total", "counter"), (f"{prefix}_{short}persec", "untyped")):
             page.family(name, kind, text)
-            page.sample(name, sum(values.values()))
+            page.sample(name, sum(values.values(), value_of(meter.gone_topics)))
             for topic, value in values.items():
                 page.sample(name, value, topic=topic)

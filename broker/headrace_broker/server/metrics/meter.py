@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import cache
 from struct import Struct
 from time import perf_counter
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _HEADER_START = Struct(">hh")
 _LATENCIES_MAX = 1024
+_GONE_TOPICS_MAX = 100
+_NOT_SERVED = -1
 
 
 class Latencies:
@@ -87,6 +89,11 @@ class TopicCounts:
         self.fetched = 0
         self.fetches_failed = 0
 
+    def add(self, other: TopicCounts) -> None:
+        """Count what another topic counted, too."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 class Meter:
     """The counts of one node; lives on its event loop."""
@@ -94,6 +101,8 @@ class Meter:
     def __init__(self, router: RequestRouter) -> None:
         self.requests: dict[int, RequestCounts] = {}
         self.topics: dict[str, TopicCounts] = {}
+        self.gone_topics = TopicCounts()
+        self._held_topics: Collection[str] = ()
         self.connections_made: dict[str, Rate] = {}
         self.connections_lost: dict[str, Rate] = {}
         self._router = router
@@ -103,6 +112,7 @@ class Meter:
 
     def watch(self, broker: Broker) -> None:
         """Count what is appended and read, too."""
+        self._held_topics = broker.partitions.by_name
         self._append, self._read = broker.append, broker.read
         broker.append = self._metered_append  # type: ignore[method-assign]
         broker.read = self._metered_read  # type: ignore[method-assign]
@@ -129,7 +139,7 @@ class Meter:
         return counts
 
     def _metered_handle(self, connection: Connection, frame: memoryview) -> None:
-        api_key, version = _HEADER_START.unpack_from(frame)
+        api_key, version = self._served(connection.listener, *_HEADER_START.unpack_from(frame))
         counts = self.counts(api_key)
         counts.by_version[version] = counts.by_version.get(version, 0) + 1
         started_s = perf_counter()
@@ -145,6 +155,13 @@ class Meter:
         finally:
             request.local_s = perf_counter() - started_s
             counts.local.note(request.local_s)
+
+    def _served(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
+        """The API and its version, or what stands for all that are not served: clients may name any number."""
+        route = self._router.routes_of(listener).get(api_key)
+        if route is None:
+            return _NOT_SERVED, _NOT_SERVED
+        return api_key, version if route.versions[0] <= version <= route.versions[1] else _NOT_SERVED
 
     def _metered_handler_of(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
         handle, errors = self._handler_of(route), self.counts(route.api.key).errors
@@ -164,8 +181,15 @@ class Meter:
         """What is known of a topic."""
         counts = self.topics.get(name)
         if counts is None:
+            if len(self.topics) > 2 * len(self._held_topics) + _GONE_TOPICS_MAX:
+                self.forget_topics()
             counts = self.topics[name] = TopicCounts()
         return counts
+
+    def forget_topics(self) -> None:
+        """Of topics that are not here any more keep the sum only, as Kafka does."""
+        for name in self.topics.keys() - set(self._held_topics):
+            self.gone_topics.add(self.topics.pop(name))
 
     def _metered_append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
@@ -233,7 +257,7 @@ def _where_errors_are(kind: type[Message]) -> tuple[str, ...]:
 def api_name(api_key: int) -> str:
     """What Kafka calls the API."""
     api = API.get(api_key)
-    return api.name if api is not None else str(api_key)
+    return api.name if api is not None else "unknown"
 
 
 class _Request:
