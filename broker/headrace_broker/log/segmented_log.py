@@ -170,6 +170,11 @@ class SegmentedLog:
         self.storage.write_atomic(self._epochs_path, encode_epoch_checkpoint(self._epochs.entries), durable=False)
         self._epochs_unwritten = False
 
+    def _sync_epochs(self) -> None:
+        if self._epochs_unflushed:
+            self.storage.sync(self._epochs_path)
+            self._epochs_unflushed = False
+
     @property
     def unflushed_epochs_path(self) -> str | None:
         """The file of leader epochs, if a power failure may take back what it says."""
@@ -218,10 +223,11 @@ class SegmentedLog:
         try:
             active.finish()
             active.trim()
-            if self.recovery_point >= self._log_end_offset:  # no flush looks at it again, and it may just have been cut
-                self.storage.sync(active.path(LOG_SUFFIX))
             if self._epochs_unwritten:  # recovery looks for epochs in the last segments only
                 self._write_epochs()
+            if self.recovery_point >= self._log_end_offset:  # no flush looks at it again, and it may just have been cut
+                self.storage.sync(active.path(LOG_SUFFIX))
+                self._sync_epochs()
             self.write_producer_snapshot()
             segment = loader.new_segment(
                 self.storage,
@@ -252,11 +258,9 @@ class SegmentedLog:
             for segment in self._segments[search.segment_index(self._segments, self.recovery_point) : -1]:
                 segment.flush()
             self._active.flush()
-            if self._epochs_unflushed:
-                self.storage.sync(self._epochs_path)
+            self._sync_epochs()
         except OSError as error:
             raise self._go_offline("flush", error) from error
-        self._epochs_unflushed = False
         if self.on_flushed is not None:
             self.on_flushed(perf_counter() - started_s)
         self.recovery_point = self._log_end_offset

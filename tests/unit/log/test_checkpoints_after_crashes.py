@@ -7,7 +7,13 @@ from random import Random
 
 import pytest
 
-from headrace_broker.log.checkpoints import CLEANER_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
+from headrace_broker.log.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+)
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.manager import LogManager
@@ -293,6 +299,21 @@ def test_epochs_that_a_killed_process_wrote_are_safe_once_the_records_are(seed: 
     manager.close(now_ms=NOW)
     disk.lose_power()
     assert start(disk).logs["t", 0].end_offset_for_epoch(1) == (1, 21)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_epochs_that_recovery_has_found_are_safe_before_it_does_not_look_for_them_any_more(seed: int) -> None:
+    disk, manager, log, _ = with_flushed_records(seed)
+    append(log, b"new", 1)
+    log.flush(NOW)
+    manager.checkpoints.write(RECOVERY_POINT_FILE)
+    path = f"{log.directory}/{LEADER_EPOCH_FILE}"
+    disk.mount().write_atomic(path, b"0\n1\n0 0\n")  # what a power failure has left
+    log = start(disk).logs["t", 0]
+    log.roll(NOW)
+    append(log, b"newer", 1)
+    disk.lose_power()
+    assert start(disk).logs["t", 0].end_offset_for_epoch(0) == (0, 20)
 
 
 @pytest.mark.parametrize("seed", range(40))
