@@ -124,6 +124,26 @@ def test_commits_and_fetches_by_topic_id() -> None:
     handled(scene)
 
 
+def test_offsets_of_a_topic_that_is_made_anew_meanwhile_are_told_of_the_former_one() -> None:
+    """Its records begin at 0: who went on at the offset would miss some."""
+
+    async def scene(context: Any) -> None:
+        await commit(context, 10, ("", TOPIC_ID, [1]))
+        coordinated = context.groups.fetch_group
+
+        async def fetch_group(*arguments: Any) -> Any:
+            answer = await coordinated(*arguments)
+            context.image = MetadataImage(topics={"t": TopicImage("t", STRANGE_ID)}, topic_names={STRANGE_ID: "t"})
+            return answer
+
+        context.groups.fetch_group = fetch_group
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+        (group,) = (await offset_fetch.handle(context, request, 10)).groups
+        assert [topic.topic_id for topic in group.topics] == [TOPIC_ID]
+
+    handled(scene)
+
+
 @pytest.mark.parametrize("version", range(1, 8))
 @pytest.mark.parametrize("everything", [False, True])
 def test_fetch_of_a_single_group_in_each_version(version: int, everything: bool) -> None:

@@ -41,18 +41,19 @@ async def _fetch_by_id(context: RequestContext, request: OffsetFetchRequest, ver
 async def _fetch_group(
     context: RequestContext, group: OffsetFetchRequestGroup, version: int
 ) -> OffsetFetchResponseGroup:
+    image = context.image  # offsets of a topic that is made anew while this waits are not those of the new one
     if group.topics is None:
         response = await context.groups.fetch_group(group, version)
-        response.topics = [topic for topic in response.topics if topic.name in context.image.topics]
+        response.topics = [topic for topic in response.topics if topic.name in image.topics]
         for topic in response.topics:
-            topic.topic_id = context.image.topics[topic.name].topic_id
+            topic.topic_id = image.topics[topic.name].topic_id
         return response
     refused = [
         refused_topic(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         for topic in group.topics
-        if context.image.topic_by_id(topic.topic_id) is None
+        if image.topic_by_id(topic.topic_id) is None
     ]
-    _name_topics(group, context.image)
+    _name_topics(group, image)
     response = await context.groups.fetch_group(group, version)
     if not response.error_code:
         response.topics.extend(refused)
