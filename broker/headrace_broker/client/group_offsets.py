@@ -41,7 +41,7 @@ class GroupOffsets:
         self._cluster = cluster
         self._config = config
         self._last_commit_ms = cluster.now_ms()
-        self._commits_by_itself = 0
+        self._commits = 0
 
     async def commit(
         self,
@@ -56,6 +56,7 @@ class GroupOffsets:
         group_id = self._group_id("commit")
         if not offsets:
             return
+        self._commits += 1
         offsets = {item: self._with_epoch(item, offset) for item, offset in offsets.items()}
         generation = None
         if self.membership is not None:
@@ -91,10 +92,9 @@ class GroupOffsets:
 
         It is not tried again once a later one has begun: that would take the group back.
         """
-        self._commits_by_itself += 1
-        number = self._commits_by_itself
+        number = self._commits + 1
         try:
-            await self.commit(at_positions(positions), is_wanted=lambda: number == self._commits_by_itself)
+            await self.commit(at_positions(positions), is_wanted=lambda: number == self._commits)
         except ClientError as error:
             logger.warning("auto-commit: %s", error)
 

@@ -13,10 +13,14 @@ from headrace_broker.client import offsets
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ConnectionLostError
 from headrace_broker.client.group_offsets import GroupOffsets
+from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
 
 
-def test_a_commit_that_was_not_answered_does_not_follow_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_by_itself", [True, False])
+def test_a_commit_that_was_not_answered_does_not_follow_a_later_one(
+    monkeypatch: pytest.MonkeyPatch, is_by_itself: bool
+) -> None:
     """The group would go on from the older offset, if this reader ended then."""
     committed: list[int] = []
 
@@ -44,7 +48,10 @@ def test_a_commit_that_was_not_answered_does_not_follow_a_later_one(monkeypatch:
         ours = GroupOffsets(cluster, ClientConfig.from_properties(properties, "consumer"))
         first = asyncio.ensure_future(ours.commit_by_itself({("t", 0): 1}))
         await asyncio.sleep(0.015)
-        await ours.commit_by_itself({("t", 0): 2})
+        if is_by_itself:
+            await ours.commit_by_itself({("t", 0): 2})
+        else:
+            await ours.commit({("t", 0): OffsetAndMetadata(2)})
         await first
         assert committed == [2]
 
