@@ -52,7 +52,7 @@ class LoadedLog:
     epochs: LeaderEpochCache
     epochs_changed: bool
     is_unsynced: bool
-    """Whether a power failure may take back the epochs that were read, and what was cut: the last process was killed."""
+    """Whether a power failure may take back the epochs that were read, and what was cut: a process was killed."""
     producers: ProducerState
     topic_id: bytes | None
     is_damaged: bool
