@@ -332,7 +332,8 @@ class LogManager:
             if log is None:
                 self._round = iter(list(self.logs.values()))
                 break
-            if log.offline_reason is None or log.lacks_room:  # what is too old makes room
+            is_held = self.get(log.topic, log.partition) is log
+            if is_held and (log.offline_reason is None or log.lacks_room):  # what is too old makes room
                 self._maintain_log(log, now_ms)
         self._put_away.maintain(now_ms)
 

@@ -155,6 +155,22 @@ def test_a_deleted_partition_goes_after_its_delay_and_can_be_made_again() -> Non
     assert storage.list_directories("/data") == []
 
 
+def test_housekeeping_leaves_a_partition_alone_that_was_deleted() -> None:
+    """What is due when is noted by directory, and a deleted one would stay noted for ever."""
+    manager = start(MemoryStorage())
+    append(manager, "t", 0, b"old")
+    manager.maintain(NOW)
+    manager.maintain(NOW)  # another round begins
+    noted = dict(manager._due_ms)
+    append(manager, "u", 0, b"gone by the time of its turn")
+    for _ in range(3):
+        manager.maintain(NOW, logs_max=1)
+    manager.delete("u", 0, NOW)
+    for _ in range(3):
+        manager.maintain(NOW, logs_max=1)
+    assert manager._due_ms == noted
+
+
 def test_housekeeping_flushes_rolled_segments_retains_and_writes_checkpoints() -> None:
     storage = MemoryStorage()
     manager = start(storage)
