@@ -230,20 +230,22 @@ class LogSegment:
         self._max_timestamp_offset = self.base_offset
         self.first_timestamp = None
 
-    def write_indexes(self) -> None:
-        """Write the index files if memory is ahead of them."""
-        if self._indexes_dirty:
-            self._storage.write(self.path(INDEX_SUFFIX), self.index.encode())
-            self._storage.write(self.path(TIME_INDEX_SUFFIX), self.time_index.encode())
-            self._indexes_dirty = False
+    def write_indexes(self) -> bool:
+        """Write the index files if memory is ahead of them; whether it was."""
+        if not self._indexes_dirty:
+            return False
+        self._storage.write(self.path(INDEX_SUFFIX), self.index.encode())
+        self._storage.write(self.path(TIME_INDEX_SUFFIX), self.time_index.encode())
+        self._indexes_dirty = False
+        return True
 
-    def finish(self) -> None:
-        """Close the time index with the largest timestamp of all and write both index files, as on a roll."""
+    def finish(self) -> bool:
+        """Close the time index with the largest timestamp of all, write both index files, as on a roll; whether it did."""
         if self.max_timestamp > NO_TIMESTAMP:
             entries = len(self.time_index)
             self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
             self._indexes_dirty = self._indexes_dirty or len(self.time_index) > entries
-        self.write_indexes()
+        return self.write_indexes()
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[str]:
         """Rename the files to their `.deleted` names and return these.

@@ -226,7 +226,7 @@ class SegmentedLog:
             if self._epochs_unwritten:  # recovery looks for epochs in the last segments only
                 self._write_epochs()
             if self.recovery_point >= self._log_end_offset:  # no flush looks at it again, and it may just have been cut
-                self.storage.sync(active.path(LOG_SUFFIX))
+                active.flush()
                 self._sync_epochs()
             self.write_producer_snapshot()
             segment = loader.new_segment(
@@ -537,8 +537,8 @@ class SegmentedLog:
         """Close the files; clean: with indexes, producer snapshot and records safe on disk. Raises ApiError."""
         if clean and self.offline_reason is None:
             try:
-                self._active.finish()
-                was_longer = self._active.trim()
+                is_changed = self._active.finish()
+                is_changed = self._active.trim() or is_changed
                 if self.unsafe_cut is not None:
                     self.storage.sync(self.unsafe_cut)
                 if self._epochs_unwritten:
@@ -547,6 +547,6 @@ class SegmentedLog:
                     self.write_producer_snapshot()
             except OSError as error:
                 raise self._go_offline("close", error) from error
-            if was_longer or self._epochs_unflushed or self._log_end_offset > self.recovery_point:
+            if is_changed or self._epochs_unflushed or self._log_end_offset > self.recovery_point:
                 self.flush(now_ms)
         self.release()

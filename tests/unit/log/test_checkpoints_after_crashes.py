@@ -331,6 +331,33 @@ def test_what_recovery_has_cut_is_not_back_after_a_clean_stop(seed: int) -> None
     assert [log.log_end_offset for log in manager.logs.values()] == ends
 
 
+@pytest.mark.parametrize("rolls", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_indexes_of_what_was_cut_are_not_back_after_a_clean_stop(seed: int, rolls: bool) -> None:
+    """They would be trusted as soon as there are as many other records: as damage, or as the times of others."""
+    disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
+    manager = start(disk)
+    log = manager.get_or_create("t", 0, config, NOW)
+    for number in range(20):
+        batch = build_batch(RecordColumns(values=[b"old"], timestamps=NOW + number))
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+    log.flush(NOW)
+    log.truncate_to(2, NOW)
+    if rolls:
+        log.roll(NOW)
+    manager.close(now_ms=NOW)
+    disk.lose_power()
+    manager = start(disk)
+    log = manager.logs["t", 0]
+    assert log.segments[0].max_timestamp == NOW + 1
+    for _ in range(8):
+        append(log, b"of another size", 1)
+    manager.close(now_ms=NOW)
+    manager = start(disk)
+    assert not manager.is_damaged
+    assert len(values_of(manager.logs["t", 0])) == 10
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_segments_that_a_start_has_replaced_by_the_compacted_one_are_not_back_beside_it(seed: int) -> None:
     """Some of them behind it, or their indexes alone, would have all that follows dropped."""
