@@ -240,7 +240,7 @@ class LogSegment:
         return True
 
     def finish(self) -> bool:
-        """Close the time index with the largest timestamp of all, write both index files, as on a roll; whether it did."""
+        """Close the time index with the largest timestamp of all and write both, as on a roll; whether that was due."""
         if self.max_timestamp > NO_TIMESTAMP:
             entries = len(self.time_index)
             self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
