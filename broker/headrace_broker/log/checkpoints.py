@@ -114,7 +114,7 @@ def encode_meta_properties(cluster_id: str, node_id: int, directory_id: str) -> 
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """Return the properties. Raises MalformedFileError when version, cluster.id or node.id is missing."""
+    """Return the properties. Raises MalformedFileError when cluster.id or node.id is missing, or the version another."""
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()
@@ -124,6 +124,8 @@ def decode_meta_properties(data: bytes) -> dict[str, str]:
     for key in ("version", "cluster.id", "node.id"):
         if key not in fields:
             raise MalformedFileError(f"meta.properties lacks {key}")
+    if fields["version"] != "1":
+        raise MalformedFileError(f"meta.properties has version={fields['version']}, and only 1 is read here")
     return fields
 
 

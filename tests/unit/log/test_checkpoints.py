@@ -80,6 +80,8 @@ def test_meta_properties_round_trip_and_read_javas_comments() -> None:
     assert fields == {"version": "1", "cluster.id": "c", "node.id": "3", "directory.id": "d"}
     with pytest.raises(MalformedFileError, match=r"cluster\.id"):
         decode_meta_properties(b"version=1\n")
+    with pytest.raises(MalformedFileError, match="has version=2, and only 1 is read here"):
+        decode_meta_properties(b"version=2\ncluster.id=c\nnode.id=3\n")
 
 
 def test_the_clean_shutdown_marker_carries_the_broker_epoch() -> None:
