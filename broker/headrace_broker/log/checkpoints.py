@@ -114,7 +114,7 @@ def encode_meta_properties(cluster_id: str, node_id: int, directory_id: str) -> 
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """Return the properties. Raises MalformedFileError when cluster.id or node.id is missing, or the version another."""
+    """Return the properties. Raises MalformedFileError when one of the three is missing, or the version is another."""
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()
