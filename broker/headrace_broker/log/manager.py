@@ -223,9 +223,11 @@ class LogManager:
 
     def _write_some_epochs(self) -> None:
         """One file is a good part of a millisecond, and a lost one is made from the records."""
-        for _ in range(min(_EPOCHS_AT_ONCE, len(self._epochs_to_write))):
+        written = 0
+        while self._epochs_to_write and written < _EPOCHS_AT_ONCE:
             log = self._epochs_to_write.popleft()
-            if self.logs.get((log.topic, log.partition)) is log and log.offline_reason is None:
+            if self.get(log.topic, log.partition) is log and log.offline_reason is None:
+                written += 1
                 try:
                     log.write_epochs()
                 except ApiError as error:

@@ -445,6 +445,17 @@ def test_epochs_of_many_partitions_are_written_a_few_at_a_time_and_before_they_a
     assert counts == [18, 34, 40]
 
 
+def test_epochs_of_deleted_partitions_wait_for_no_turn() -> None:
+    """Topics may come and go faster than epochs are written, and what waits holds a whole log."""
+    manager = start(MemoryStorage())
+    for partition in range(100):
+        append(manager, "t", partition, b"value")
+        manager.delete("t", partition, NOW)
+    append(manager, "u", 0, b"value")
+    manager.maintain(NOW)
+    assert not manager._epochs_to_write
+
+
 def test_a_flush_that_failed_leaves_no_mark_of_a_clean_stop() -> None:
     due: list[tuple[Work, Done]] = []
     storage = MemoryStorage()
