@@ -322,6 +322,7 @@ class LogManager:
 
     def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
         """Do what is due for at most `logs_max` logs; call it about once a second, more often with many partitions."""
+        self._leave_what_is_gone()
         self._note_offline_directories()
         self._come_back()
         self._write_some_epochs()
@@ -409,6 +410,16 @@ class LogManager:
 
     def _remove_directory(self, path: str, work: Work) -> None:
         self._background(work, _warn(f"remove {path}"))
+
+    def _leave_what_is_gone(self) -> None:
+        """Take no more records into a directory that somebody removed: its open files have no names any more."""
+        for directory in self.directories:
+            if directory.offline_reason is None and not self._storage.exists(directory.path):
+                directory.offline_reason = f"{directory.path} is gone"
+                _log.error("Log directory %s is offline: it is gone", directory.path)
+                for key, log in self.logs.items():
+                    if self._directory_of[key] is directory:
+                        log.offline_reason = directory.offline_reason
 
     def _note_offline_directories(self) -> None:
         for key, log in self.logs.items():

@@ -216,6 +216,26 @@ def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
     assert not storage.exists(f"{failed.path}/.kafka_cleanshutdown")
 
 
+def test_a_directory_that_is_removed_is_offline(caplog: pytest.LogCaptureFixture) -> None:
+    """R14: what is written into files that have lost their names is lost with the process."""
+    storage = MemoryStorage()
+    manager = start(storage, "/one", "/two")
+    append(manager, "t", 0, b"x")
+    manager.maintain(NOW)
+    gone = manager.directory_of("t", 0)
+    storage.remove_tree(gone.path)
+    manager.maintain(NOW)
+    with pytest.raises(ApiError, match=f"{gone.path} is gone"):
+        append(manager, "t", 0, b"y")
+    append(manager, "t", 1, b"on the other directory")
+    manager.maintain(NOW)
+    manager.maintain(NOW)
+    assert gone.offline_reason is not None
+    assert caplog.text.count("is offline") == 1
+    manager.close(now_ms=NOW)
+    assert not storage.exists(f"{gone.path}/.kafka_cleanshutdown")
+
+
 class SmallStorage(MemoryStorage):
     """A disk that is full while somebody says so."""
 
