@@ -264,3 +264,11 @@ def test_a_thousand_topics_come_in_pieces() -> None:
     pieces = list(encode_snapshot(image_records(image), 1, NOW_MS))
     assert len(pieces) == 12
     assert image_of(parse_snapshot(b"".join(pieces)), 999, 1) == image
+
+
+def test_the_epochs_are_synced_with_the_records_of_several_segments() -> None:
+    """Those of before, back after a power failure, would have the log cut where it agrees with the leader's."""
+    log = filled(MemoryStorage(), 2)
+    log.roll()
+    log.append(block(3), 2)
+    assert f"{DIRECTORY}/leader-epoch-checkpoint" in log.files_to_sync()

@@ -367,7 +367,7 @@ class MetadataLog:
     def files_to_sync(self) -> list[str]:
         """Begin a sync of everything appended so far: the files that a thread is to fdatasync.  Raises ApiError."""
         self._syncing_up_to = self.log_end_offset
-        self._syncing_rolled_to = self.log.unflushed_files(with_active=False)[1]
+        self._syncing_rolled_to = self.log.segments[-1].base_offset
         self._syncing_truncations = self.log.truncations
         return self.files_of_log()
 
