@@ -493,7 +493,7 @@ class SegmentedLog:
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop every record and go on at `offset`. Raises ApiError."""
         try:
-            self._delete(self._segments, now_ms)
+            self._delete(self._segments[::-1], now_ms)  # the last first, here too
             remove_snapshots_after(self.storage, self.directory, -1)
             segment = loader.new_segment(
                 self.storage, self.directory, offset, self.config, now_ms=now_ms, open_segments=self._open_segments

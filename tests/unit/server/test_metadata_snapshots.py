@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -264,6 +266,44 @@ def test_a_thousand_topics_come_in_pieces() -> None:
     pieces = list(encode_snapshot(image_records(image), 1, NOW_MS))
     assert len(pieces) == 12
     assert image_of(parse_snapshot(b"".join(pieces)), 999, 1) == image
+
+
+class Killed(Exception):
+    """The process is dead."""
+
+
+class MortalStorage(MemoryStorage):
+    """Ends the process before the rename number `renames_left`."""
+
+    renames_left = 1 << 30
+
+    def rename(self, source: str, target: str) -> None:
+        if self.renames_left == 0:
+            raise Killed
+        self.renames_left -= 1
+        super().rename(source, target)
+
+
+def test_a_kill_while_a_fetched_snapshot_takes_the_place_of_the_log_leaves_one_or_the_other() -> None:
+    """What follows the snapshot's offset belongs to another leader's log: gone on with, it contradicts what is
+    committed; and without what was before, no node starts on it."""
+    before = MortalStorage()
+    log = opened(before)
+    for number in range(1, 9):
+        log.append(block(number), 1)
+        log.roll()
+    found = set()
+    for count in range(40):
+        storage = copy.deepcopy(before)
+        log, snapshot = opened(storage), (5, 2)
+        log.append_snapshot(snapshot, 0, b"".join(encode_snapshot(image_records(image_at(4, 2)), 2, NOW_MS)))
+        storage.renames_left = count
+        with suppress(Killed):
+            log.finish_snapshot(snapshot)
+        storage.renames_left = 1 << 30
+        log = opened(storage)
+        found.add((log.latest_snapshot(), log.log_end_offset, log.last_fetched_epoch))
+    assert found == {(None, 8, 1), ((5, 2), 5, 2)}
 
 
 def test_the_epochs_are_synced_with_the_records_of_several_segments() -> None:

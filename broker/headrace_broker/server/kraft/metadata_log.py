@@ -97,8 +97,8 @@ class MetadataLog:
             log_start_offset=self._start_offset(bases[0] if bases else 0),
             may_have_gaps=False,
         )
-        if self._snapshot is not None and self.log.log_end_offset < self._snapshot[0]:
-            self._begin_after(self._snapshot)  # it holds more than what survived of the log
+        if self._snapshot is not None and not self._goes_on_from(self._snapshot):
+            self._begin_after(self._snapshot)
         self._flushed_offset = self.log.recovery_point if directory.was_closed_cleanly else self.log.log_start_offset
         self._syncing_up_to = -1
         self._syncing_rolled_to = self._syncing_truncations = 0
@@ -148,6 +148,13 @@ class MetadataLog:
                 + _FETCH_ANEW.format(self._directory)
             )
         return None, []
+
+    def _goes_on_from(self, snapshot: OffsetAndEpoch) -> bool:
+        """Whether the log reaches the snapshot's end, and that by its records: it may have been fetched because other
+        ones stand there, and a crash have kept it from taking the place of them all."""
+        end_offset, epoch = snapshot
+        known = self.log.epoch_for_offset(max(end_offset - 1, self.log_start_offset))
+        return self.log_end_offset >= end_offset and not 0 <= known < epoch
 
     def _start_offset(self, base_offset: int) -> int:
         """The log begins where its first snapshot ends, once it has lost its first records."""
