@@ -31,6 +31,62 @@ def test_a_produce_is_due_when_every_partition_passed_its_offset() -> None:
     assert names(parked.advanced("b", 5, 1)) == ["p"]
 
 
+def produce(name: str, **required_offsets: int) -> Parked:
+    return Parked(name, required_offsets, 500, required_offsets=dict(required_offsets))
+
+
+def test_produces_are_due_by_their_offsets_whenever_they_came() -> None:
+    parked = ParkedOperations()
+    for name, offset in (("second", 10), ("third", 15), ("first, sent again", 5), ("second, sent again", 10)):
+        parked.park(produce(name, a=offset))
+    assert names(parked.advanced("a", 9, 1)) == ["first, sent again"]
+    assert names(parked.advanced("a", 14, 1)) == ["second", "second, sent again"]
+    assert names(parked.advanced("a", 15, 1)) == ["third"]
+    assert not parked.waiting_for("a")
+
+
+def test_one_of_many_produces_is_cancelled() -> None:
+    parked = ParkedOperations()
+    operations = [produce(str(number), a=10, b=number) for number in range(5)]
+    for operation in operations:
+        parked.park(operation)
+    parked.cancel(operations[2])
+    assert parked.advanced("b", 4, 1) == []
+    parked.cancel(operations[3])
+    assert not parked.waiting_for("b")
+    assert names(parked.advanced("a", 10, 1)) == ["0", "1", "4"]
+    assert len(parked) == 0
+
+
+def test_a_produce_stays_when_a_partition_that_it_passed_goes_away() -> None:
+    parked = ParkedOperations()
+    parked.park(produce("p", a=10, b=5))
+    assert parked.advanced("a", 10, 1) == []
+    assert parked.disturbed("a") == []
+    assert names(parked.disturbed("b")) == ["p"]
+    assert len(parked) == 0
+
+
+class Offset(int):
+    """An offset that counts how often any is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: object) -> bool:
+        Offset.compared += 1
+        return int(self) < other if isinstance(other, int) else NotImplemented
+
+
+def test_produces_that_are_not_due_are_not_looked_at() -> None:
+    parked = ParkedOperations()
+    count = 1000
+    for number in range(count):
+        parked.park(produce(str(number), a=Offset(number)))
+    Offset.compared = 0
+    assert [names(parked.advanced("a", number, 1)) for number in range(count)] == [[str(n)] for n in range(count)]
+    assert Offset.compared < 15 * count  # a search by halves; each of them looked at each time would be half a million
+
+
 def test_deadlines_come_in_order_and_only_once() -> None:
     parked = ParkedOperations()
     for name, deadline_ms in (("late", 300), ("early", 100), ("middle", 200)):

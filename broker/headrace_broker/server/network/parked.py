@@ -5,20 +5,26 @@ operations that are due; completing them is the owner's affair.  An operation is
 handed out exactly once, and costs nothing after it was handed out or cancelled.
 
 A fetch is due when the bytes it still misses have arrived; a produce when each of its partitions has passed the
-offset it wrote.
+offset it wrote.  What a partition passes costs nothing for the produces that are behind it: a producer may have a
+thousand requests in flight.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable
+from operator import itemgetter
 from typing import Any
+
+_OFFSET = itemgetter(0)
+_PLACE = itemgetter(0, 1)
 
 
 class Parked:
     """One waiting operation.  `payload` is the owner's; the rest belongs to `ParkedOperations`."""
 
-    __slots__ = ("deadline_ms", "done", "keys", "missing_bytes", "payload", "required_offsets")
+    __slots__ = ("_sequence", "deadline_ms", "done", "keys", "missing_bytes", "payload", "required_offsets")
 
     def __init__(
         self,
@@ -35,30 +41,22 @@ class Parked:
         self.missing_bytes = missing_bytes
         self.required_offsets = required_offsets
         self.done = False
+        self._sequence = 0
 
     def take_payload(self) -> Any:
         """Hand out the payload for good: it knows this operation, and the two would outlive their use."""
         payload, self.payload = self.payload, None
         return payload
 
-    def _advance(self, key: Hashable, high_watermark: int, size_bytes: int) -> bool:
-        if self.missing_bytes is not None:
-            self.missing_bytes -= size_bytes
-            return self.missing_bytes <= 0
-        required = self.required_offsets
-        if required is not None and high_watermark >= required.get(key, high_watermark + 1):
-            del required[key]
-            return not required
-        return False
-
 
 class ParkedOperations:
     """Every waiting operation, found by the partitions it waits for and by its deadline."""
 
-    __slots__ = ("_by_key", "_deadlines", "_live", "_sequence")
+    __slots__ = ("_by_key", "_deadlines", "_live", "_produces", "_sequence")
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, dict[Parked, None]] = {}
+        self._produces: dict[Hashable, list[tuple[int, int, Parked]]] = {}  # (offset, sequence, operation), ascending
         self._deadlines: list[tuple[int, int, Parked]] = []
         self._sequence = 0
         self._live = 0
@@ -72,29 +70,55 @@ class ParkedOperations:
 
     def park(self, operation: Parked) -> None:
         """Wait for `operation`'s partitions or its deadline."""
-        for key in operation.keys:
-            self._by_key.setdefault(key, {})[operation] = None
         self._sequence += 1
         self._live += 1
+        operation._sequence = self._sequence
+        if operation.required_offsets is None:
+            for key in operation.keys:
+                self._by_key.setdefault(key, {})[operation] = None
+        else:
+            for key, offset in operation.required_offsets.items():
+                insort(self._produces.setdefault(key, []), (offset, self._sequence, operation))
         heapq.heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
 
     def waiting_for(self, key: Hashable) -> bool:
         """Whether anything waits for this partition (the hot path asks before it calls `advanced`)."""
-        return key in self._by_key
+        return key in self._by_key or key in self._produces
 
     def advanced(self, key: Hashable, high_watermark: int, size_bytes: int) -> list[Parked]:
         """Committed data grew to `high_watermark` by `size_bytes`: the operations that are due by it."""
-        waiting = self._by_key.get(key)
-        if not waiting:
-            return []
-        due = [operation for operation in waiting if operation._advance(key, high_watermark, size_bytes)]
+        due = self._passed(key, high_watermark)
+        for operation in self._by_key.get(key, ()):
+            if operation.missing_bytes is not None:
+                operation.missing_bytes -= size_bytes
+                if operation.missing_bytes <= 0:
+                    due.append(operation)
         for operation in due:
             self._remove(operation)
         return due
 
+    def _passed(self, key: Hashable, high_watermark: int) -> list[Parked]:
+        """The produces that waited for this offset of the partition last, in the order of their offsets."""
+        waiting = self._produces.get(key)
+        if waiting is None:
+            return []
+        passed = waiting[: bisect_left(waiting, high_watermark + 1, key=_OFFSET)]
+        if len(passed) == len(waiting):
+            del self._produces[key]
+        else:
+            del waiting[: len(passed)]
+        due = []
+        for _, _, operation in passed:
+            required = operation.required_offsets
+            if required is not None:
+                del required[key]
+                if not required:
+                    due.append(operation)
+        return due
+
     def disturbed(self, key: Hashable) -> list[Parked]:
-        """The partition went away or changed its leader: everything that waits for it is due."""
-        due = list(self._by_key.get(key, ()))
+        """The partition went away or changed its leader: everything that still waits for it is due."""
+        due = [*self._by_key.get(key, ()), *(operation for _, _, operation in self._produces.get(key, ()))]
         for operation in due:
             self._remove(operation)
         return due
@@ -126,12 +150,19 @@ class ParkedOperations:
     def _remove(self, operation: Parked) -> None:
         operation.done = True
         self._live -= 1
-        for key in operation.keys:
-            waiting = self._by_key.get(key)
-            if waiting is not None:
-                waiting.pop(operation, None)
-                if not waiting:
-                    del self._by_key[key]
+        if operation.required_offsets is None:
+            for key in operation.keys:
+                waiting = self._by_key.get(key)  # None for what a request names twice
+                if waiting is not None:
+                    waiting.pop(operation, None)
+                    if not waiting:
+                        del self._by_key[key]
+        else:
+            for key, offset in operation.required_offsets.items():
+                produces = self._produces[key]
+                del produces[bisect_left(produces, (offset, operation._sequence), key=_PLACE)]
+                if not produces:
+                    del self._produces[key]
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self._live:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
             heapq.heapify(self._deadlines)
