@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.server.network.connection import Connection, ConnectionLimits, Slot
 from headrace_broker.server.network.receive_memory import ReceiveMemory
+from headrace_broker.server.network.waiting import Waiting
 from headrace_broker.server.network.wakefulness import Wakefulness
 
 
@@ -20,6 +22,7 @@ class FakeTransport:
 
     def __init__(self) -> None:
         self.written = bytearray()
+        self.writes = 0
         self.closed = False
         self.aborted = False
         self.reading = True
@@ -29,6 +32,7 @@ class FakeTransport:
         return ("127.0.0.1", 5000)
 
     def writelines(self, buffers: list[bytes]) -> None:
+        self.writes += 1
         for buffer in buffers:
             self.written += buffer
 
@@ -167,6 +171,20 @@ async def test_answers_leave_in_the_order_of_their_requests(peer: Peer) -> None:
     assert bytes(peer.transport.written) == body(b"a")
     first.fill((b"one",))
     assert bytes(peer.transport.written) == body(b"a") + b"one" + body(b"b") + b"two" + body(b"c")
+
+
+@pytest.mark.anyio
+async def test_what_is_due_at_once_leaves_with_one_write(peer: Peer) -> None:
+    waiting = Waiting(asyncio.get_running_loop())
+    peer.send(b"".join(frame(body(b"P")) for _ in range(5)))
+    for number, slot in enumerate(peer.router.slots):
+        answer = b"%d" % number
+        waiting.park(partial(slot.fill, (answer,)), [], 1000, required_offsets={"a": number})
+    waiting.advanced("a", 3, 1)
+    waiting.flush()
+    assert bytes(peer.transport.written) == b"0123"
+    assert peer.transport.writes == 1
+    waiting.close()
 
 
 @pytest.mark.anyio

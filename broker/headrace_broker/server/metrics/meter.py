@@ -333,13 +333,11 @@ class _MeteredConnection(Connection):
         request.counts.unsent.note(0.0)
         request.sent(now_s, now_s - started_s)
 
-    def slot_filled(self, slot: Slot) -> None:
-        waiting = list(self._queue)
+    def _send(self, answered: list[Slot]) -> None:
         started_s = perf_counter()
-        super().slot_filled(slot)
+        super()._send(answered)
         now_s = perf_counter()
-        left = waiting[: len(waiting) - len(self._queue)]
-        for gone in left:
-            if isinstance(gone, _MeteredSlot):
-                gone.request.counts.unsent.note(started_s - gone.filled_s)
-                gone.request.sent(now_s, (now_s - started_s) / len(left))
+        for slot in answered:
+            if isinstance(slot, _MeteredSlot):
+                slot.request.counts.unsent.note(started_s - slot.filled_s)
+                slot.request.sent(now_s, (now_s - started_s) / len(answered))

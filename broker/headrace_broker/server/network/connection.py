@@ -258,13 +258,21 @@ class Connection(asyncio.BufferedProtocol):
         answer_bytes = _length(slot.buffers)
         self._held_bytes += answer_bytes - slot.request_bytes
         self._count_unsent(answer_bytes)
-        while queue and queue[0].filled:
-            buffers = queue.popleft().buffers
-            self._held_bytes -= _length(buffers)
-            self._count_unsent(-_length(buffers))
-            if self._transport is not None and buffers:
-                self._transport.writelines(buffers)
+        if queue[0].filled:
+            answered = []
+            while queue and queue[0].filled:
+                answered.append(queue.popleft())
+            self._send(answered)
         self._resume()
+
+    def _send(self, answered: list[Slot]) -> None:
+        """Write the answers of all these with one call."""
+        buffers = [buffer for slot in answered for buffer in slot.buffers or ()]
+        sent_bytes = _length(buffers)
+        self._held_bytes -= sent_bytes
+        self._count_unsent(-sent_bytes)
+        if self._transport is not None and buffers:
+            self._transport.writelines(buffers)
 
     def _count_unsent(self, change_bytes: int) -> None:
         self._unsent_bytes += change_bytes

@@ -80,9 +80,12 @@ class Waiting:
             self._timer.cancel()
 
     def flush(self) -> None:
-        """Answer whoever is due here and now."""
+        """Answer whoever is due here and now.
+
+        Last first: an answer waits for those of earlier requests, so what a connection is owed leaves with one call.
+        """
         due, self._due = self._due, []
-        for operation in due:
+        for operation in reversed(due):
             _complete(operation)
 
     def _soon(self, due: list[Parked]) -> None:
