@@ -322,8 +322,9 @@ async def test_what_was_sent_ahead_is_taken_before_the_connection_of_who_has_gon
     assert peer.transport.closed  # half a request is none
 
 
-def test_who_goes_with_nothing_waiting_is_let_go_at_once(peer: Peer) -> None:
-    peer.send(frame(body(b"0")))
+@pytest.mark.parametrize("waiting", [b"", frame(body(b"H")) + frame(body(b"0"))], ids=["nothing", "for an answer"])
+def test_who_goes_is_let_go_at_once_where_nothing_waits_for_its_turn(peer: Peer, waiting: bytes) -> None:
+    peer.send(frame(body(b"0")) + waiting)
     assert not peer.connection.eof_received()
 
 

@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """What has come in whole is still taken, as by Kafka: who writes with acks=0 goes when it has written."""
         self._has_ended = True
-        return self._has_whole_frame()
+        return self._waits_for_its_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -318,12 +318,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._start = start
         self._make_room(start, end)
-        if self._has_ended and not self._has_whole_frame():
+        if self._has_ended and not self._waits_for_its_turn():
             self.close()
 
-    def _has_whole_frame(self) -> bool:
+    def _waits_for_its_turn(self) -> bool:
+        """Whether a whole request is there; one that waits for other answers would wait for who is gone."""
         pending = self._end - self._start
-        return pending >= 4 and pending - 4 >= _SIZE.unpack_from(self._view, self._start)[0]
+        return self._turn_is_over and pending >= 4 and pending - 4 >= _SIZE.unpack_from(self._view, self._start)[0]
 
     def _end_turn(self) -> None:
         self._turn_is_over = True
