@@ -51,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"headrace broker: {options.file}: {error.strerror}", file=sys.stderr)
         return 1
+    except ConfigError as error:
+        print(f"headrace broker: {error}", file=sys.stderr)
+        return 1
     return run(
         properties,
         cluster_id=options.cluster_id,
@@ -91,11 +94,14 @@ def _properties(options: argparse.Namespace) -> dict[str, str]:
 
 
 def load_properties(path: str) -> dict[str, str]:
-    """Read a Java properties file; raises OSError."""
+    """Read a Java properties file; raises OSError, ConfigError."""
     import javaproperties
 
     with open(path, encoding="latin-1") as file:
-        return dict(javaproperties.load(file))
+        try:
+            return dict(javaproperties.load(file))
+        except ValueError as error:
+            raise ConfigError([f"{path}: {error}"]) from None
 
 
 def run(

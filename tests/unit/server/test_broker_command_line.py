@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_broker.server.main import _parser, _properties, _say
+from headrace_broker.server.main import _parser, _properties, _say, main
 
 
 def properties(*arguments: str) -> dict[str, str]:
@@ -37,6 +37,15 @@ def test_overrides_go_over_a_file_which_keeps_kafkas_defaults(tmp_path: Path) ->
 def test_an_override_without_a_value_is_refused() -> None:
     with pytest.raises(SystemExit, match=r"--property node\.id: expected KEY=VALUE"):
         properties("--property", "node.id")
+
+
+def test_a_file_that_cannot_be_read_as_properties_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("log.dirs=C:\\users\n")
+    assert main([str(file)]) == 1
+    assert capsys.readouterr().err == f"headrace broker: {file}: Invalid \\u escape sequence: \\users\n"
 
 
 def test_help_tells_what_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
