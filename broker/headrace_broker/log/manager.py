@@ -464,10 +464,8 @@ class LogManager:
         self._note_offline_directories()
         if clean:
             try:
-                self.checkpoints.write(RECOVERY_POINT_FILE)
-                self.checkpoints.write(HIGH_WATERMARK_FILE)
-                self.checkpoints.write(LOG_START_FILE)
-                self.checkpoints.write(CLEANER_FILE)
+                for name in CHECKPOINTS:
+                    self.checkpoints.write(name, durable=True)
             except OSError as error:
                 _log.error("Cannot write the checkpoints, the next start will check the logs: %s", error)
                 clean = False

@@ -331,6 +331,22 @@ def test_what_recovery_has_cut_is_not_back_after_a_clean_stop(seed: int) -> None
     assert [log.log_end_offset for log in manager.logs.values()] == ends
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_high_watermark_of_what_was_cut_is_not_back_after_a_clean_stop(seed: int) -> None:
+    """It would have records committed that no other replica has."""
+    disk, manager, log, _ = with_flushed_records(seed)
+    log.high_watermark = 20
+    manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)
+    log.truncate_to(5, NOW)
+    manager.close(now_ms=NOW)
+    log = start(disk).logs["t", 0]
+    for _ in range(20):
+        append(log, b"new", 1)
+    log.flush(NOW)
+    disk.lose_power()
+    assert start(disk).logs["t", 0].high_watermark <= 5
+
+
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_indexes_of_what_was_cut_are_not_back_after_a_clean_stop(seed: int, rolls: bool) -> None:
