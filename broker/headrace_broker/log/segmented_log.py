@@ -184,9 +184,9 @@ class SegmentedLog:
     def _epochs_path(self) -> str:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
-    def _go_offline(self, action: str, error: OSError) -> ApiError:
+    def _go_offline(self, action: str, error: OSError, *, may_pass: bool = True) -> ApiError:
         reason = f"cannot {action} {error.filename or self.directory}: {error.strerror or error}"
-        if is_passing(error):
+        if may_pass and is_passing(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline_reason = reason
         _log.error("Log %s goes offline: %s", self.name, self.offline_reason)
@@ -454,9 +454,9 @@ class SegmentedLog:
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
             kept = self._kept_snapshots.cut(self._log_end_offset)
             self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
-        except OSError as error:
-            raise self._go_offline("truncate", error) from error
-        except CorruptBatchError as error:  # half cut, or with the producers of before, it may not be gone on with
+        except OSError as error:  # half cut, or with the producers of before, it may not be gone on with
+            raise self._go_offline("truncate", error, may_pass=False) from error
+        except CorruptBatchError as error:
             raise self._go_offline("truncate", OSError(errno.EIO, str(error), self.directory)) from error
 
     def make_cut_safe(self) -> None:
@@ -509,7 +509,7 @@ class SegmentedLog:
             self._kept_snapshots = KeptSnapshots()
             self.unsafe_cut = segment.path(LOG_SUFFIX) if self.is_overtold else None
         except OSError as error:
-            raise self._go_offline("truncate", error) from error
+            raise self._go_offline("truncate", error, may_pass=False) from error
 
     def _end_at(self, offset: int) -> None:
         self._log_end_offset = offset

@@ -31,17 +31,37 @@ def test_an_epoch_that_begins_at_the_logs_end_goes_with_a_truncation_there() -> 
     assert (log.latest_epoch, log.log_end_offset) == (1, 1)
 
 
+class Busy(MemoryStorage):
+    """Has no descriptor left for a while."""
+
+    descriptors = 1
+
+    def open(self, path: str) -> MemoryFile:
+        if not self.descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return super().open(path)
+
+
+def test_a_log_that_was_half_cut_is_not_gone_on_with() -> None:
+    """Its segments are gone, and it still ends behind them: what was appended there would follow a hole."""
+    storage = Busy()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for _ in range(3):
+        log.append_as_leader(build_batch(RecordColumns(values=[b"a"], timestamps=0)), leader_epoch=1, now_ms=0)
+        log.roll(0)
+    for segment in log.segments:
+        segment.release()
+    storage.descriptors = 0
+    with pytest.raises(ApiError):
+        log.truncate_to(1, 0)
+    assert log.offline_reason is not None
+    storage.descriptors = 1
+    assert PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0).log_end_offset <= 2
+
+
 def test_an_epoch_whose_records_could_not_be_written_has_not_begun() -> None:
     """R10: the records that are fetched again, of the epoch before, would pass for its beginning."""
-
-    class Busy(MemoryStorage):
-        descriptors = 1
-
-        def open(self, path: str) -> MemoryFile:
-            if not self.descriptors:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-            return super().open(path)
-
     storage = Busy()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
