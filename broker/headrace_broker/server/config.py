@@ -183,6 +183,10 @@ LOG_KEYS = {name: (key, factor) for key in TOPIC_CONFIGS.values() for name, fact
 KNOWN_KEYS = frozenset((*_FIELDS, *_STRUCTURED, *LOG_KEYS))
 
 
+def _one_name(path: str) -> str:
+    return str(PurePosixPath("/", path.lstrip("/")) if path.startswith("/") else PurePosixPath(path))
+
+
 class _Parser:
     """One pass over the properties that collects errors instead of stopping at the first."""
 
@@ -264,9 +268,9 @@ class _Parser:
     def _name_directories(self, values: dict[str, Any]) -> None:
         """Give every directory one name, as Java does: without a slash at its end, or two in a row."""
         if metadata_dir := values.get("metadata_log_dir"):
-            values["metadata_log_dir"] = str(PurePosixPath(metadata_dir))
+            values["metadata_log_dir"] = _one_name(metadata_dir)
         log_dirs = values.get("log_dirs", ())
-        named = tuple(str(PurePosixPath(path)) for path in log_dirs)
+        named = tuple(map(_one_name, log_dirs))
         if len(set(named)) < len(named):
             self.errors.append(f"log.dirs={','.join(log_dirs)}: one directory is named twice")
         if named:

@@ -131,7 +131,7 @@ def test_brokers_reach_each_other_by_a_listener_that_there_is() -> None:
 
 
 def test_a_directory_has_one_name_however_it_is_written() -> None:
-    config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="/tmp/a//")
+    config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="//tmp/a//")
     assert (config.log_dirs, config.metadata_dir, config.all_dirs) == (
         ("/tmp/a", "/tmp/b"), "/tmp/a", ("/tmp/a", "/tmp/b"),
     )  # fmt: skip
