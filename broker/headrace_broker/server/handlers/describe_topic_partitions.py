@@ -27,6 +27,8 @@ def handle(
     first_partition = 0
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
     if request.cursor is not None:
+        if request.cursor.partition_index < 0:  # its pages would never come to an end
+            return _refused(request, ErrorCode.INVALID_REQUEST)
         start = request.cursor.topic_name
         names = [name for name in names if name >= start]
         first_partition = request.cursor.partition_index if names and names[0] == start else 0
@@ -50,6 +52,11 @@ def handle(
             response.next_cursor = Cursor(topic_name=name, partition_index=stop)
             break
     return response
+
+
+def _refused(request: DescribeTopicPartitionsRequest, code: ErrorCode) -> DescribeTopicPartitionsResponse:
+    topics = [DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:

@@ -1,0 +1,56 @@
+"""DescribeTopicPartitions: every partition once, page by page."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace_broker.metadata.image import PartitionImage, TopicImage
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
+from headrace_broker.server.handlers import describe_topic_partitions
+
+PARTITIONS = {"a": 1, "b": 5, "c": 2}
+
+
+def page(limit: int, cursor: Cursor | None, topics: tuple[str, ...] = ()) -> DescribeTopicPartitionsResponse:
+    image = PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=0)
+    described = {name: TopicImage(name, bytes(16), (image,) * count) for name, count in PARTITIONS.items()}
+    context: Any = SimpleNamespace(
+        image=SimpleNamespace(topics=described, live_brokers=lambda: [SimpleNamespace(broker_id=1)]),
+        config=SimpleNamespace(max_request_partition_size_limit=2000),
+    )
+    request = DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name=name) for name in topics], response_partition_limit=limit, cursor=cursor
+    )
+    return describe_topic_partitions.handle(context, request, 0)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_the_pages_hold_every_partition_once(limit: int) -> None:
+    found, cursor = [], None
+    for _ in range(sum(PARTITIONS.values())):
+        answer = page(limit, cursor)
+        found += [(topic.name, part.partition_index) for topic in answer.topics for part in topic.partitions]
+        cursor = answer.next_cursor
+        if cursor is None:
+            break
+    assert cursor is None
+    assert found == [(name, index) for name, count in PARTITIONS.items() for index in range(count)]
+
+
+@pytest.mark.parametrize("topics", [(), ("b", "c")])
+def test_a_cursor_before_the_first_partition_is_refused(topics: tuple[str, ...]) -> None:
+    """Its pages would come round to partitions that were told of, and to no end."""
+    answer = page(3, Cursor(topic_name="b", partition_index=-2), topics)
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        (name, ErrorCode.INVALID_REQUEST) for name in topics
+    ]
+    assert answer.next_cursor is None
