@@ -320,6 +320,8 @@ class LogSegment:
 
     def append(self, data: Buffer, batches: Iterable[BatchHeader], index_interval_bytes: int) -> None:
         """Write whole batches at the end and index them. Raises OSError with the segment as it was before."""
+        if self._index is None or self._time_index is None:  # `note` must not fail for want of a descriptor
+            self._index_bytes = self._larger_index_size()
         position = self.size_bytes
         try:
             if self._allocated_bytes is not None and position + len(data) > self._allocated_bytes:

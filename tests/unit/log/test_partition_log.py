@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import replace
@@ -519,6 +520,45 @@ def test_a_segment_that_could_not_be_begun_leaves_nothing(error: int, was_closed
     log.close(clean=was_closed_cleanly, now_ms=NOW)
     log = open_log(storage, config, was_closed_cleanly=was_closed_cleanly)
     assert values_from(log, 2) == [b"%d" % number for number in range(2, 12)]
+
+
+@pytest.mark.parametrize(("lacking", "is_empty"), [(".timeindex", False), (".timeindex", True), (".index", True)])
+def test_a_descriptor_that_lacks_for_an_index_leaves_no_record_behind(lacking: str, is_empty: bool) -> None:
+    """Indexes are read when they are first needed: what was written by then would stand there twice, and recovery cut
+    all that follows."""
+
+    class Busy(MemoryStorage):
+        is_busy = False
+
+        def _look(self, path: str) -> None:
+            if self.is_busy and path.endswith(lacking):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        def open(self, path: str) -> MemoryFile:
+            self._look(path)
+            return super().open(path)
+
+        def read(self, path: str) -> bytes:
+            self._look(path)
+            return super().read(path)
+
+    storage, values = Busy(), [] if is_empty else [b"before"]
+    log = open_log(storage)
+    for value in values:
+        append(log, value)
+    log.close(clean=True, now_ms=NOW)
+    log = open_log(storage, was_closed_cleanly=True)
+    for number in range(40):
+        value = b"%d" % number * 100
+        storage.is_busy = True
+        with contextlib.suppress(ApiError):
+            append(log, value)
+            values.append(value)
+        storage.is_busy = False
+    append(log, b"after")
+    values.append(b"after")
+    assert values_from(log) == values
+    assert values_from(open_log(storage)) == values
 
 
 def test_a_broken_segment_ends_the_log_and_takes_those_behind_it_away(caplog: pytest.LogCaptureFixture) -> None:
