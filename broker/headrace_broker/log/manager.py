@@ -352,10 +352,8 @@ class LogManager:
             self._flush(log, now_ms, with_active=is_due)
         except ApiError as error:
             _log.error("%s", error.message)
-            return
         except CorruptBatchError as error:
             _log.error("%s: %s", log.directory, error)
-            return
         deleted = log.take_deleted_files(now_ms)
         if deleted:
             self._background(partial(self._remove_files, deleted), _warn(f"remove old segments of {log.name}"))

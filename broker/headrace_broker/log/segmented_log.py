@@ -320,10 +320,8 @@ class SegmentedLog:
         self._log_start_offset = offset
         self.high_watermark = offset
         if self._epochs.truncate_from_start(offset):
-            try:
-                self._write_epochs()
-            except OSError as error:
-                raise self._go_offline("write the leader epochs of", error) from error
+            self._epochs_unwritten = True
+            self.write_epochs()
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete the segments that have served their time and return how many. Raises ApiError."""
@@ -344,10 +342,10 @@ class SegmentedLog:
             self.roll(now_ms)
         expired = self._segments[:count]
         del self._segments[:count]
-        self.advance_log_start(self._segments[0].base_offset)
         first_kept = self._segments[0].base_offset
         _log.info("Deleting %d segments of %s up to offset %d", count, self.name, first_kept)
-        self._delete(expired, now_ms)
+        self._delete(expired, now_ms)  # first: it makes room for what follows
+        self.advance_log_start(first_kept)
         return count
 
     def _segment_facts(self) -> list[SegmentFacts]:
@@ -370,8 +368,8 @@ class SegmentedLog:
         if count:
             expired = self._segments[:count]
             del self._segments[:count]
-            self.advance_log_start(offset)
             self._delete(expired, now_ms)
+            self.advance_log_start(offset)
 
     def _delete(self, segments: Sequence[LogSegment], now_ms: int) -> None:
         due_ms = now_ms + self.config.file_delete_delay_ms

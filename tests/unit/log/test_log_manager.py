@@ -285,6 +285,30 @@ def test_a_directory_without_room_is_back_when_it_has_some() -> None:
     assert storage.exists("/data/.kafka_cleanshutdown")
 
 
+def test_what_is_too_old_makes_room_on_a_full_disk() -> None:
+    """Where there is none left even for the leader epochs: they begin with the first record."""
+    storage = SmallStorage()
+    config = LogConfig(segment_bytes=300, retention_bytes=300, file_delete_delay_ms=1000)
+    manager = start(storage, config=config)
+    manager.get_or_create("t", 0, config, NOW)
+    for number in range(20):
+        append(manager, "t", 0, b"%d" % number * 20)
+    log = manager.get("t", 0)
+    first = log.segments[0].path(".log")
+    storage.is_full = True
+    with pytest.raises(ApiError):
+        append(manager, "t", 0, b"lost")
+    for seconds in (0, 301, 303, 304):
+        manager.maintain(NOW + 1000 * seconds)
+        manager.maintain(NOW + 1000 * seconds)  # a round ends
+    assert not storage.exists(first)
+    assert not [name for name in storage.listdir("/data/t-0") if name.endswith(".deleted")]
+    storage.is_full = False
+    manager.maintain(NOW + 305_000)
+    append(manager, "t", 0, b"after")
+    assert log.log_start_offset == log.segments[0].base_offset > 0
+
+
 def test_a_full_disk_keeps_no_log_from_being_opened() -> None:
     storage = SmallStorage()
     manager = start(storage)
