@@ -273,6 +273,25 @@ def test_a_signal_ends_a_producer_after_what_it_read(
     assert consume(broker, topic, 1, "--from-beginning") == ["a"]
 
 
+def test_a_signal_after_the_end_of_input_tells_what_was_not_sent(broker: BrokerProcess) -> None:
+    create(broker, "producer-unsent")
+    with started("console_producer", broker, "--topic", "producer-unsent", "--timeout", "1000") as producer:
+        assert producer.stdin is not None
+        assert producer.stderr is not None
+        producer.stdin.write(b"a\n")
+        producer.stdin.flush()
+        wait_until(partial(is_drained, producer.stdin.fileno()))
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            producer.stdin.close()
+            time.sleep(1.5)  # the line has left, and waits for its acknowledgement
+            producer.send_signal(signal.SIGINT)
+            assert producer.wait(20) == 130
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert b"ERROR Error when sending line 1 to topic producer-unsent: " in producer.stderr.read()
+
+
 def test_nobody_reads_the_output(broker: BrokerProcess) -> None:
     produce(broker, "console-pipe", "x\n" * 300_000)
     with started(

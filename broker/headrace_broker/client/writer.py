@@ -168,13 +168,18 @@ class Writer:
         asyncio.run_coroutine_threadsafe(self.flush(timeout_ms), self._loop).result()
 
     async def close(self, timeout_ms: float | None = 30_000) -> None:
-        """Flush for up to `timeout_ms` (None = as long as it takes), fail what is left, close the connections."""
+        """Flush for up to `timeout_ms` (None = as long as it takes) or until cancelled, fail what is left, close the
+        connections."""
         if self._closed:
             return
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
             logger.warning("closing: %s", error)
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
         self._closed = True
         self._batcher.close()
         self._abort(ClosedError("the writer was closed before the records were acknowledged"))

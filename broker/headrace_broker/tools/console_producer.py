@@ -163,8 +163,10 @@ async def _produce(options: argparse.Namespace) -> int:
         flush_timeout_ms = min(flush_timeout_ms, _INTERRUPTED_FLUSH_MS)
         raise
     finally:
-        await writer.close(flush_timeout_ms)
-        await cluster.close()
+        try:
+            await writer.close(flush_timeout_ms)
+        finally:
+            await cluster.close()
     return 1 if feeder.failures else 0
 
 
