@@ -59,6 +59,9 @@ class PlayedPeers:
             answer = messages.begin_answer(ErrorCode.NONE, partition.leader_id, partition.leader_epoch)
         asyncio.get_running_loop().call_soon(on_answer, answer)
 
+    def heard(self, node_id: int) -> None:
+        self.refusing.discard(node_id)
+
     def close(self) -> None:
         pass
 

@@ -152,7 +152,7 @@ class Leader(Role):
 
     def on_fetch(self, request: FetchRequest, partition: Any, token: Token, now_ms: int) -> None:
         raft = self.raft
-        node_id = request.replica_state.replica_id if request.replica_state.replica_id >= 0 else request.replica_id
+        node_id = messages.fetcher_of(request)
         position: OffsetAndEpoch = (partition.fetch_offset, partition.last_fetched_epoch)
         snapshot, diverging = self._where_it_parts(position)
         if snapshot is not None or diverging is not None:

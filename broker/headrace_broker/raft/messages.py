@@ -143,6 +143,11 @@ def end_answer(error: ErrorCode, leader_id: int, epoch: int) -> end.EndQuorumEpo
 # -- fetches -------------------------------------------------------------------------------------------------------
 
 
+def fetcher_of(request: fetch.FetchRequest) -> int:
+    """The node that fetches, wherever the version of the request tells it."""
+    return request.replica_state.replica_id if request.replica_state.replica_id >= 0 else request.replica_id
+
+
 def fetch_request(config: RaftConfig, epoch: int, last: OffsetAndEpoch, high_watermark: int) -> fetch.FetchRequest:
     """Ask the leader of `epoch` for what comes after `last`, the end of the own log."""
     partition = fetch.FetchPartition(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -242,3 +243,18 @@ def test_a_claim_that_no_member_makes_is_told_with_where_it_came_from(caplog: py
     (line,) = [record.getMessage() for record in caplog.records if "10.0.0.9" in record.getMessage()]
     assert "BeginQuorumEpochRequest" in line
     assert "of node 1 in epoch 2147483647" in line
+
+
+def test_a_voter_that_fetches_is_there_again_though_the_leader_has_sent_it_nothing() -> None:
+    """The last of a rolling restart would stop without handing over what it leads."""
+
+    async def work() -> None:
+        voter = await started(Storage(), voters=(1, 2, 3))
+        voter.quorum.peers.refusing.update((2, 3))
+        assert voter.quorum.majority_is_gone
+        fetch = messages.fetch_request(replace(voter.config, node_id=2), voter.quorum.raft.epoch, (0, 0), 0)
+        voter.quorum.handle(fetch)
+        assert not voter.quorum.majority_is_gone
+        await voter.stop()
+
+    run(work())

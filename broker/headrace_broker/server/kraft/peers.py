@@ -47,7 +47,7 @@ class Peers:
         """Why a node that was tried last cannot be reached."""
         self._closed = False
         self.refusing: set[int] = set()
-        """The nodes whose processes were gone when they were last tried."""
+        """The nodes whose processes were gone when they were last tried, and that were not heard of since."""
 
     @property
     def open_connections(self) -> int:
@@ -61,6 +61,11 @@ class Peers:
             self._send_on(connection, request, on_answer)
             return
         self._connect(node_id).add_done_callback(lambda task: self._connected(task, request, on_answer))
+
+    def heard(self, node_id: int) -> None:
+        """A node asks for something: it is there again, though nothing was sent to it.  A leader seldom has to."""
+        self.faults.pop(node_id, None)
+        self.refusing.discard(node_id)
 
     def _connected(self, task: asyncio.Task[Connection | None], request: Request[Any], on_answer: OnAnswer) -> None:
         if task.cancelled():
@@ -99,8 +104,7 @@ class Peers:
                     await asyncio.sleep(_PAUSE_S)
                 else:
                     self._connections[node_id] = connection
-                    self.faults.pop(node_id, None)
-                    self.refusing.discard(node_id)
+                    self.heard(node_id)
                     return connection
             return None
         finally:

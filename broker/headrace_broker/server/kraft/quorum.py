@@ -16,6 +16,7 @@ from headrace_broker.log.storage import is_passing
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.snapshots import image_of
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.fetch import FetchRequest
 from headrace_broker.protocol.metadata_records import MetadataRecord
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.raft.core import Raft
@@ -31,7 +32,7 @@ from headrace_broker.raft.effects import (
 )
 from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
-from headrace_broker.raft.messages import claimed_by, leader_of, only_partition, topics_of
+from headrace_broker.raft.messages import claimed_by, fetcher_of, leader_of, only_partition, topics_of
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.peers import Peers
@@ -113,6 +114,8 @@ class Quorum:
         future: asyncio.Future[Response] = self._loop.create_future()
         if host:
             future.add_done_callback(lambda done: self._note_claim(request, host, done))
+        if isinstance(request, FetchRequest):
+            self.peers.heard(fetcher_of(request))
         self._give(lambda now_ms: self.raft.handle(request, future, now_ms))
         return future
 
