@@ -125,6 +125,8 @@ class FetchCore:
         self._partition_bytes_max = partition_bytes_max
         self._read_committed = read_committed
         self._backoff_ms = backoff_ms
+        self.assignments = 0
+        """How often a partition was assigned: what was looked up for a position before counts for no later one."""
         self._states: dict[TopicPartition, _State] = {}
         self._in_flight: set[int] = set()
         self._waiting: dict[int, int] = {}
@@ -145,6 +147,7 @@ class FetchCore:
         for topic_partition in wanted:
             if topic_partition not in self._states:
                 self._states[topic_partition] = _State(max_bytes=self._partition_bytes_max)
+                self.assignments += 1
 
     def without_position(self) -> list[TopicPartition]:
         """Return the partitions that need a committed offset or a reset before they can be fetched."""

@@ -112,9 +112,10 @@ class Fetcher:
         """Give every partition without one a position: the committed offset, else by auto.offset.reset."""
         attempts = 0
         while missing := self.core.without_position():
+            assignments = self.core.assignments
             try:
-                await self._apply_committed([item for item in missing if item not in self._out_of_range])
-                await self._apply_resets()
+                await self._apply_committed([item for item in missing if item not in self._out_of_range], assignments)
+                await self._apply_resets(assignments)
                 attempts = 0
             except ClientError as error:
                 if not error.retriable:
@@ -124,16 +125,16 @@ class Fetcher:
                 await asyncio.sleep(self._cluster.retry_pause_ms(attempts) / 1000)
                 attempts += 1
 
-    async def _apply_committed(self, partitions: list[TopicPartition]) -> None:
+    async def _apply_committed(self, partitions: list[TopicPartition], assignments: int) -> None:
         if not partitions or not self._config.group_id:
             return
         for topic_partition, committed in (await self._committed(partitions)).items():
             if committed is not None:
-                self._place(topic_partition, committed.offset, committed.leader_epoch)
+                self._place(topic_partition, committed.offset, committed.leader_epoch, assignments)
 
-    async def _apply_resets(self) -> None:
+    async def _apply_resets(self, assignments: int) -> None:
         missing = self.core.without_position()
-        if not missing:
+        if not missing or self.core.assignments != assignments:  # nobody has asked what is committed for a new one yet
             return
         policy = self._config.auto_offset_reset
         if policy == "none":
@@ -149,11 +150,14 @@ class Fetcher:
         behind = [item for item, found in listed.items() if found.offset < 0]  # nothing as young as that: the end
         listed |= await self.list_offsets(dict.fromkeys(behind, offset_api.LATEST)) if behind else {}
         for topic_partition, found in listed.items():
-            self._place(topic_partition, found.offset, found.leader_epoch)
+            self._place(topic_partition, found.offset, found.leader_epoch, assignments)
 
-    def _place(self, topic_partition: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Set a position that was looked up, unless a seek or another assignment came first."""
-        if topic_partition in self.core.assignment and self.core.position(topic_partition) is None:
+    def _place(self, topic_partition: TopicPartition, offset: int, leader_epoch: int, assignments: int) -> None:
+        """Set a position that was looked up, unless a seek or another assignment came first: what was committed before
+        a partition came back may be old."""
+        if self.core.assignments != assignments or topic_partition not in self.core.assignment:
+            return
+        if self.core.position(topic_partition) is None:
             self.core.seek(topic_partition, offset, leader_epoch)
             self._out_of_range.discard(topic_partition)
 
