@@ -343,7 +343,9 @@ class Invariants:
         seen.led_epoch = partition.leader_epoch
         log = partition.log
         topic = self._world.image.topics.get(partition.topic)
-        if topic is None or topic.partitions[partition.index].leader_epoch > partition.leader_epoch:
+        if topic is None or topic.topic_id != partition.topic_id:
+            return  # it hears of its office when the topic is gone already
+        if topic.partitions[partition.index].leader_epoch > partition.leader_epoch:
             return  # it hears of its office when that is over already
         if log.log_end_offset < committed.end_offset:
             raise Violation(
