@@ -1,4 +1,4 @@
-"""Where a reader begins: the committed offset of each partition, the reset where there is none, whatever comes between."""
+"""Where a reader begins: at what is committed for each partition, at the reset where nothing is."""
 
 from __future__ import annotations
 
