@@ -25,26 +25,11 @@ from headrace_broker.server.cleaning.cleaner import LogCleaner
 from headrace_broker.server.cleaning.cleaner_helper import InlineCleaner
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.simulation.disk import SimulatedDisk
+from support.mortal_storage import Killed, MortalStorage
 
 NOW = 1_700_000_000_000
 COMPACT = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=500)
 BOTH = LogConfig(cleanup_compact=True, cleanup_delete=True, retention_ms=1000)
-
-
-class Power(BaseException):
-    """The machine is off."""
-
-
-class FailingStorage(MemoryStorage):
-    """Goes dark before the rename number `renames_left`."""
-
-    renames_left = 1 << 30
-
-    def rename(self, source: str, target: str) -> None:
-        if self.renames_left == 0:
-            raise Power
-        self.renames_left -= 1
-        super().rename(source, target)
 
 
 class Watched(InlineCleaner):
@@ -179,10 +164,10 @@ def test_no_record_gives_way_to_one_that_a_power_failure_may_take(seed: int) -> 
         nonlocal reports
         reports += 1
         if reports > 1:
-            raise Power
+            raise Killed
 
     setting.helper.between = fail_after_the_first
-    with contextlib.suppress(Power):
+    with contextlib.suppress(Killed):
         setting.clean()
     disk.lose_power()
     assert len(table_of(Setting(disk.mount()).manager.logs["t", 0])) == 8
@@ -331,7 +316,7 @@ def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.L
 
 def test_a_stop_at_any_rename_loses_nothing() -> None:
     """The swap is a row of renames: from each point between two of them the next start finds a sound log."""
-    setting = Setting(FailingStorage())
+    setting = Setting(MortalStorage())
     log = setting.write("t", b"abcabcdabcabc")
     setting.write("t", b"xyz", rolls=False)
     assert len(log.segments) > 3
@@ -341,7 +326,7 @@ def test_a_stop_at_any_rename_loses_nothing() -> None:
     for count in range(total + 1):
         storage = copy.deepcopy(untouched)
         storage.renames_left = count
-        run_until_dark(storage)
+        run_until_killed(storage)
         storage.renames_left = 1 << 30
         storage._locks.clear()
         again = Setting(storage)
@@ -357,16 +342,16 @@ def test_a_stop_at_any_rename_loses_nothing() -> None:
         assert sum(len(places) for key, places in table_of(found).items()) == 7
 
 
-def count_renames(storage: FailingStorage) -> int:
+def count_renames(storage: MortalStorage) -> int:
     storage.renames_left = 1 << 30
-    run_until_dark(storage)
+    run_until_killed(storage)
     return (1 << 30) - storage.renames_left
 
 
-def run_until_dark(storage: FailingStorage) -> None:
+def run_until_killed(storage: MortalStorage) -> None:
     storage._locks.clear()
     setting = Setting(storage)
-    with contextlib.suppress(Power):
+    with contextlib.suppress(Killed):
         setting.clean()
 
 

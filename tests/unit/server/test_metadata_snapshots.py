@@ -21,6 +21,7 @@ from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.snapshot_files import SnapshotError, encode_snapshot, parse_snapshot
 from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
+from support.mortal_storage import Killed, MortalStorage
 
 DIRECTORY = "/data/__cluster_metadata-0"
 NOW_MS = 1_700_000_000_000
@@ -266,22 +267,6 @@ def test_a_thousand_topics_come_in_pieces() -> None:
     pieces = list(encode_snapshot(image_records(image), 1, NOW_MS))
     assert len(pieces) == 12
     assert image_of(parse_snapshot(b"".join(pieces)), 999, 1) == image
-
-
-class Killed(Exception):
-    """The process is dead."""
-
-
-class MortalStorage(MemoryStorage):
-    """Ends the process before the rename number `renames_left`."""
-
-    renames_left = 1 << 30
-
-    def rename(self, source: str, target: str) -> None:
-        if self.renames_left == 0:
-            raise Killed
-        self.renames_left -= 1
-        super().rename(source, target)
 
 
 def test_a_kill_while_a_fetched_snapshot_takes_the_place_of_the_log_leaves_one_or_the_other() -> None:
