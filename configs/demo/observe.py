@@ -1,6 +1,6 @@
-"""Looks at a running demo from outside: the worker's REST API, the broker's end offsets, the tables' commits.
+"""Observes the running demo through the worker's REST API, the broker's end offsets and the tables' commits.
 
-Nothing here is private to the demo: a foreign Kafka client, HTTP and delta-rs see what any tool would see.
+It uses only public interfaces: HTTP, a Kafka client and delta-rs.
 """
 
 from __future__ import annotations
@@ -18,41 +18,47 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from deltalake import DeltaTable, QueryBuilder
 
 SOURCE, SINK = "flights-source", "flights-lakehouse"
-_BOOTSTRAP = re.compile(r"embedded broker serves at (\S+:\d+)")
+_BOOTSTRAP = re.compile(r"started an embedded broker at (\S+:\d+)")
 _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What an observer saw in one round; `rows` are those of the database, everything is by table."""
+class PipelineStatus:
+    """The state of the pipeline at one point in time.
 
-    rows: dict[str, int]
-    parts: list[dict[str, Any]]
-    positions: dict[str, int]
-    topics: dict[str, int]
-    tables: dict[str, int]
+    `states` has the REST status of both connectors and their tasks. All other attributes have counts by table: rows in
+    the database, committed source offsets, records in topics, and rows in lakehouse tables.
+    """
+
+    database_rows: dict[str, int]
+    states: list[dict[str, Any]]
+    source_offsets: dict[str, int]
+    topic_records: dict[str, int]
+    table_rows: dict[str, int]
 
     @property
     def failure(self) -> str | None:
-        """Why the pipeline stands still, when a connector or task has failed."""
-        failed = [part for part in self.parts if part["state"] == "FAILED"]
+        """The error trace of a failed connector or task, None if none has failed."""
+        failed = [state for state in self.states if state["state"] == "FAILED"]
         return failed[0].get("trace", "a task failed") if failed else None
 
     @property
-    def running(self) -> bool:
-        """Whether both connectors and their tasks run."""
-        return len(self.parts) >= 4 and all(part["state"] == "RUNNING" for part in self.parts)
+    def is_running(self) -> bool:
+        """Whether both connectors and their tasks are running."""
+        return len(self.states) >= 4 and all(state["state"] == "RUNNING" for state in self.states)
 
     @property
-    def complete(self) -> bool:
-        """Whether all runs, the source has committed every row, and the tables hold every record of their topics."""
-        if not self.running or self.positions != self.rows:
+    def is_complete(self) -> bool:
+        """Whether all tasks run, all rows are committed by the source, and all records are in the tables."""
+        if not self.is_running or self.source_offsets != self.database_rows:
             return False
-        return all(self.tables[table] == self.topics[table] >= rows for table, rows in self.rows.items())
+        return all(
+            self.table_rows[table] == self.topic_records[table] >= rows for table, rows in self.database_rows.items()
+        )
 
 
 class Observer:
-    """What the worker at `rest_port` has done so far with the tables of `expected_rows`."""
+    """Queries the state of the pipeline whose worker listens on `rest_port`."""
 
     def __init__(self, rest_port: int, directory: Path, log: Path, expected_rows: dict[str, int]) -> None:
         self._rest = f"http://127.0.0.1:{rest_port}"
@@ -61,34 +67,36 @@ class Observer:
         self._lakehouse = directory / "lakehouse"
         self._rows = expected_rows
         self._consumer: Consumer | None = None
-        self._answered = False
+        self._has_responded = False
         self._topics: set[str] = set()
         self._end_offsets = dict.fromkeys(expected_rows, 0)
         self.rows_before = sum(self._tables().values())
 
     @property
     def expected(self) -> int:
-        """Rows of the database, all tables together."""
+        """The number of rows in all tables of the database."""
         return sum(self._rows.values())
 
-    def reachable(self) -> bool:
-        """Whether the worker has answered at least once."""
-        return self._answered
+    def has_responded(self) -> bool:
+        """Whether the worker has responded to at least one request."""
+        return self._has_responded
 
-    def look(self) -> Sight:
-        """One round: everything is asked for once, first what the later stages follow."""
-        return Sight(self._rows, self._parts(), self._source_positions(), self.records_in_topics(), self._tables())
+    def query_status(self) -> PipelineStatus:
+        """Query the state of the pipeline, each stage before the next: database, source, topics, tables."""
+        return PipelineStatus(
+            self._rows, self._states(), self._source_offsets(), self.records_in_topics(), self._tables()
+        )
 
-    def _parts(self) -> list[dict[str, Any]]:
-        """The states of both connectors and all their tasks."""
+    def _states(self) -> list[dict[str, Any]]:
+        """Return the states of both connectors and all their tasks."""
         statuses = self._get("/connectors?expand=status") or {}
         found = []
         for status in (statuses[name]["status"] for name in (SOURCE, SINK) if name in statuses):
             found += [status["connector"], *status["tasks"]]
         return found
 
-    def _source_positions(self) -> dict[str, int]:
-        """The last id that the source has committed, by table; ids count from 1 without gaps."""
+    def _source_offsets(self) -> dict[str, int]:
+        """Return the last committed id of each table, which is the number of rows read: ids are 1, 2, 3, ..."""
         body = self._get(f"/connectors/{SOURCE}/offsets") or {}
         return {
             item["partition"]["table"]: int(item["offset"].get("incrementing", 0))
@@ -97,7 +105,7 @@ class Observer:
         }
 
     def records_in_topics(self) -> dict[str, int]:
-        """End offset of each topic (one partition each, nothing is deleted)."""
+        """Return the end offset of each topic. It is the record count: topics have one partition and no retention."""
         consumer = self._connect()
         if consumer is None:
             return dict(self._end_offsets)
@@ -105,14 +113,14 @@ class Observer:
             if not all(self._end_offsets.values()):
                 self._topics = set(consumer.list_topics(timeout=_TIMEOUT_S).topics)
             for topic in self._topics & self._rows.keys():
-                place = TopicPartition(topic, 0)
-                self._end_offsets[topic] = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1]
+                partition = TopicPartition(topic, 0)
+                self._end_offsets[topic] = consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S)[1]
         except KafkaException:
-            return dict(self._end_offsets)  # the broker is starting or stopping: what was seen last
+            return dict(self._end_offsets)  # the broker is starting or stopping: return the last known offsets
         return dict(self._end_offsets)
 
     def _tables(self) -> dict[str, int]:
-        """The rows of each table, by the statistics of its commits."""
+        """Return the number of rows in each table, from the statistics of its commits."""
         return {table: committed_rows(self._lakehouse / table) for table in self._rows}
 
     def _connect(self) -> Consumer | None:
@@ -128,18 +136,18 @@ class Observer:
     def _get(self, path: str) -> Any:
         try:
             with urllib.request.urlopen(self._rest + path, timeout=_TIMEOUT_S) as response:
-                self._answered = True
+                self._has_responded = True
                 return json.load(response)
         except urllib.error.HTTPError:
-            self._answered = True
+            self._has_responded = True
         except (urllib.error.URLError, OSError):
-            return None  # not started yet, or stopping: the caller asks again
+            return None  # the worker is starting or stopping: the caller retries
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """The counts of one table at every stage."""
+    """The row counts of one table at every stage of the pipeline."""
 
     name: str
     database: int
@@ -149,34 +157,34 @@ class TableCheck:
     distinct_offsets: int
 
     @property
-    def read_again(self) -> int:
-        """Rows that the source read more than once: after a crash, those since its last commit."""
+    def reread(self) -> int:
+        """The number of rows that the source has read again after crashes: the rows after its last committed offset."""
         return self.topic - self.database
 
     @property
-    def exact(self) -> bool:
-        """Every row is there, and each record of the topic stands in the table exactly once."""
+    def is_exact(self) -> bool:
+        """Whether the table has every row of the database, and each record of the topic exactly once."""
         return self.distinct_ids == self.database and self.table == self.topic == self.distinct_offsets
 
 
 def check_table(directory: Path, name: str, database_rows: int, topic_records: int) -> TableCheck:
-    """Read a table's identities and count."""
+    """Count the rows, distinct ids and distinct offsets in a table."""
     columns = ["id", "_kafka_topic", "_kafka_partition", "_kafka_offset"]
     rows = DeltaTable(directory / "lakehouse" / name).to_pyarrow_table(columns=columns)
-    places = rows.group_by(columns[1:]).aggregate([])
+    offsets = rows.group_by(columns[1:]).aggregate([])
     ids = rows.group_by("id").aggregate([])
-    return TableCheck(name, database_rows, topic_records, rows.num_rows, ids.num_rows, places.num_rows)
+    return TableCheck(name, database_rows, topic_records, rows.num_rows, ids.num_rows, offsets.num_rows)
 
 
 def committed_rows(table: Path) -> int:
-    """The rows of a Delta table by its commits; 0 when there is none yet."""
+    """Return the number of rows in a Delta table according to its commits, 0 if it does not exist yet."""
     if not (table / "_delta_log").is_dir() or not DeltaTable.is_deltatable(str(table)):
         return 0
     return sum(DeltaTable(table).get_add_actions(flatten=True)["num_records"].to_pylist())
 
 
 def query(directory: Path, sql: str, tables: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """Rows of an SQL query over Delta tables."""
+    """Run an SQL query on Delta tables and return its rows."""
     builder = QueryBuilder()
     for table in tables:
         builder = builder.register(table, DeltaTable(directory / "lakehouse" / table))
@@ -185,7 +193,7 @@ def query(directory: Path, sql: str, tables: tuple[str, ...]) -> list[tuple[Any,
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` when nothing listens there, any free port otherwise."""
+    """Return the port `preferred` if it is free, otherwise any free port."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

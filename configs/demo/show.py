@@ -1,4 +1,4 @@
-"""What a person sees of the demo: progress while it works, and the summary at the end."""
+"""The output of the demo: progress while it runs, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BUSIEST_ROUTES = """
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One moment of the run: how many rows each stage of the pipeline holds, all tables together.
+class ProgressCounts:
+    """The number of rows at each stage of the pipeline, for all tables together.
 
-    `loaded` of the tables' rows came in this run.
+    `loaded` counts the rows in lakehouse tables that were loaded in this run.
     """
 
     read: int
@@ -35,82 +35,81 @@ class Stage:
     loaded: int
 
 
-Update = Callable[[Stage, float], None]
+Update = Callable[[ProgressCounts, float], None]
 
 
 @contextmanager
 def bars(console: Console, expected: int) -> Iterator[Update]:
-    """Three bars, for a terminal."""
+    """Show three progress bars, for a terminal."""
     text, count = TextColumn("{task.description:<18}"), TextColumn("{task.fields[count]}")
-    bar = BarColumn(bar_width=32, complete_style="cyan", finished_style="green")  # plain names: for any terminal
+    bar = BarColumn(bar_width=32, complete_style="cyan", finished_style="green")  # color names work in any terminal
     with Progress(text, bar, count, TimeElapsedColumn(), console=console) as progress:
         tasks = [progress.add_task(name, total=expected, count="") for name in STAGES]
 
-        def update(stage: Stage, seconds: float) -> None:
-            rate = f"  {stage.loaded / seconds:,.0f} rows/s" if stage.loaded else ""
-            counts = (f"{stage.read:,}", f"{stage.topics:,}", f"{stage.tables:,}{rate}")
-            for task, done, shown in zip(tasks, (stage.read, stage.topics, stage.tables), counts, strict=True):
-                progress.update(task, completed=done, count=shown)
+        def update(counts: ProgressCounts, seconds: float) -> None:
+            rate = f"  {counts.loaded / seconds:,.0f} rows/s" if counts.loaded else ""
+            texts = (f"{counts.read:,}", f"{counts.topics:,}", f"{counts.tables:,}{rate}")
+            for task, completed, text in zip(tasks, (counts.read, counts.topics, counts.tables), texts, strict=True):
+                progress.update(task, completed=completed, count=text)
 
         yield update
 
 
 @contextmanager
 def plain_lines(console: Console, expected: int) -> Iterator[Update]:
-    """A line every two seconds, for files and pipes."""
-    said = [-PLAIN_INTERVAL_S]
+    """Print a line every two seconds, for files and pipes."""
+    printed_at = [-PLAIN_INTERVAL_S]
 
-    def update(stage: Stage, seconds: float) -> None:
-        if seconds - said[0] < PLAIN_INTERVAL_S:
+    def update(counts: ProgressCounts, seconds: float) -> None:
+        if seconds - printed_at[0] < PLAIN_INTERVAL_S:
             return
-        said[0] = seconds
-        counts = f"read {stage.read:>9,}  in topics {stage.topics:>9,}  committed {stage.tables:>9,} of {expected:,}"
+        printed_at[0] = seconds
+        text = f"read {counts.read:>9,}  in topics {counts.topics:>9,}  committed {counts.tables:>9,} of {expected:,}"
         console.print(
-            f"{seconds:5.1f} s  {counts}  ({stage.loaded / seconds:,.0f} rows/s)", highlight=False, soft_wrap=True
+            f"{seconds:5.1f} s  {text}  ({counts.loaded / seconds:,.0f} rows/s)", highlight=False, soft_wrap=True
         )
 
     yield update
 
 
-def summarise(
+def print_summary(
     console: Console, directory: Path, checks: list[TableCheck], rows_before: int, seconds: float, total_seconds: float
 ) -> None:
-    """Counts per table at each stage, the pace, where the tables are, and the answer of a query."""
+    """Print the row counts per table and stage, the throughput, the tables' directory and the result of a query."""
     console.print(_counts(checks))
     rows = sum(check.table for check in checks) - rows_before
-    pace = (
-        f"{rows:,} rows in {seconds:.1f} s = {rows / seconds:,.0f} rows/s, from the worker's start to the last commit"
-    )
+    rate = f"{rows / seconds:,.0f} rows/s"
+    throughput = f"loaded {rows:,} rows in {seconds:.1f} s, {rate} from the worker's start to the last commit"
     if not rows:
-        pace = f"nothing was left to load: the tables held every row before ({seconds:.1f} s to start and see)"
+        throughput = f"the tables already had all rows; starting the worker and checking took {seconds:.1f} s"
     elif rows_before:
-        pace += f"; {rows_before:,} rows were there before"
-    console.print(f"{pace}; {total_seconds:.1f} s in all", highlight=False, soft_wrap=True)
-    again = sum(check.read_again for check in checks)
-    if again:
+        throughput += f"; {rows_before:,} rows were loaded in earlier runs"
+    console.print(f"{throughput}; total time {total_seconds:.1f} s", highlight=False, soft_wrap=True)
+    reread = sum(check.reread for check in checks)
+    if reread:
         console.print(
-            f"{again:,} rows were read again after a crash (at-least-once source); "
-            "each record of a topic stands once in its table"
+            f"the source read {reread:,} rows again after a crash (at-least-once delivery); "
+            "each record of a topic is in its table exactly once"
         )
-    console.print(f"tables: {directory / 'lakehouse'}/<table> (Delta)", highlight=False, soft_wrap=True)
+    console.print(f"Delta tables: {directory / 'lakehouse'}/<table>", highlight=False, soft_wrap=True)
     console.print(_busiest_routes(directory))
 
 
 def _counts(checks: list[TableCheck]) -> Table:
     counts = Table(title="rows at each stage", title_justify="left")
     counts.add_column("table")
-    for name in ("database", "topic", "lakehouse", "distinct ids", "read again"):
+    for name in ("database", "topic", "lakehouse", "distinct ids", "re-read"):
         counts.add_column(name, justify="right")
     counts.add_column("")
     for check in checks:
-        numbers = (check.database, check.topic, check.table, check.distinct_ids, check.read_again)
-        verdict = "exact" if check.exact else "[red]DIFFERS[/red]"
-        counts.add_row(check.name, *(f"{number:,}" for number in numbers), verdict)
+        numbers = (check.database, check.topic, check.table, check.distinct_ids, check.reread)
+        result = "exact" if check.is_exact else "[red]DIFFERS[/red]"
+        counts.add_row(check.name, *(f"{number:,}" for number in numbers), result)
     return counts
 
 
 def _busiest_routes(directory: Path) -> Table:
-    routes = Table(title="the ten busiest routes (SQL over the Delta tables)", title_justify="left")
+    routes = Table(title="ten busiest routes (SQL query on the Delta tables)", title_justify="left")
     for name in ("origin", "dest", "destination"):
         routes.add_column(name)
     routes.add_column("flights", justify="right")

@@ -1,9 +1,9 @@
-"""One broker under load: throughput, CPU per MB, latency, memory; headrace and, where it can run, Apache Kafka in turn.
+"""One broker under load: throughput, CPU per MB, latency, memory; headrace and, if available, Apache Kafka.
 
-Cases are interleaved (A B, then B A, ...), so that a noisy moment of the machine hits both; ratios compare medians.
-Both write to the same file system, each load into a fresh topic whose files go a second after it is deleted, and what
-is dirty is written before the next load begins: nobody pays for the pages of the load before. Both are warmed up alike.
-Latencies are measured in several short turns, because where the system places two processes decides much of them.
+The systems alternate (A B, then B A, ...), so that noise on the machine affects both; ratios compare medians. Both
+write to the same file system and are warmed up alike. Each load uses a new topic whose files are deleted one second
+after the topic; dirty pages are synced before the next load, so that no load pays for the previous one. Latencies are
+measured in several short runs, because they depend on the processors on which the kernel places the two processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fresh_topic import DELETE_DELAY_MS, fresh_topic
-from measured import Measured, in_turn
+from measured import Measurements, alternate
 from process_stats import cpu_s, memory
 from produce_load import Load, client_name, consume, produce
 from results import Row
@@ -36,16 +36,16 @@ FULL = (
 )
 CONSUMED = Load(1000, 131_072, 2_000_000)
 WARM_UP = Load(100, 16_384, 500_000)
-AT_THE_CLIENTS_LIMIT = 0.85
+CLIENT_LIMIT_RATIO = 0.85
 LATENCY_S = 2.0
-LATENCY_TURNS = 4
+LATENCY_REPEATS = 4
 SATURATED = 0.9
 PACE_S = 0.0005
 
 
 @dataclass(slots=True)
-class Side(Measured):
-    """A running broker and what was measured on it."""
+class BrokerUnderTest(Measurements):
+    """A running broker and its measurements."""
 
     name: str
     address: str
@@ -53,111 +53,111 @@ class Side(Measured):
 
 
 @contextmanager
-def sides() -> Iterator[list[Side]]:
-    """headrace's broker, and Apache's where Maven and Java are there."""
+def systems_under_test() -> Iterator[list[BrokerUnderTest]]:
+    """Run headrace's broker, and Apache Kafka's if Maven and Java are available."""
     settings = {"log.segment.delete.delay.ms": DELETE_DELAY_MS}
     with TemporaryDirectory(prefix="headrace-bench-") as directory, running_broker(Path(directory), **settings) as ours:
-        mine = Side("headrace", ours.address, ours.pid)
-        if apache.missing():
-            yield [mine]
+        our_system = BrokerUnderTest("headrace", ours.address, ours.pid)
+        if apache.unavailable_reason():
+            yield [our_system]
             return
         with apache.broker(**settings) as theirs:
-            yield [mine, Side("Apache Kafka", theirs.address, theirs.pid)]
+            yield [our_system, BrokerUnderTest("Apache Kafka", theirs.address, theirs.pid)]
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """Measure everything; `scale` shrinks the loads for a quick look."""
-    say(f"load client: {client_name()}")
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Run all measurements; `scale` below 1 shrinks the loads for a quick run."""
+    report(f"load client: {client_name()}")
     loads = [Load(load.message_bytes, load.batch_bytes, int(load.count * scale)) for load in FULL]
-    with sides() as both:
-        for side in both:
-            side.note("memory idle", memory([side.pid]).rss_mb)
-        for side in both:
-            _warm_up(side)
+    with systems_under_test() as systems:
+        for system in systems:
+            system.note("memory idle", memory([system.pid]).rss_mb)
+        for system in systems:
+            _warm_up(system)
         for round_number in range(rounds):
             for load in loads:
-                for side in in_turn(both, round_number):
-                    _throughput(side, load, say)
-            for side in in_turn(both, round_number):
-                _consumption(side, scale, say)
+                for system in alternate(systems, round_number):
+                    _throughput(system, load, report)
+            for system in alternate(systems, round_number):
+                _consumption(system, scale, report)
             for pinned in (False, True):
                 for pace_s in (0.0, PACE_S):
-                    for turn in range(LATENCY_TURNS):
-                        for side in in_turn(both, turn):
-                            _latency(side, pace_s, pinned, say)
-            say(f"round {round_number + 1} of {rounds} done")
-        for side in both:
-            side.note("memory after load", memory([side.pid]).rss_mb)
-        _client_alone(both[0], loads, say)
-        return _rows(both)
+                    for turn in range(LATENCY_REPEATS):
+                        for system in alternate(systems, turn):
+                            _latency(system, pace_s, pinned, report)
+            report(f"round {round_number + 1} of {rounds} done")
+        for system in systems:
+            system.note("memory after load", memory([system.pid]).rss_mb)
+        _measure_client_limit(systems[0], loads, report)
+        return _rows(systems)
 
 
-def _client_alone(mine: Side, loads: list[Load], say: Callable[[str], None]) -> None:
-    """What the client reaches when the broker only answers: the most that any broker could show."""
+def _measure_client_limit(our_system: BrokerUnderTest, loads: list[Load], report: Callable[[str], None]) -> None:
+    """Measure the client's throughput with a broker that discards all records: the upper limit for any broker."""
     program = [str(Path(__file__).with_name("null_broker.py"))]
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         broker = BrokerProcess(Path(directory), {}, program)
         broker.start()
         try:
-            nothing = Side("a broker that keeps nothing", broker.address, broker.pid)
-            with fresh_topic(nothing.address) as topic:
-                produce(nothing.address, topic, WARM_UP)
+            null_broker = BrokerUnderTest("a broker that discards records", broker.address, broker.pid)
+            with fresh_topic(null_broker.address) as topic:
+                produce(null_broker.address, topic, WARM_UP)
             for load in loads:
-                with fresh_topic(nothing.address) as topic:
-                    rate = load.megabytes / produce(nothing.address, topic, load).seconds
-                mine.note(f"produce {load}, client alone", rate)
-                say(f"{nothing.name}: produce {load}: {rate:.0f} MB/s")
+                with fresh_topic(null_broker.address) as topic:
+                    rate = load.megabytes / produce(null_broker.address, topic, load).seconds
+                our_system.note(f"produce {load}, client alone", rate)
+                report(f"{null_broker.name}: produce {load}: {rate:.0f} MB/s")
         finally:
             broker.close()
 
 
-def _warm_up(side: Side) -> None:
-    with fresh_topic(side.address) as topic:
-        produce(side.address, topic, WARM_UP)
-        consume(side.address, topic, WARM_UP.count)
+def _warm_up(system: BrokerUnderTest) -> None:
+    with fresh_topic(system.address) as topic:
+        produce(system.address, topic, WARM_UP)
+        consume(system.address, topic, WARM_UP.count)
 
 
-def _throughput(side: Side, load: Load, say: Callable[[str], None]) -> None:
-    with fresh_topic(side.address) as topic:
-        before = cpu_s([side.pid])
-        work = produce(side.address, topic, load)
-        cpu = cpu_s([side.pid]) - before
-    side.note(f"produce {load}", load.megabytes / work.seconds)
-    side.note(f"produce {load}, CPU", cpu * 1000 / load.megabytes)
-    side.note(f"produce {load}, client's busiest thread", work.busiest_thread)
-    side.note(f"produce {load}, broker", cpu / work.seconds)
-    say(
-        f"{side.name}: produce {load}: {load.megabytes / work.seconds:.0f} MB/s, "
+def _throughput(system: BrokerUnderTest, load: Load, report: Callable[[str], None]) -> None:
+    with fresh_topic(system.address) as topic:
+        before = cpu_s([system.pid])
+        work = produce(system.address, topic, load)
+        cpu = cpu_s([system.pid]) - before
+    system.note(f"produce {load}", load.megabytes / work.seconds)
+    system.note(f"produce {load}, CPU", cpu * 1000 / load.megabytes)
+    system.note(f"produce {load}, client's busiest thread", work.busiest_thread)
+    system.note(f"produce {load}, broker", cpu / work.seconds)
+    report(
+        f"{system.name}: produce {load}: {load.megabytes / work.seconds:.0f} MB/s, "
         f"{cpu * 1000 / load.megabytes:.2f} ms/MB; of a processor: "
         f"client's busiest thread {work.busiest_thread:.2f}, broker {cpu / work.seconds:.2f}"
     )
 
 
-def _consumption(side: Side, scale: float, say: Callable[[str], None]) -> None:
+def _consumption(system: BrokerUnderTest, scale: float, report: Callable[[str], None]) -> None:
     load = Load(CONSUMED.message_bytes, CONSUMED.batch_bytes, int(CONSUMED.count * scale))
-    with fresh_topic(side.address) as topic:
-        produce(side.address, topic, load)
-        before = cpu_s([side.pid])
-        seconds = consume(side.address, topic, load.count).seconds
-        cpu = cpu_s([side.pid]) - before
-    side.note("consume 1000 B", load.megabytes / seconds)
-    side.note("consume 1000 B, CPU", cpu * 1000 / load.megabytes)
-    say(f"{side.name}: consume: {load.megabytes / seconds:.0f} MB/s, {cpu * 1000 / load.megabytes:.2f} ms/MB")
+    with fresh_topic(system.address) as topic:
+        produce(system.address, topic, load)
+        before = cpu_s([system.pid])
+        seconds = consume(system.address, topic, load.count).seconds
+        cpu = cpu_s([system.pid]) - before
+    system.note("consume 1000 B", load.megabytes / seconds)
+    system.note("consume 1000 B, CPU", cpu * 1000 / load.megabytes)
+    report(f"{system.name}: consume: {load.megabytes / seconds:.0f} MB/s, {cpu * 1000 / load.megabytes:.2f} ms/MB")
 
 
-def _latency(side: Side, pace_s: float, pinned: bool, say: Callable[[str], None]) -> None:
-    """One request in flight; `pinned`: broker and client each on a processor of its own."""
+def _latency(system: BrokerUnderTest, pace_s: float, pinned: bool, report: Callable[[str], None]) -> None:
+    """Measure the latency of one request in flight; `pinned`: broker and client on separate processors."""
     name = ("paced" if pace_s else "back to back") + (", pinned apart" if pinned else "")
     program = str(Path(__file__).with_name("one_in_flight.py"))
-    placed = os.sched_getaffinity(side.pid)
-    with fresh_topic(side.address) as topic:
+    previous_processors = os.sched_getaffinity(system.pid)
+    with fresh_topic(system.address) as topic:
         if pinned:
-            _pin(side.pid, {0})
+            _pin(system.pid, {0})
         try:
             command = [
                 sys.executable,
                 program,
-                side.address,
+                system.address,
                 topic,
                 str(LATENCY_S),
                 str(pace_s),
@@ -165,10 +165,12 @@ def _latency(side: Side, pace_s: float, pinned: bool, say: Callable[[str], None]
             ]
             found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         finally:
-            _pin(side.pid, placed)
+            _pin(system.pid, previous_processors)
     for percentile in ("p50_us", "p99_us", "p999_us"):
-        side.note(f"{name} {percentile}", found[percentile])
-    say(f"{side.name}: {name}: p50 {found['p50_us']:.0f}, p99 {found['p99_us']:.0f}, p99.9 {found['p999_us']:.0f} us")
+        system.note(f"{name} {percentile}", found[percentile])
+    report(
+        f"{system.name}: {name}: p50 {found['p50_us']:.0f}, p99 {found['p99_us']:.0f}, p99.9 {found['p999_us']:.0f} us"
+    )
 
 
 def _pin(pid: int, processors: set[int]) -> None:
@@ -176,7 +178,7 @@ def _pin(pid: int, processors: set[int]) -> None:
         os.sched_setaffinity(int(thread.name), processors)
 
 
-# (what, unit, goal as a ratio of headrace's median to Apache's, whether more is better)
+# {name: (unit, goal as the ratio of headrace's median to Apache's, whether more is better)}
 _GOALS: dict[str, tuple[str, float, bool]] = {
     "back to back p50_us": ("us", 0.9, False),
     "back to back p99_us": ("us", 0.8, False),
@@ -184,11 +186,11 @@ _GOALS: dict[str, tuple[str, float, bool]] = {
 }
 
 
-def _rows(both: list[Side]) -> list[Row]:
+def _rows(systems: list[BrokerUnderTest]) -> list[Row]:
     rows = []
-    for name in both[0].measured:
+    for name in systems[0].measured:
         unit, goal, more = _GOALS.get(name) or _default_goal(name)
-        values = [side.median(name) for side in both if name in side.measured]
+        values = [system.median(name) for system in systems if name in system.measured]
         rows.append(
             Row(
                 "broker",
@@ -198,19 +200,23 @@ def _rows(both: list[Side]) -> list[Row]:
                 values[1] if len(values) > 1 else None,
                 goal,
                 more,
-                _limit(both[0], name),
+                _limit(systems[0], name),
             )
         )
     return rows
 
 
-def _limit(side: Side, name: str) -> str:
-    """The client: no broker could show more, or a thread of it has all of a processor while the broker has not."""
-    alone = f"{name}, client alone"
-    if alone in side.measured and side.median(name) >= AT_THE_CLIENTS_LIMIT * side.median(alone):
+def _limit(system: BrokerUnderTest, name: str) -> str:
+    """Return "the client is saturated" if the client limits the throughput, else "".
+
+    It does if its rate is near the client's maximum, or if one of its threads uses a whole processor and the broker
+    does not.
+    """
+    client_limit = f"{name}, client alone"
+    if client_limit in system.measured and system.median(name) >= CLIENT_LIMIT_RATIO * system.median(client_limit):
         return "the client is saturated"
-    client, broker = (f"{name}, {who}" for who in ("client's busiest thread", "broker"))
-    if client not in side.measured or side.median(client) < SATURATED or side.median(broker) >= SATURATED:
+    client, broker = (f"{name}, {process}" for process in ("client's busiest thread", "broker"))
+    if client not in system.measured or system.median(client) < SATURATED or system.median(broker) >= SATURATED:
         return ""
     return "the client is saturated"
 

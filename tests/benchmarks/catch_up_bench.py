@@ -1,7 +1,7 @@
-"""A follower that is back after 1 GB: how fast it catches up, and what others notice of it meanwhile.
+"""A follower that restarts 1 GB behind: how fast it catches up, and how much that affects producers.
 
-Its rate stands beside what one process reaches that receives over loopback and writes to new file pages, measured in
-the same minute; the latency of acks=all beside what it was before.
+Its rate is compared with a process that only receives over loopback and writes to new file pages, measured within the
+same minute; the latency of acks=all is compared with the latency before the restart.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from clusters import Nodes, await_in_sync, headrace
+from clusters import Nodes, headrace, wait_until_in_sync
 from confluent_kafka.admin import AdminClient, NewTopic
-from measured import Measured
-from paced_produce import paced, paced_meanwhile
+from measured import Measurements
+from paced_produce import paced, paced_in_background
 from process_stats import cpu_s
 from produce_load import Load, produce
-from receive_and_write import have_pages, receive_and_write
+from receive_and_write import receive_and_write, warm_page_cache
 from results import Row
 
 PARTITIONS = 6
@@ -27,24 +27,24 @@ LOAD = Load(1000, 131_072, 1_000_000, "1")
 PACE_S = 0.002
 BEFORE_S = 5.0
 VICTIM = 3
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _TIMEOUT_S = 120.0
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """Measure `rounds` times; `scale` shrinks what is to be caught up with."""
-    ours, floor = Measured(), Measured()
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Measure `rounds` times; `scale` below 1 shrinks the amount of data to catch up with."""
+    ours, floor = Measurements(), Measurements()
     load = Load(LOAD.message_bytes, LOAD.batch_bytes, int(LOAD.count * scale), LOAD.acks)
     with headrace(REPLICAS, min_insync_replicas="2", log_segment_delete_delay_ms="1000") as nodes:
         for number in range(rounds):
             with TemporaryDirectory(prefix="headrace-bench-") as kept:
-                _note_floor(floor, load, f"{kept}/before")
+                _measure_floor(floor, load, f"{kept}/before")
                 _catch_up(nodes, f"catch-up-{number}", load, kept, ours)
-                _note_floor(floor, load, f"{kept}/after")
-            say(
+                _measure_floor(floor, load, f"{kept}/after")
+            report(
                 f"round {number + 1}: {ours.measured['rate'][-1]:.0f} MB/s, receiving and writing alone "
                 f"{floor.measured['rate'][-2]:.0f} and {floor.measured['rate'][-1]:.0f} MB/s; "
-                f"{ours.measured['cpu'][-1]:.2f} ms/MB beside {floor.measured['cpu'][-1]:.2f}; p99 "
+                f"{ours.measured['cpu'][-1]:.2f} ms/MB compared with {floor.measured['cpu'][-1]:.2f}; p99 "
                 f"{ours.measured['before'][-1]:.0f} -> {ours.measured['meanwhile'][-1]:.0f} us; "
                 f"in sync after {ours.measured['in sync'][-1]:.1f} s"
             )
@@ -61,7 +61,7 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
         ),
         Row(
             "catch-up",
-            "paced produce p99 meanwhile, beside before",
+            "paced produce p99 during the catch-up, compared with before",
             "us",
             ours.median("meanwhile"),
             ours.median("before"),
@@ -72,34 +72,34 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
     ]
 
 
-def _note_floor(floor: Measured, load: Load, path: str) -> None:
+def _measure_floor(floor: Measurements, load: Load, path: str) -> None:
     rate, cpu = receive_and_write(int(load.megabytes), path)
     floor.note("rate", rate)
     floor.note("cpu", cpu)
 
 
-def _catch_up(nodes: Nodes, topic: str, load: Load, kept: str, ours: Measured) -> None:
+def _catch_up(nodes: Nodes, topic: str, load: Load, kept: str, ours: Measurements) -> None:
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, REPLICAS)]).values():
         future.result(30)
-    await_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
+    wait_until_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
     ours.note("before", paced(nodes.bootstrap, topic, BEFORE_S, PACE_S)["p99_us"])
     nodes.stop(VICTIM)
     produce(nodes.bootstrap, topic, load)
     os.sync()
     files = nodes.data(VICTIM)
     before_bytes = _size(files, topic)
-    have_pages(int(load.megabytes) * 5 // 4, f"{kept}/pages")
-    with paced_meanwhile(nodes.bootstrap, topic, PACE_S) as found:
+    warm_page_cache(int(load.megabytes) * 5 // 4, f"{kept}/pages")
+    with paced_in_background(nodes.bootstrap, topic, PACE_S) as found:
         started = time.perf_counter()
         nodes.start(VICTIM)
-        _growth(nodes, topic, before_bytes, int(load.megabytes * 1e6), ours)
-        await_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
+        _measure_growth(nodes, topic, before_bytes, int(load.megabytes * 1e6), ours)
+        wait_until_in_sync(nodes.bootstrap, topic, PARTITIONS, REPLICAS)
         ours.note("in sync", time.perf_counter() - started)
     ours.note("meanwhile", found["p99_us"])
     for future in admin.delete_topics([topic]).values():
         future.result(30)
-    time.sleep(3)  # a deleted topic's files go when its broker comes to it, and no event tells
+    time.sleep(3)  # the broker deletes the files asynchronously; no event reports it
     os.sync()
 
 
@@ -107,20 +107,20 @@ def _size(files: Path, topic: str) -> int:
     return sum(path.stat().st_size for path in files.glob(f"{topic}-*/*.log"))
 
 
-def _growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: int, ours: Measured) -> None:
-    """MB/s, and ms of the node's processor time per MB, between the first and the last twentieth of what is awaited."""
+def _measure_growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: int, ours: Measurements) -> None:
+    """Measure MB/s, and ms of CPU time per MB, while the follower goes from 5 % to 95 % of the expected bytes."""
     first, last = before_bytes + awaited_bytes // 20, before_bytes + awaited_bytes * 19 // 20
-    began: tuple[float, float, int] | None = None
+    start: tuple[float, float, int] | None = None
     files, victim = nodes.data(VICTIM), [nodes.pids()[VICTIM - 1]]
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         size, now, cpu = _size(files, topic), time.perf_counter(), cpu_s(victim)
-        if began is None and size >= first:
-            began = now, cpu, size
-        if began is not None and size >= last:
-            megabytes = (size - began[2]) / 1e6
-            ours.note("rate", megabytes / (now - began[0]))
-            ours.note("cpu", (cpu - began[1]) * 1000 / megabytes)
+        if start is None and size >= first:
+            start = now, cpu, size
+        if start is not None and size >= last:
+            megabytes = (size - start[2]) / 1e6
+            ours.note("rate", megabytes / (now - start[0]))
+            ours.note("cpu", (cpu - start[1]) * 1000 / megabytes)
             return
-        time.sleep(_LOOK_S)  # how fast a file grows is what is measured
+        time.sleep(_POLL_S)  # poll: the growth of the files is the measurement
     raise TimeoutError(f"the follower did not catch up within {_TIMEOUT_S:.0f} s")

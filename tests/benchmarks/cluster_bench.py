@@ -1,7 +1,7 @@
-"""Three nodes, replication factor 3, acks=all, min.insync.replicas=2: headrace and, where it can run, Apache Kafka.
+"""Three nodes, replication factor 3, acks=all, min.insync.replicas=2: headrace and, if available, Apache Kafka.
 
-Both clusters are up at the same time and take turns; each load goes into a fresh topic, all into its leaders' queues
-from one librdkafka client.  CPU and memory are those of all three nodes.
+Both clusters run at the same time and are measured alternately; one librdkafka client writes each load to a new topic.
+CPU and memory are the totals of all three nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fresh_topic import DELETE_DELAY_MS, fresh_topic
-from measured import Measured, in_turn
+from measured import Measurements, alternate
 from process_stats import cpu_s, memory
 from produce_load import Load, client_name, consume, produce
 from results import Row
@@ -44,8 +44,8 @@ SETTINGS = {
 
 
 @dataclass(slots=True)
-class Side(Measured):
-    """A running cluster and what was measured on it."""
+class ClusterUnderTest(Measurements):
+    """A running cluster and its measurements."""
 
     name: str
     address: str
@@ -54,77 +54,81 @@ class Side(Measured):
 
 
 @contextmanager
-def sides() -> Iterator[list[Side]]:
-    """headrace's cluster, and Apache's where Maven and Java are there."""
+def systems_under_test() -> Iterator[list[ClusterUnderTest]]:
+    """Run headrace's cluster, and Apache Kafka's if Maven and Java are available."""
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         ours = ClusterProcess(Path(directory) / "cluster", properties=SETTINGS)
         ours.start()
         try:
             numbers = range(1, REPLICAS + 1)
-            mine = Side(
+            our_system = ClusterUnderTest(
                 "headrace",
                 ours.bootstrap_servers,
                 [ours.pid(number) for number in numbers],
                 {number: ours.address(number) for number in numbers},
             )
-            if apache.missing():
-                yield [mine]
+            if apache.unavailable_reason():
+                yield [our_system]
                 return
             with apache.cluster(REPLICAS, **SETTINGS) as theirs:
                 addresses = {number: node.address for number, node in enumerate(theirs, 1)}
                 yield [
-                    mine,
-                    Side("Apache Kafka", ",".join(addresses.values()), [node.pid for node in theirs], addresses),
+                    our_system,
+                    ClusterUnderTest(
+                        "Apache Kafka", ",".join(addresses.values()), [node.pid for node in theirs], addresses
+                    ),
                 ]
         finally:
             ours.close()
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """Measure everything; `scale` shrinks the loads for a quick look."""
-    say(f"load client: {client_name()}")
-    with sides() as both:
-        for side in both:
-            side.note("memory idle (anonymous)", memory(side.pids).anonymous_mb)
-            with fresh_topic(side.address, 1, REPLICAS) as topic:
-                produce(side.address, topic, WARM_UP)
-                consume(side.address, topic, WARM_UP.count)
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Run all measurements; `scale` below 1 shrinks the loads for a quick run."""
+    report(f"load client: {client_name()}")
+    with systems_under_test() as systems:
+        for system in systems:
+            system.note("memory idle (anonymous)", memory(system.pids).anonymous_mb)
+            with fresh_topic(system.address, 1, REPLICAS) as topic:
+                produce(system.address, topic, WARM_UP)
+                consume(system.address, topic, WARM_UP.count)
         for round_number in range(rounds):
             for load, partitions in LOADS:
                 scaled = Load(load.message_bytes, load.batch_bytes, int(load.count * scale), load.acks)
-                for side in in_turn(both, round_number):
-                    _throughput(side, scaled, partitions, say)
+                for system in alternate(systems, round_number):
+                    _throughput(system, scaled, partitions, report)
             for pace_s in (0.0, PACE_S):
-                for side in in_turn(both, round_number):
-                    _latency(side, pace_s, say)
-            say(f"round {round_number + 1} of {rounds} done")
-        for side in both:
-            side.note("memory after load (anonymous)", memory(side.pids).anonymous_mb)
-        return _rows(both)
+                for system in alternate(systems, round_number):
+                    _latency(system, pace_s, report)
+            report(f"round {round_number + 1} of {rounds} done")
+        for system in systems:
+            system.note("memory after load (anonymous)", memory(system.pids).anonymous_mb)
+        return _rows(systems)
 
 
-def _throughput(side: Side, load: Load, partitions: int, say: Callable[[str], None]) -> None:
+def _throughput(system: ClusterUnderTest, load: Load, partitions: int, report: Callable[[str], None]) -> None:
     name = f"produce {load}, {partitions} partition{'s' if partitions > 1 else ''}"
-    with fresh_topic(side.address, partitions, REPLICAS) as topic:
-        before = cpu_s(side.pids)
-        work = produce(side.address, topic, load)
-        cpu = cpu_s(side.pids) - before
-    side.note(name, load.megabytes / work.seconds)
-    side.note(f"{name}, CPU", cpu * 1000 / load.megabytes)
-    say(f"{side.name}: {name}: {load.megabytes / work.seconds:.0f} MB/s, {cpu * 1000 / load.megabytes:.2f} ms/MB")
+    with fresh_topic(system.address, partitions, REPLICAS) as topic:
+        before = cpu_s(system.pids)
+        work = produce(system.address, topic, load)
+        cpu = cpu_s(system.pids) - before
+    system.note(name, load.megabytes / work.seconds)
+    system.note(f"{name}, CPU", cpu * 1000 / load.megabytes)
+    report(f"{system.name}: {name}: {load.megabytes / work.seconds:.0f} MB/s, {cpu * 1000 / load.megabytes:.2f} ms/MB")
 
 
-def _latency(side: Side, pace_s: float, say: Callable[[str], None]) -> None:
-    """One request in flight at the partition's leader."""
+def _latency(system: ClusterUnderTest, pace_s: float, report: Callable[[str], None]) -> None:
+    """Measure the latency of one request in flight at the partition's leader."""
     name = "paced" if pace_s else "back to back"
     program = str(Path(__file__).with_name("one_in_flight.py"))
-    with fresh_topic(side.address, 1, REPLICAS) as topic:
-        leader = side.addresses[_leader_of(side.address, topic)]
+    with fresh_topic(system.address, 1, REPLICAS) as topic:
+        leader = system.addresses[_leader_of(system.address, topic)]
         command = [sys.executable, program, leader, topic, str(LATENCY_S), str(pace_s), "-", "-1"]
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     for percentile in ("p50_us", "p99_us", "p999_us"):
-        side.note(f"{name} {percentile}", found[percentile])
-    say(f"{side.name}: {name}: p50 {found['p50_us']:.0f}, p99 {found['p99_us']:.0f}, p99.9 {found['p999_us']:.0f} us")
+        system.note(f"{name} {percentile}", found[percentile])
+    report(
+        f"{system.name}: {name}: p50 {found['p50_us']:.0f}, p99 {found['p99_us']:.0f}, p99.9 {found['p999_us']:.0f} us"
+    )
 
 
 def _leader_of(address: str, topic: str) -> int:
@@ -134,18 +138,18 @@ def _leader_of(address: str, topic: str) -> int:
     return leader
 
 
-def _rows(both: list[Side]) -> list[Row]:
+def _rows(systems: list[ClusterUnderTest]) -> list[Row]:
     rows = []
-    for name in both[0].measured:
-        unit, goal, more = _goal(name)
-        values = [side.median(name) for side in both]
-        peer = values[1] if len(both) > 1 else None
+    for name in systems[0].measured:
+        unit, goal, more = _unit_and_goal(name)
+        values = [system.median(name) for system in systems]
+        peer = values[1] if len(systems) > 1 else None
         rows.append(Row("cluster", name.replace("_us", ""), unit, values[0], peer, goal, more))
     return rows
 
 
-def _goal(name: str) -> tuple[str, float | None, bool]:
-    """(unit, goal as a ratio of headrace's median to Apache's, whether more is better)."""
+def _unit_and_goal(name: str) -> tuple[str, float | None, bool]:
+    """Return (unit, goal as the ratio of headrace's median to Apache's, whether more is better)."""
     if name.endswith("CPU"):
         return "ms/MB", 0.35, False
     if name.startswith("memory"):

@@ -1,4 +1,4 @@
-"""Three or more nodes of headrace, and of Apache Kafka where it can run, whose nodes can be stopped and started."""
+"""Clusters of headrace and, if available, Apache Kafka, whose nodes can be stopped and started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support import apache
 from support.cluster import ClusterProcess
 
 _TIMEOUT_S = 300.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class Nodes(Protocol):
@@ -31,10 +31,10 @@ class Nodes(Protocol):
     def pids(self) -> list[int]: ...
 
     def data(self, node: int) -> Path:
-        """The directory that holds the node's partitions."""
+        """Return the node's log directory."""
 
     def stop(self, node: int) -> None:
-        """Controlled shutdown."""
+        """Stop the node with a controlled shutdown."""
 
     def start(self, node: int) -> None: ...
 
@@ -46,7 +46,7 @@ class Nodes(Protocol):
 
 
 class Headrace:
-    """`headrace cluster`."""
+    """A cluster that `headrace cluster` runs."""
 
     name = "headrace"
 
@@ -73,7 +73,7 @@ class Headrace:
 
 
 class Apache:
-    """Apache Kafka's processes; one that is started again is this object's own."""
+    """A cluster of Apache Kafka processes; restarted processes belong to this object."""
 
     name = "Apache Kafka"
 
@@ -101,7 +101,7 @@ class Apache:
             process = subprocess.Popen(
                 self._commands[node - 1], stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=known.directory
             )
-        self._stack.callback(_end, process)
+        self._stack.callback(_terminate, process)
         self._pids[node - 1] = process.pid
 
     def restart_all(self) -> None:
@@ -114,11 +114,11 @@ class Apache:
 
     def describe(self, topic: str) -> None:
         words = ("--bootstrap-server", self.bootstrap, "--describe", "--topic", topic)
-        done = apache.tool("org.apache.kafka.tools.TopicCommand", *words, timeout_s=_TIMEOUT_S)
+        done = apache.run_tool("org.apache.kafka.tools.TopicCommand", *words, timeout_s=_TIMEOUT_S)
         done.check_returncode()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(timeout=30)
@@ -129,7 +129,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def headrace(nodes: int, **settings: str) -> Iterator[Nodes]:
-    """A cluster of headrace's nodes; `a_b="x"` sets the key `a.b`."""
+    """Run a headrace cluster; `a_b="x"` sets the config `a.b`."""
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         properties = {key.replace("_", "."): value for key, value in settings.items()}
         cluster = ClusterProcess(Path(directory) / "cluster", nodes, properties)
@@ -142,36 +142,38 @@ def headrace(nodes: int, **settings: str) -> Iterator[Nodes]:
 
 @contextmanager
 def apache_kafka(nodes: int, **settings: str) -> Iterator[Nodes]:
-    """A cluster of Apache Kafka's nodes."""
+    """Run an Apache Kafka cluster; `a_b="x"` sets the config `a.b`."""
     properties = {key.replace("_", "."): value for key, value in settings.items()}
     with ExitStack() as stack:
         started = stack.enter_context(apache.cluster(nodes, **properties))
         running = Apache(started, stack)
-        await_topics(running.bootstrap, lambda topics: True)
+        wait_for_topics(running.bootstrap, lambda topics: True)
         yield running
 
 
 def peers() -> list[Callable[..., AbstractContextManager[Nodes]]]:
-    """Those that can run here, headrace first."""
-    return [headrace] if apache.missing() else [headrace, apache_kafka]
+    """Return the clusters that can run here, headrace's first."""
+    return [headrace] if apache.unavailable_reason() else [headrace, apache_kafka]
 
 
-def await_topics(bootstrap: str, holds: Callable[[dict[str, TopicMetadata]], bool], topic: str | None = None) -> None:
-    """Wait until a client's metadata is as wanted; raises TimeoutError."""
+def wait_for_topics(
+    bootstrap: str, holds: Callable[[dict[str, TopicMetadata]], bool], topic: str | None = None
+) -> None:
+    """Wait until a client's metadata satisfies the condition. Raises TimeoutError."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             if holds(admin.list_topics(topic, timeout=10).topics):
                 return
-        except Exception as error:  # a cluster that is just starting: librdkafka's errors have one class
+        except Exception as error:  # while a cluster starts; all of librdkafka's errors have one class
             if type(error).__name__ != "KafkaException":
                 raise
-        time.sleep(_LOOK_S)  # a foreign cluster's metadata has no event to wait for
-    raise TimeoutError(f"{topic or 'the topics'} did not get there within {_TIMEOUT_S:.0f} s")
+        time.sleep(_POLL_S)  # poll: the cluster's metadata has no event to wait for
+    raise TimeoutError(f"{topic or 'the topics'} did not reach the expected state within {_TIMEOUT_S:.0f} s")
 
 
-def await_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) -> None:
+def wait_until_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) -> None:
     """Wait until every partition has a leader and all its replicas are in sync."""
 
     def holds(topics: dict[str, TopicMetadata]) -> bool:
@@ -179,4 +181,4 @@ def await_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) ->
         in_sync = sum(item.leader >= 0 and len(item.isrs) == replicas for item in found)
         return in_sync == partitions
 
-    await_topics(bootstrap, holds, topic)
+    wait_for_topics(bootstrap, holds, topic)

@@ -1,6 +1,6 @@
-"""FileStream pipelines through a worker, over REST: headrace's worker and, where it can run, Apache's, on one broker.
+"""FileStream pipelines, created over REST, in headrace's worker and, if available, in Apache's, with one broker.
 
-CPU is that of the worker's process tree: worker, fork server, connector hosts, tasks.
+CPU is the total of the worker's process tree: worker, fork server, connector hosts, tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from measured import Measured
+from measured import Measurements
 from process_stats import cpu_s, memory, tree
 from results import Row
 
@@ -28,7 +28,7 @@ from support.worker import Worker
 LINE = "2026-11-21 12:00:00 INFO request served path=/a/b/c status=200 ms=%08d\n"
 LINES = 2_000_000
 STEADY = ", from its first records on"
-"""Without the start of connector and task, which the other rates have in them."""
+"""Excludes the start of connector and task, which the other rates include."""
 TIMEOUT_S = 300.0
 STRING = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 PIPELINES: dict[str, tuple[dict[str, str], bool]] = {
@@ -69,8 +69,8 @@ WORKER = {
 
 
 @dataclass(slots=True)
-class Side(Measured):
-    """A running worker and what was measured on it."""
+class WorkerUnderTest(Measurements):
+    """A running worker and its measurements."""
 
     name: str
     rest: str
@@ -80,7 +80,7 @@ class Side(Measured):
         return cpu_s(tree(self.pid))
 
     def call(self, method: str, path: str, body: Any = None) -> None:
-        """A call to the worker's REST API."""
+        """Call the worker's REST API."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://{self.rest}{path}", data, headers, method=method)
@@ -88,50 +88,50 @@ class Side(Measured):
 
 
 @contextmanager
-def sides(address: str, directory: Path) -> Iterator[list[Side]]:
-    """headrace's worker, and Apache's where Maven and Java are there, both on the broker at `address`."""
+def systems_under_test(address: str, directory: Path) -> Iterator[list[WorkerUnderTest]]:
+    """Run headrace's worker, and Apache's if Maven and Java are available, with the broker at `address`."""
     offsets = {"offset.storage.file.filename": str(directory / "connect.offsets")}
     settings = {"bootstrap.servers": address, **WORKER, **offsets}
     with ExitStack() as stack:
         ours = stack.enter_context(Worker(directory, settings))
-        found = [Side("headrace", ours.url.removeprefix("http://"), ours.pid)]
-        if not apache.missing():
+        found = [WorkerUnderTest("headrace", ours.url.removeprefix("http://"), ours.pid)]
+        if not apache.unavailable_reason():
             theirs = stack.enter_context(
                 apache.connect_standalone(
                     {**settings, "offset.storage.file.filename": str(directory / "apache.offsets")}, []
                 )
             )
-            found.append(Side("Apache Connect", theirs.address, theirs.pid))
+            found.append(WorkerUnderTest("Apache Connect", theirs.address, theirs.pid))
         yield found
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """Measure every pipeline `rounds` times on each side."""
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Measure every pipeline `rounds` times on each system."""
     lines = int(LINES * scale)
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         source = Path(name) / "in.txt"
         with source.open("w") as file:
             file.writelines(LINE % i for i in range(lines))
-        with sides(broker.address, Path(name)) as both:
-            _await_rest(both)
-            for side in both:
-                side.note("memory of the worker's processes, idle", memory(tree(side.pid)).pss_mb)
+        with systems_under_test(broker.address, Path(name)) as systems:
+            _wait_for_rest(systems)
+            for system in systems:
+                system.note("memory of the worker's processes, idle", memory(tree(system.pid)).pss_mb)
             for _ in range(rounds):
                 for name, (converter, smts) in PIPELINES.items():
-                    for side in both:
-                        _pipeline(side, broker.address, name, converter, smts, source, lines, say)
-            return _rows(both)
+                    for system in systems:
+                        _pipeline(system, broker.address, name, converter, smts, source, lines, report)
+            return _rows(systems)
 
 
 def _pipeline(
-    side: Side,
+    system: WorkerUnderTest,
     address: str,
     name: str,
     converter: dict[str, str],
     smts: bool,
     source: Path,
     lines: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     topic = f"bench-{time.time_ns()}"
     admin = AdminClient({"bootstrap.servers": address})
@@ -139,43 +139,43 @@ def _pipeline(
         future.result(30)
     config = {"tasks.max": "1", "file": str(source), "topic": topic, "batch.size": "2000", **converter}
     config |= {"connector.class": "FileStreamSource", **(SOURCE_SMTS if smts else {})}
-    _measure(side, f"source, {name}", f"src-{topic}", config, lines, _end_offset(address, topic), say)
+    _measure(system, f"source, {name}", f"src-{topic}", config, lines, _end_offset(address, topic), report)
     target = source.with_name(topic)
     config = {"tasks.max": "1", "file": str(target), "topics": topic, **converter}
     config |= {"connector.class": "FileStreamSink", **(SINK_SMTS if smts else {})}
-    _measure(side, f"sink, {name}", f"sink-{topic}", config, lines, _line_count(target), say)
+    _measure(system, f"sink, {name}", f"sink-{topic}", config, lines, _line_count(target), report)
     target.unlink()
     for future in admin.delete_topics([topic]).values():
         future.result(30)
 
 
 def _measure(
-    side: Side,
+    system: WorkerUnderTest,
     what: str,
     connector: str,
     config: dict[str, str],
     records: int,
     progress: Callable[[], int],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    cpu, started = side.cpu_s(), time.perf_counter()
-    side.call("POST", "/connectors", {"name": connector, "config": config})
-    first: tuple[float, int] | None = None  # when records were seen there first, and how many
+    cpu, started = system.cpu_s(), time.perf_counter()
+    system.call("POST", "/connectors", {"name": connector, "config": config})
+    first: tuple[float, int] | None = None  # (time, number of records) when the first records were seen
     while (count := progress()) < records:
         if first is None and count:
             first = time.perf_counter(), count
         if time.perf_counter() - started > TIMEOUT_S:
-            raise RuntimeError(f"{side.name}: {what} came to {count} of {records} records")
-        time.sleep(0.02)  # polling what a foreign client or the file system shows
+            raise RuntimeError(f"{system.name}: {what} reached only {count} of {records} records")
+        time.sleep(0.02)  # poll: the end offset and the file size have no event
     ended = time.perf_counter()
     seconds = ended - started
-    nanoseconds = (side.cpu_s() - cpu) * 1e9 / records
-    side.call("DELETE", f"/connectors/{connector}")
-    side.note(what, records / seconds / 1000)
+    nanoseconds = (system.cpu_s() - cpu) * 1e9 / records
+    system.call("DELETE", f"/connectors/{connector}")
+    system.note(what, records / seconds / 1000)
     if first is not None and what.startswith("source"):
-        side.note(f"{what}{STEADY}", (records - first[1]) / (ended - first[0]) / 1000)
-    side.note(f"{what}, CPU", nanoseconds)
-    say(f"{side.name}: {what}: {records / seconds / 1000:.0f} k records/s, {nanoseconds:.0f} ns/record")
+        system.note(f"{what}{STEADY}", (records - first[1]) / (ended - first[0]) / 1000)
+    system.note(f"{what}, CPU", nanoseconds)
+    report(f"{system.name}: {what}: {records / seconds / 1000:.0f} k records/s, {nanoseconds:.0f} ns/record")
 
 
 def _end_offset(address: str, topic: str) -> Callable[[], int]:
@@ -205,24 +205,24 @@ def _line_count(path: Path) -> Callable[[], int]:
     return count
 
 
-def _await_rest(both: list[Side]) -> None:
-    for side in both:
+def _wait_for_rest(systems: list[WorkerUnderTest]) -> None:
+    for system in systems:
         deadline = time.monotonic() + 60
         while True:
             try:
-                side.call("GET", "/connectors")
+                system.call("GET", "/connectors")
                 break
             except OSError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)  # a foreign worker says by answering that it is ready
+                time.sleep(0.05)  # poll: a response is the only sign that the worker is ready
 
 
-def _rows(both: list[Side]) -> list[Row]:
+def _rows(systems: list[WorkerUnderTest]) -> list[Row]:
     rows = []
-    for name in both[0].measured:
-        values = [side.median(name) for side in both]
-        peer = values[1] if len(both) > 1 else None
+    for name in systems[0].measured:
+        values = [system.median(name) for system in systems]
+        peer = values[1] if len(systems) > 1 else None
         if name.startswith("memory"):
             rows.append(Row("connect", name, "MB PSS", values[0], peer, None, False))
         elif name.endswith("CPU"):

@@ -1,4 +1,4 @@
-"""A topic for one load, gone with its files before the next load begins."""
+"""A topic for one load; it is deleted with its files before the next load."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from confluent_kafka.admin import AdminClient, NewTopic
 
 DELETE_DELAY_MS = "1000"
-SETTLE_S = 3.0
+DELETE_WAIT_S = 3.0
 
 
 @contextmanager
 def fresh_topic(address: str, partitions: int = 1, replication_factor: int = 1) -> Iterator[str]:
-    """Make a topic and delete it afterwards; `log.segment.delete.delay.ms` should be DELETE_DELAY_MS."""
+    """Create a topic and delete it at the end; `log.segment.delete.delay.ms` should be DELETE_DELAY_MS."""
     admin = AdminClient({"bootstrap.servers": address})
     name = f"bench-{time.time_ns()}"
     for future in admin.create_topics([NewTopic(name, partitions, replication_factor)]).values():
         future.result(30)
     while name not in (topics := admin.list_topics(timeout=10).topics) or not _is_led(topics[name]):
-        time.sleep(0.05)  # a foreign broker's metadata has no event to wait for
+        time.sleep(0.05)  # poll: the broker's metadata has no event to wait for
     yield name
     for future in admin.delete_topics([name]).values():
         future.result(30)
-    time.sleep(SETTLE_S)  # a deleted topic's files go when its broker comes to it, and no event tells
+    time.sleep(DELETE_WAIT_S)  # the broker deletes the files asynchronously; no event reports it
     os.sync()
 
 

@@ -1,4 +1,4 @@
-"""JDBC source: rows a second from SQLite and PostgreSQL into a topic, JSON without schemas, one task."""
+"""JDBC source: rows per second from SQLite and PostgreSQL to a topic, as JSON without schemas, with one task."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ TABLE = "flights"
 TIMEOUT_S = 300.0
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """The flights table, `rounds` times from each database."""
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Copy the flights table `rounds` times from each database."""
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         database = Path(name) / "flights.sqlite"
         rows = prepare(database)[TABLE]
         settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(Path(name) / "offsets")}
         with Worker(Path(name), settings) as worker:
             sqlite = {"connection.url": f"jdbc:sqlite:{database}"}
-            results = _measure("SQLite", worker, broker.address, sqlite, rows, rounds, say)
-            if postgres.missing():
-                say(f"PostgreSQL left out: {postgres.missing()}")
+            results = _measure("SQLite", worker, broker.address, sqlite, rows, rounds, report)
+            if postgres.unavailable_reason():
+                report(f"PostgreSQL left out: {postgres.unavailable_reason()}")
                 return results
             with postgres.running() as server:
                 _copy(database, server)
                 config = {"connection.url": server.jdbc_url, "connection.user": server.user}
-                return results + _measure("PostgreSQL", worker, broker.address, config, rows, rounds, say)
+                return results + _measure("PostgreSQL", worker, broker.address, config, rows, rounds, report)
 
 
 def _measure(
@@ -51,7 +51,7 @@ def _measure(
     database: dict[str, str],
     rows: int,
     rounds: int,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Row]:
     measured = []
     for number in range(rounds):
@@ -67,11 +67,11 @@ def _measure(
         }
         start = _now(worker, 0)
         worker.create(connector, config)
-        first = _await_records(worker, address, f"{prefix}{TABLE}", 1)
-        last = _await_records(worker, address, f"{prefix}{TABLE}", rows)
-        measured.append(Figures.of(start, first, last))
+        first = _wait_for_records(worker, address, f"{prefix}{TABLE}", 1)
+        last = _wait_for_records(worker, address, f"{prefix}{TABLE}", rows)
+        measured.append(Figures.between(start, first, last))
         worker.request("DELETE", f"/connectors/{connector}")
-        say(f"{name}: {measured[-1]}")
+        report(f"{name}: {measured[-1]}")
     whole, steady, first_s, whole_cpu, steady_cpu = map(statistics.median, zip(*map(astuple, measured), strict=True))
     what = f"source, {name}, incrementing, 20 columns"
     return [
@@ -84,8 +84,8 @@ def _measure(
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A time, the records in the topic then, and the CPU seconds of the worker's process tree up to then."""
+class Snapshot:
+    """A time, and at that time the records in the topic and the CPU seconds used by the worker's process tree."""
 
     at_s: float
     records: int
@@ -94,7 +94,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One round: over the whole of it, and from the first record seen to the last."""
+    """The results of one round: in total, and from the first record to the last."""
 
     whole_k_rows_s: float
     steady_k_rows_s: float
@@ -103,8 +103,8 @@ class Figures:
     steady_cpu_ns: float
 
     @classmethod
-    def of(cls, start: Moment, first: Moment, last: Moment) -> Figures:
-        """What lies between three moments."""
+    def between(cls, start: Snapshot, first: Snapshot, last: Snapshot) -> Figures:
+        """Calculate the results from three snapshots."""
         steady = last.records - first.records
         return cls(
             last.records / (last.at_s - start.at_s) / 1000,
@@ -122,11 +122,11 @@ class Figures:
         )
 
 
-def _now(worker: Worker, records: int) -> Moment:
-    return Moment(time.perf_counter(), records, cpu_s(tree(worker.pid)))
+def _now(worker: Worker, records: int) -> Snapshot:
+    return Snapshot(time.perf_counter(), records, cpu_s(tree(worker.pid)))
 
 
-def _await_records(worker: Worker, address: str, topic: str, count: int) -> Moment:
+def _wait_for_records(worker: Worker, address: str, topic: str, count: int) -> Snapshot:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "log_level": 0})
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -139,7 +139,7 @@ def _await_records(worker: Worker, address: str, topic: str, count: int) -> Mome
             pass  # the topic is being created
         if time.monotonic() > deadline:
             raise RuntimeError(f"{topic} did not reach {count} records")
-        time.sleep(0.01)  # polling what a foreign client sees
+        time.sleep(0.01)  # poll: the end offset has no event
 
 
 def _copy(database: Path, server: postgres.Postgres) -> None:

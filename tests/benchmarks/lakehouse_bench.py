@@ -1,7 +1,7 @@
-"""LakehouseSinkConnector into Delta beside plain Spark that reads the same records from JSON files into the same table.
+"""LakehouseSinkConnector writing to Delta, compared with plain Spark that reads the same records from JSON files.
 
-Both work in batches of the same rows on two local cores, the broker on the same cores; the first batch, which carries
-the start of a JVM's compiler, is left out of both.
+Both use the same batches on two local cores, which the broker shares; the first batch is left out, because it includes
+the warm-up of the JVM's compiler.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _COMMITTED = re.compile(r"Committed batch (\d+): ([\d,]+) rows in ([\d.]+) s")
 TIMEOUT_S = 400.0
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """One long run of each; the rate is the median of its batches but the first."""
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Run each once; the rate is the median of all batches except the first."""
     batch_rows = int(BATCH_ROWS * scale)
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         directory = Path(name)
-        plain = _plain(directory, batch_rows, say)
+        plain = _plain(directory, batch_rows, report)
         _fill(broker.address, batch_rows * BATCHES)
         config = {
             "connector.class": "LakehouseSinkConnector",
@@ -69,7 +69,7 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
             wait_for(lambda: _rows(worker) >= batch_rows * BATCHES, "every row is committed", TIMEOUT_S, worker.log)
             used = memory(tree(worker.pid)).pss_mb
             rates = [rows / seconds for _, rows, seconds in _batches(worker)[1:]]
-    say(f"lakehouse: {statistics.median(rates):,.0f} rows/s")
+    report(f"lakehouse: {statistics.median(rates):,.0f} rows/s")
     return [
         Row("lakehouse", "topic to Delta, Python source", "rows/s", statistics.median(rates), plain, 0.3),
         Row("lakehouse", "worker, task and Spark's JVM (PSS)", "MB", used, None, None, False),
@@ -98,7 +98,7 @@ def _payload(i: int) -> dict[str, object]:
 
 
 def _fill(address: str, rows: int) -> None:
-    """Envelopes as JsonConverter writes them."""
+    """Produce records in JsonConverter's envelope format."""
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
         future.result(30)
@@ -117,7 +117,7 @@ def _fill(address: str, rows: int) -> None:
         raise RuntimeError("not every record was delivered")
 
 
-def _plain(directory: Path, batch_rows: int, say: Callable[[str], None]) -> float | None:
+def _plain(directory: Path, batch_rows: int, report: Callable[[str], None]) -> float | None:
     files = directory / "json"
     files.mkdir()
     for batch in range(BATCHES):
@@ -129,8 +129,8 @@ def _plain(directory: Path, batch_rows: int, say: Callable[[str], None]) -> floa
     program = str(Path(__file__).with_name("plain_spark.py"))
     done = subprocess.run([sys.executable, program, str(files), DDL], capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
-        say(f"plain Spark left out: {done.stderr.strip().splitlines()[-1]}")
+        report(f"plain Spark left out: {done.stderr.strip().splitlines()[-1]}")
         return None
     rates = [batch_rows / seconds for seconds in json.loads(done.stdout.strip().splitlines()[-1])[1:]]
-    say(f"plain Spark: {statistics.median(rates):,.0f} rows/s")
+    report(f"plain Spark: {statistics.median(rates):,.0f} rows/s")
     return statistics.median(rates)

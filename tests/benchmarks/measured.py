@@ -1,4 +1,4 @@
-"""What was measured on one side of a comparison: every value under its name, and their medians."""
+"""The measurements of one of the compared systems, and their medians."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 
 @dataclass(slots=True)
-class Measured:
+class Measurements:
     """Values by name, one for each round."""
 
     measured: dict[str, list[float]] = field(default_factory=dict, kw_only=True)
@@ -21,9 +21,9 @@ class Measured:
         return statistics.median(self.measured[name])
 
 
-Side = TypeVar("Side")
+System = TypeVar("System")
 
 
-def in_turn(both: Sequence[Side], round_number: int) -> Sequence[Side]:
-    """The sides, now one and now the other first."""
-    return both if round_number % 2 == 0 else both[::-1]
+def alternate(systems: Sequence[System], round_number: int) -> Sequence[System]:
+    """Return the systems, in reverse order in every other round."""
+    return systems if round_number % 2 == 0 else systems[::-1]

@@ -1,7 +1,7 @@
-"""fdatasync of a metadata log, preallocated and not, idle and beside three nodes that take all that a client can send.
+"""fdatasync latency of a metadata log, preallocated and not, on an idle machine and with three nodes under full load.
 
-The two logs are the real ones, on the disk that the nodes write to, and take turns at every append; the peer of a row
-is the log that is not preallocated.  What the nodes' own metadata logs wait for is told by their metrics.
+Both logs use the real code on the disk that the nodes use, and appends alternate between them; the peer of a row is the
+log that is not preallocated.  The nodes' metrics give the fsync latency of their own metadata logs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 _FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """Measure idle, then under load."""
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Measure first on the idle machine, then under load."""
     rows: list[Row] = []
     appends = max(200, int(APPENDS * rounds * scale))
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
@@ -50,11 +50,11 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
         cluster = ClusterProcess(Path(directory) / "cluster", properties=properties)
         cluster.start()
         try:
-            rows += _measured(Path(directory) / "idle", "idle", appends, say)
+            rows += _measure_fsync(Path(directory) / "idle", "idle", appends, report)
             with _full_load(cluster.bootstrap_servers) as sent:
-                rows += _measured(Path(directory) / "load", "under load", appends, say)
-            say(f"the client had {sum(sent) * LOAD.megabytes:.0f} MB acknowledged meanwhile")
-            rows += [_of_nodes(cluster, quantile) for quantile in ("0.5", "0.99", "0.999")]
+                rows += _measure_fsync(Path(directory) / "load", "under load", appends, report)
+            report(f"the client wrote {sum(sent) * LOAD.megabytes:.0f} MB during the measurement")
+            rows += [_node_fsync_row(cluster, quantile) for quantile in ("0.5", "0.99", "0.999")]
             leaders = {number: cluster.log(number).count("is active in epoch") for number in range(1, REPLICAS + 1)}
             rows.append(Row("metadata", "elections under load", "", sum(leaders.values()) - 1))
         finally:
@@ -62,7 +62,7 @@ def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
     return rows
 
 
-def _measured(directory: Path, when: str, appends: int, say: Callable[[str], None]) -> list[Row]:
+def _measure_fsync(directory: Path, when: str, appends: int, report: Callable[[str], None]) -> list[Row]:
     storage = DiskStorage()
     logs = {
         kind: PartitionLog.open(
@@ -85,7 +85,7 @@ def _measured(directory: Path, when: str, appends: int, say: Callable[[str], Non
     for name, quantile in QUANTILES.items():
         ours, plain = (_quantile(times_ms[kind], quantile) for kind in ("preallocated", "plain"))
         rows.append(Row("metadata", f"fdatasync {when}, {name}", "ms", ours, plain, None, False))
-        say(f"fdatasync {when}, {name}: preallocated {ours:.2f} ms, plain {plain:.2f} ms")
+        report(f"fdatasync {when}, {name}: preallocated {ours:.2f} ms, plain {plain:.2f} ms")
     return rows
 
 
@@ -96,12 +96,12 @@ def _quantile(values: list[float], quantile: float) -> float:
 
 @contextmanager
 def _full_load(address: str) -> Iterator[list[int]]:
-    """Produce without end; the list grows with each load that was acknowledged."""
-    is_over, sent = threading.Event(), []
+    """Produce continuously; append an item to the returned list for each acknowledged load."""
+    stopped, sent = threading.Event(), []
 
     def work() -> None:
         with fresh_topic(address, 6, REPLICAS) as topic:
-            while not is_over.is_set():
+            while not stopped.is_set():
                 produce(address, topic, LOAD)
                 sent.append(1)
 
@@ -111,15 +111,15 @@ def _full_load(address: str) -> Iterator[list[int]]:
     try:
         yield sent
     finally:
-        is_over.set()
+        stopped.set()
         thread.join()
 
 
-def _of_nodes(cluster: ClusterProcess, quantile: str) -> Row:
-    """The slowest node's own fsyncs of late: of its metadata log, and of the segments that it rolled."""
+def _node_fsync_row(cluster: ClusterProcess, quantile: str) -> Row:
+    """Return the slowest node's recent fsync latency, of its metadata log and of rolled segments."""
     slowest = 0.0
     for number in range(1, REPLICAS + 1):
-        address = re.findall(r"metrics at (http://\S+)", cluster.log(number))[-1]
+        address = re.findall(r"Metrics: serving (http://\S+)", cluster.log(number))[-1]
         with urllib.request.urlopen(address, timeout=10) as response:
             text = response.read().decode()
         with suppress(IndexError):

@@ -1,6 +1,6 @@
-"""Latency of produce requests sent one at a time over a raw socket: the round trip and nothing else of a client.
+"""Latency of produce requests sent one at a time over a raw socket, without the overhead of a client library.
 
-Run as a program it prints one JSON object, so that it can be pinned to a processor of its own:
+Run as a program it prints one JSON object; a separate process can be pinned to its own processor:
 `python one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU|-] [ACKS]`.
 """
 
@@ -21,7 +21,7 @@ _PRODUCE, _VERSION = 0, 7
 
 
 def request(topic: str, value: bytes, acks: int, partition: int = 0) -> bytes:
-    """A Produce v7 request with one record."""
+    """Encode a Produce v7 request with one record."""
     records = bytes(build_batch(RecordColumns(timestamps=int(time.time() * 1000), values=[value])))
     name = topic.encode()
     body = struct.pack(">hhih", _PRODUCE, _VERSION, 1, 3) + b"lat" + struct.pack(">hhi", -1, acks, 30000)
@@ -30,7 +30,7 @@ def request(topic: str, value: bytes, acks: int, partition: int = 0) -> bytes:
 
 
 def round_trip(connection: socket.socket, message: bytes) -> bytes:
-    """Send a request, wait for its answer."""
+    """Send a request and return its response."""
     connection.sendall(message)
     (size,) = struct.unpack(">i", _exactly(connection, 4))
     return _exactly(connection, size)
@@ -47,41 +47,41 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def measure(address: str, topic: str, seconds: float, pace_s: float, acks: int = 1) -> dict[str, float]:
-    """Percentiles in microseconds over `seconds` of requests, each `pace_s` after the answer before."""
+    """Send requests for `seconds`, each `pace_s` after the previous response; return latency percentiles in us."""
     host, port = address.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     message = request(topic, b"x" * 100, acks)
     for _ in range(WARM_UP_REQUESTS):
-        answer = round_trip(connection, message)
-    (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
+        response = round_trip(connection, message)
+    (error,) = struct.unpack_from(">h", response, 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
     if error:
-        raise RuntimeError(f"the broker answers with error {error}")
-    took: list[int] = []
+        raise RuntimeError(f"the broker responded with error {error}")
+    samples_ns: list[int] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         started = time.perf_counter_ns()
         round_trip(connection, message)
-        took.append(time.perf_counter_ns() - started)
+        samples_ns.append(time.perf_counter_ns() - started)
         if pace_s:
-            time.sleep(pace_s)  # the pace is what is measured
-    return percentiles(took)
+            time.sleep(pace_s)  # a paced load is part of the benchmark
+    return percentiles(samples_ns)
 
 
-def percentiles(took_ns: list[int]) -> dict[str, float]:
-    """How many requests there were and how long they took, in microseconds."""
-    took = sorted(took_ns)
+def percentiles(latencies_ns: list[int]) -> dict[str, float]:
+    """Return the number of requests and the percentiles of their latencies in microseconds."""
+    samples_ns = sorted(latencies_ns)
     return {
-        "requests": len(took),
-        "p50_us": took[len(took) // 2] / 1000,
-        "p99_us": took[int(len(took) * 0.99)] / 1000,
-        "p999_us": took[int(len(took) * 0.999)] / 1000,
+        "requests": len(samples_ns),
+        "p50_us": samples_ns[len(samples_ns) // 2] / 1000,
+        "p99_us": samples_ns[int(len(samples_ns) * 0.99)] / 1000,
+        "p999_us": samples_ns[int(len(samples_ns) * 0.999)] / 1000,
     }
 
 
 if __name__ == "__main__":
     processor = sys.argv[5] if len(sys.argv) > 5 else "-"
-    wanted = sys.argv[6] if len(sys.argv) > 6 else "1"
+    acks = sys.argv[6] if len(sys.argv) > 6 else "1"
     if processor != "-":
         os.sched_setaffinity(0, {int(processor)})
-    print(json.dumps(measure(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), int(wanted))))
+    print(json.dumps(measure(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), int(acks))))

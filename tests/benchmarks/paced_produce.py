@@ -1,6 +1,6 @@
-"""Latency of acks=all while little is written: one request after the other, each to the next of a topic's partitions.
+"""Latency of acks=all under a low load: one request at a time, to a topic's partitions in turn.
 
-As a program it prints one JSON object; it goes on until its standard input ends, or for SECONDS:
+Run as a program it prints one JSON object; it runs for SECONDS, or with "-" until its standard input is closed:
 `python paced_produce.py BOOTSTRAP TOPIC SECONDS|- PACE_S`.
 """
 
@@ -21,8 +21,8 @@ from one_in_flight import percentiles, request, round_trip
 _WARM_UP_REQUESTS = 200
 
 
-class _Leaders:
-    """A connection to the leader of every partition."""
+class _LeaderConnections:
+    """Connections to the leaders of all partitions."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -30,7 +30,7 @@ class _Leaders:
         found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, 30)
         partitions = found.topics[topic].partitions
         leaders = [found.brokers[item] for item in {partition.leader for partition in partitions.values()}]
-        sockets = {leader.id: _connected(leader.host, leader.port) for leader in leaders}
+        sockets = {leader.id: _connect(leader.host, leader.port) for leader in leaders}
         self._error_at = 4 + 4 + 2 + len(topic.encode()) + 4 + 4
         self._requests = [
             (sockets[partitions[index].leader], request(topic, b"x" * 100, -1, index)) for index in sorted(partitions)
@@ -38,46 +38,46 @@ class _Leaders:
         self._next = 0
 
     def produce(self) -> None:
-        """One record to the next partition, and its acknowledgement."""
+        """Send one record to the next partition and wait for its acknowledgement."""
         connection, message = self._requests[self._next % len(self._requests)]
         self._next += 1
         (error,) = struct.unpack_from(">h", round_trip(connection, message), self._error_at)
         if error:
-            raise RuntimeError(f"the broker answers with error {error}")
+            raise RuntimeError(f"the broker responded with error {error}")
 
 
-def _connected(host: str, port: int) -> socket.socket:
+def _connect(host: str, port: int) -> socket.socket:
     connection = socket.create_connection((host, port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def measure(bootstrap: str, topic: str, seconds: float | None, pace_s: float) -> dict[str, float]:
-    """Percentiles in microseconds; without `seconds` until standard input ends."""
-    leaders = _Leaders(bootstrap, topic)
+    """Return latency percentiles in microseconds; without `seconds`, measure until standard input is closed."""
+    leaders = _LeaderConnections(bootstrap, topic)
     for _ in range(_WARM_UP_REQUESTS):
         leaders.produce()
     print("ready", flush=True)
-    took: list[int] = []
+    samples_ns: list[int] = []
     end = None if seconds is None else time.perf_counter() + seconds
     while time.perf_counter() < end if end is not None else not select.select([sys.stdin], [], [], 0)[0]:
         started = time.perf_counter_ns()
         leaders.produce()
-        took.append(time.perf_counter_ns() - started)
-        time.sleep(pace_s)  # the pace is what is measured
-    return percentiles(took) | {"max_us": max(took) / 1000}
+        samples_ns.append(time.perf_counter_ns() - started)
+        time.sleep(pace_s)  # a paced load is part of the benchmark
+    return percentiles(samples_ns) | {"max_us": max(samples_ns) / 1000}
 
 
 def paced(bootstrap: str, topic: str, seconds: float, pace_s: float) -> dict[str, float]:
-    """Measure in a process of its own, for so long."""
+    """Measure for `seconds` in a separate process."""
     command = [sys.executable, __file__, bootstrap, topic, str(seconds), str(pace_s)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return _found(done.stdout)
+    return _parse_output(done.stdout)
 
 
 @contextmanager
-def paced_meanwhile(bootstrap: str, topic: str, pace_s: float) -> Iterator[dict[str, float]]:
-    """Measure in a process of its own while the block runs; the dictionary is filled when it has ended."""
+def paced_in_background(bootstrap: str, topic: str, pace_s: float) -> Iterator[dict[str, float]]:
+    """Measure in a separate process while the block runs; the dictionary is filled at the end."""
     found: dict[str, float] = {}
     command = [sys.executable, __file__, bootstrap, topic, "-", str(pace_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -86,16 +86,16 @@ def paced_meanwhile(bootstrap: str, topic: str, pace_s: float) -> Iterator[dict[
             process.stdout.readline()
             yield found
             output, _ = process.communicate(timeout=60)
-            found.update(_found(output))
+            found.update(_parse_output(output))
         finally:
             process.kill()
 
 
-def _found(output: str) -> dict[str, float]:
+def _parse_output(output: str) -> dict[str, float]:
     found: dict[str, float] = json.loads(output.splitlines()[-1])
     return found
 
 
 if __name__ == "__main__":
-    wanted_s = None if sys.argv[3] == "-" else float(sys.argv[3])
-    print(json.dumps(measure(sys.argv[1], sys.argv[2], wanted_s, float(sys.argv[4]))))
+    duration_s = None if sys.argv[3] == "-" else float(sys.argv[3])
+    print(json.dumps(measure(sys.argv[1], sys.argv[2], duration_s, float(sys.argv[4]))))

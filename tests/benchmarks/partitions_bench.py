@@ -1,7 +1,7 @@
-"""What partitions cost: 10 to 5,000 of them in one topic, replication factor 3 on three nodes.
+"""The cost of partitions: 10 to 5,000 in one topic, with replication factor 3 on three nodes.
 
-Each size has a fresh cluster, headrace's and then Apache Kafka's, so that neither works while the other is measured.
-Where the peer does not get through a size, its figures end there.
+Each size uses a new cluster, first headrace's and then Apache Kafka's, so that only one cluster runs at a time. If the
+peer times out at a size, it has no further values.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import statistics
 import time
 from collections.abc import Callable
 
-from clusters import Nodes, await_in_sync, peers
+from clusters import Nodes, peers, wait_until_in_sync
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from measured import Measured
+from measured import Measurements
 from paced_produce import paced
 from process_stats import cpu_s, memory
 from results import Row
@@ -26,45 +26,45 @@ PRODUCE_S = 5.0
 PACE_S = 0.002
 TOPIC = "partitions"
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-class Side(Measured):
-    """What was measured of one cluster."""
+class PartitionsMeasurements(Measurements):
+    """The measurements of one system."""
 
 
-def run(rounds: int, scale: float, say: Say) -> list[Row]:
-    """Measure every size once (`rounds` is for short work); `scale` below 1 leaves out the larger ones."""
+def run(rounds: int, scale: float, report: Report) -> list[Row]:
+    """Measure each size once, regardless of `rounds`; `scale` below 1 leaves out the larger sizes."""
     sizes = [size for size in SIZES if size <= SIZES[-1] * scale]
-    sides = []
+    systems = []
     for start in peers():
-        side = Side()
-        sides.append(side)
+        system = PartitionsMeasurements()
+        systems.append(system)
         for size in sizes:
             with start(REPLICAS, min_insync_replicas="2") as nodes:
                 try:
-                    _measure(nodes, size, side, say)
+                    _measure(nodes, size, system, report)
                 except TimeoutError as error:
-                    if side is sides[0]:
+                    if system is systems[0]:
                         raise
-                    say(f"{nodes.name}, {size:,} partitions: {error}")
+                    report(f"{nodes.name}, {size:,} partitions: {error}")
     return [
         Row(
             "partitions",
             name,
             _unit(name),
-            sides[0].median(name),
-            sides[1].median(name) if len(sides) > 1 and name in sides[1].measured else None,
+            systems[0].median(name),
+            systems[1].median(name) if len(systems) > 1 and name in systems[1].measured else None,
             more_is_better=False,
         )
-        for name in sides[0].measured
+        for name in systems[0].measured
     ]
 
 
-def _measure(nodes: Nodes, size: int, side: Side, say: Say) -> None:
+def _measure(nodes: Nodes, size: int, system: PartitionsMeasurements, report: Report) -> None:
     def note(what: str, value: float) -> None:
-        side.note(f"{size:,} partitions: {what}", value)
-        say(f"{nodes.name}, {size:,} partitions: {what} {value:.3g} {_unit(what)}")
+        system.note(f"{size:,} partitions: {what}", value)
+        report(f"{nodes.name}, {size:,} partitions: {what} {value:.3g} {_unit(what)}")
 
     before_s = cpu_s(nodes.pids())
     note("create", _timed(lambda: _create(nodes.bootstrap, size)))
@@ -81,8 +81,8 @@ def _measure(nodes: Nodes, size: int, side: Side, say: Say) -> None:
     note("produce p50", found["p50_us"])
     note("produce p99", found["p99_us"])
     note("stop of a node", _timed(lambda: nodes.stop(1)))
-    note("start of a node until all are in sync", _timed(lambda: _started(nodes, size)))
-    note("restart of all until all are in sync", _timed(lambda: _restarted(nodes, size)))
+    note("start of a node until all are in sync", _timed(lambda: _start_and_wait(nodes, size)))
+    note("restart of all until all are in sync", _timed(lambda: _restart_and_wait(nodes, size)))
 
 
 def _timed(work: Callable[[], None]) -> float:
@@ -95,7 +95,7 @@ def _create(bootstrap: str, size: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(TOPIC, size, REPLICAS)], request_timeout=120).values():
         future.result(120)
-    await_in_sync(bootstrap, TOPIC, size, REPLICAS)
+    wait_until_in_sync(bootstrap, TOPIC, size, REPLICAS)
 
 
 def _fill(bootstrap: str, size: int) -> None:
@@ -104,21 +104,21 @@ def _fill(bootstrap: str, size: int) -> None:
         producer.produce(TOPIC, b"x", partition=partition)
     if producer.flush(120):
         producer.purge()
-        raise TimeoutError("not every partition took its record within two minutes")
+        raise TimeoutError("not all partitions acknowledged their record within two minutes")
 
 
 def _list(bootstrap: str) -> None:
     AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60)
 
 
-def _started(nodes: Nodes, size: int) -> None:
+def _start_and_wait(nodes: Nodes, size: int) -> None:
     nodes.start(1)
-    await_in_sync(nodes.bootstrap, TOPIC, size, REPLICAS)
+    wait_until_in_sync(nodes.bootstrap, TOPIC, size, REPLICAS)
 
 
-def _restarted(nodes: Nodes, size: int) -> None:
+def _restart_and_wait(nodes: Nodes, size: int) -> None:
     nodes.restart_all()
-    await_in_sync(nodes.bootstrap, TOPIC, size, REPLICAS)
+    wait_until_in_sync(nodes.bootstrap, TOPIC, size, REPLICAS)
 
 
 def _unit(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The lakehouse's measuring stick: plain Spark reads the same records from JSON files, delta-rs writes the same table.
+"""The baseline of the lakehouse benchmark: plain Spark reads the records from JSON files, delta-rs writes the table.
 
-Run as a program: `python plain_spark.py DIRECTORY DDL`; each file of DIRECTORY is one batch. Prints seconds per batch.
+Usage: `python plain_spark.py DIRECTORY DDL`; each file in DIRECTORY is one batch. Prints the seconds per batch.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 
 
 def main(directory: Path, ddl: str) -> None:
-    """Read, convert, append: file by file."""
+    """Read each file with Spark and append it to a Delta table."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.sql.session.timeZone", "UTC").config("spark.driver.memory", "2g").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     seconds = []
     for file in sorted(directory.glob("*.json")):
-        began = time.perf_counter()
+        start = time.perf_counter()
         table = spark.read.schema(ddl).json(str(file)).toArrow()
         write_deltalake(directory / "table", table, mode="append")
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     print(json.dumps(seconds))
     spark.stop()
 

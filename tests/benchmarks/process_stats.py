@@ -1,4 +1,4 @@
-"""What processes cost: CPU seconds and memory of process trees, read from the kernel."""
+"""CPU time and memory of processes, read from /proc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident and proportional (PSS) memory, and what no file backs, MB of 10^6 bytes."""
+    """Resident, proportional (PSS) and anonymous memory in MB of 10^6 bytes."""
 
     rss_mb: float
     pss_mb: float
@@ -22,13 +22,13 @@ class Memory:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
+    """Return the pids of the process and all its descendants."""
     root = psutil.Process(pid)
     return [pid, *(child.pid for child in root.children(recursive=True))]
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time of living processes, their reaped children included."""
+    """Return the user and system time of running processes, including their reaped children."""
     total = 0
     for pid in pids:
         text = _read(f"/proc/{pid}/stat")
@@ -37,7 +37,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def thread_cpu_s(pid: int) -> dict[str, float]:
-    """User and system time of each thread of a process; nothing once it has ended."""
+    """Return the user and system time of each thread of a process; {} if it has exited."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError):
@@ -51,7 +51,7 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Memory of all these processes together; shared pages count once in PSS."""
+    """Return the total memory of the processes; PSS counts shared pages once."""
     rss = pss = anonymous = 0
     for pid in pids:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
@@ -65,7 +65,7 @@ def memory(pids: Iterable[int]) -> Memory:
 
 
 def _read(path: str) -> str:
-    """A file of /proc; nothing when its process has just ended."""
+    """Read a file of /proc; "" if its process has exited."""
     try:
         return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -73,7 +73,7 @@ def _read(path: str) -> str:
 
 
 def machine() -> dict[str, str]:
-    """What this machine is, for the results' heading."""
+    """Describe this machine for the results' heading."""
     model = next(
         (x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
     )

@@ -1,6 +1,6 @@
-"""Producing and consuming through librdkafka: its `rdkafka_performance` where it is at hand, confluent-kafka elsewhere.
+"""Produces and consumes with librdkafka: with `rdkafka_performance` if it is available, else with confluent-kafka.
 
-`rdkafka_performance` is one of librdkafka's examples; name it in RDKAFKA_PERFORMANCE, or put it on the path.
+`rdkafka_performance` is one of librdkafka's examples; set RDKAFKA_PERFORMANCE to its path, or put it on the PATH.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Load:
 
 
 @dataclass(slots=True)
-class Work:
-    """What a run of the client took: seconds on the clock, and processor seconds of its busiest thread."""
+class ClientRun:
+    """The duration of a run of the client, and the CPU time of its busiest thread."""
 
     seconds: float = 0.0
     busiest_thread_s: float = 0.0
 
     @property
     def busiest_thread(self) -> float:
-        """How much of a processor the client's busiest thread had: near 1, the client can do no more."""
+        """The share of a processor that the client's busiest thread used; near 1 the client is saturated."""
         return self.busiest_thread_s / self.seconds
 
 
 def client_name() -> str:
-    """The load client that is used here."""
+    """Return the name of the load client in use."""
     return "rdkafka_performance" if _program() else "confluent-kafka"
 
 
@@ -60,8 +60,8 @@ def _program() -> str | None:
     return os.environ.get("RDKAFKA_PERFORMANCE") or shutil.which("rdkafka_performance")
 
 
-def produce(address: str, topic: str, load: Load) -> Work:
-    """Produce the load; the seconds are those from the first message to the last acknowledgement."""
+def produce(address: str, topic: str, load: Load) -> ClientRun:
+    """Produce the load; the duration is from the first message to the last acknowledgement."""
     settings = {
         "batch.size": load.batch_bytes,
         "linger.ms": 5,
@@ -83,10 +83,10 @@ def produce(address: str, topic: str, load: Load) -> Work:
     return work
 
 
-def _produce_confluent(address: str, topic: str, load: Load, settings: dict[str, int]) -> Work:
+def _produce_confluent(address: str, topic: str, load: Load, settings: dict[str, int]) -> ClientRun:
     producer = Producer({"bootstrap.servers": address, "acks": load.acks, **settings})
     value = b"x" * load.message_bytes
-    with _watched(os.getpid()) as work:
+    with _watch_threads(os.getpid()) as work:
         started = time.perf_counter()
         for _ in range(load.count):
             while True:
@@ -101,7 +101,7 @@ def _produce_confluent(address: str, topic: str, load: Load, settings: dict[str,
     return work
 
 
-def consume(address: str, topic: str, count: int) -> Work:
+def consume(address: str, topic: str, count: int) -> ClientRun:
     """Consume `count` messages of partition 0 from the beginning."""
     program = _program()
     if program is None:
@@ -119,10 +119,10 @@ def consume(address: str, topic: str, count: int) -> Work:
     return work
 
 
-def _consume_confluent(address: str, topic: str, count: int) -> Work:
+def _consume_confluent(address: str, topic: str, count: int) -> ClientRun:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "queued.max.messages.kbytes": 500_000})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    with _watched(os.getpid()) as work:
+    with _watch_threads(os.getpid()) as work:
         started, seen = time.perf_counter(), 0
         while seen < count:
             seen += len(consumer.consume(10_000, timeout=1))
@@ -131,10 +131,10 @@ def _consume_confluent(address: str, topic: str, count: int) -> Work:
     return work
 
 
-def _run(command: list[str]) -> tuple[str, Work]:
+def _run(command: list[str]) -> tuple[str, ClientRun]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        with _watched(process.pid) as work:
+        with _watch_threads(process.pid) as work:
             output, _ = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
@@ -142,19 +142,19 @@ def _run(command: list[str]) -> tuple[str, Work]:
 
 
 @contextmanager
-def _watched(pid: int) -> Iterator[Work]:
-    """Look at the process's threads while the block runs: they are not there any more when it has ended."""
-    work, before, over = Work(), thread_cpu_s(pid), threading.Event()
+def _watch_threads(pid: int) -> Iterator[ClientRun]:
+    """Sample the CPU time of the process's threads while the block runs; afterwards the threads may have ended."""
+    work, before, stopped = ClientRun(), thread_cpu_s(pid), threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.05):
+    def sample() -> None:
+        while not stopped.wait(0.05):
             for thread, cpu_s in thread_cpu_s(pid).items():
                 work.busiest_thread_s = max(work.busiest_thread_s, cpu_s - before.get(thread, 0.0))
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     try:
         yield work
     finally:
-        over.set()
-        watcher.join()
+        stopped.set()
+        sampler.join()

@@ -1,6 +1,6 @@
-"""What one process reaches that receives over loopback and writes to a new file, with nothing done in between.
+"""The throughput of a process that only receives over loopback and writes to a new file.
 
-As a program it is that process: `python receive_and_write.py PORT PATH` prints MB/s and ms of processor time per MB.
+Run as a program it is that process: `python receive_and_write.py PORT PATH` prints MB/s and ms of CPU time per MB.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ CHUNK_BYTES = 1024 * 1024
 _TIMEOUT_S = 120.0
 
 
-def have_pages(megabytes: int, path: str) -> None:
-    """Write a file of that size and remove it: what is written next finds memory that this machine has already.
+def warm_page_cache(megabytes: int, path: str) -> None:
+    """Write a file of that size and remove it, so that the next writes use pages that the kernel already has.
 
-    Pages that a hypervisor hands out anew cost up to six times as much, and which of two meets them is chance.
+    Pages that the hypervisor must first allocate cost up to six times as much, and would hit either measurement at
+    random.
     """
     chunk = os.urandom(CHUNK_BYTES)
     with open(path, "wb", buffering=0) as file:
@@ -28,8 +29,8 @@ def have_pages(megabytes: int, path: str) -> None:
 
 
 def receive_and_write(megabytes: int, path: str) -> tuple[float, float]:
-    """Send so much to the process; returns its MB/s and its ms of processor time per MB."""
-    have_pages(megabytes * 5 // 4, f"{path}.pages")
+    """Send `megabytes` to the process; return its MB/s and its ms of CPU time per MB."""
+    warm_page_cache(megabytes * 5 // 4, f"{path}.pages")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)
         port = server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Results of a run: rows with ratios, as a table to read and as JSON to compare."""
+"""The results of a run: rows with ratios, as a Markdown table and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured thing: headrace's figure, the peer's (None where there is no peer), and the goal for their ratio."""
+    """One measurement: headrace's value, the peer's (None without a peer), and the goal for their ratio."""
 
     area: str
     what: str
@@ -26,7 +26,7 @@ class Row:
     goal: float | None = None
     more_is_better: bool = True
     limit: str = ""
-    """What else than headrace kept a missed goal from being met, where that was measured."""
+    """The measured limit, other than headrace, that explains a missed goal."""
 
     @property
     def ratio(self) -> float | None:
@@ -34,14 +34,14 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the goal is met."""
+        """Return "met" or "missed", or "" without a goal."""
         if self.goal is None or self.ratio is None:
             return ""
         met = self.ratio >= self.goal if self.more_is_better else self.ratio <= self.goal
         return "met" if met else f"missed: {self.limit}" if self.limit else "missed"
 
     def cells(self) -> list[str]:
-        """The row as text."""
+        """Format the row's cells."""
         goal = "" if self.goal is None else f"{'>=' if self.more_is_better else '<='} {self.goal:g}x"
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}x"
         peer = "" if self.peer is None else _number(self.peer)
@@ -56,14 +56,14 @@ def _number(value: float) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table."""
+    """Format the rows as a Markdown table."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def save(area: str, rows: Sequence[Row], command: str) -> Path:
-    """Write the results of an area in place of its earlier ones; return the table's path."""
+    """Replace the saved results of an area; return the table's path."""
     about = {"date": dt.date.today().isoformat(), "command": command, "client under load": client_name(), **machine()}
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
     note = "Medians; ratios are headrace's figure over the peer's, in one run."

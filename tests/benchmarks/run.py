@@ -1,4 +1,4 @@
-"""`make bench`: measures headrace beside its peers and writes tests/benchmarks/results/AREA.md and .json.
+"""`make bench`: measures headrace and its peers, and writes tests/benchmarks/results/AREA.md and .json.
 
 `python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, metadata,
 compaction, partitions, followers, catch-up, connect, jdbc, lakehouse.
@@ -33,29 +33,31 @@ AREAS = (
 
 
 def main() -> int:
-    """Run the areas that are asked for, all by default."""
+    """Run the given areas, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("areas", nargs="*", metavar="AREA", help=f"one of {', '.join(AREAS)}; default: all")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each case is measured (default 3)")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the loads: 0.1 for a quick look")
-    parser.add_argument("--no-save", action="store_true", help="print the table only")
+    parser.add_argument("--rounds", type=int, default=3, help="how many times each case is measured (default 3)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor for the size of the loads; 0.1 for a quick run"
+    )
+    parser.add_argument("--no-save", action="store_true", help="only print the table")
     arguments = parser.parse_args()
     areas = arguments.areas or list(AREAS)
     if unknown := set(areas) - set(AREAS):
-        parser.error(f"no such area: {', '.join(sorted(unknown))}; there are {', '.join(AREAS)}")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what starts here has its bytecode kept, as `make .venv` does
+        parser.error(f"unknown area: {', '.join(sorted(unknown))}; choose from {', '.join(AREAS)}")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # child processes use and write bytecode, as after `make .venv`
     started = time.monotonic()
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
 
     rows: list[Row] = []
     for area in areas:
         measured = importlib.import_module(f"{area.replace('-', '_')}_bench").run(
-            arguments.rounds, arguments.scale, say
+            arguments.rounds, arguments.scale, report
         )
         if not arguments.no_save:
-            say(f"written to {save(area, measured, 'python ' + ' '.join(sys.argv))}")
+            report(f"written to {save(area, measured, 'python ' + ' '.join(sys.argv))}")
         rows += measured
     print("\n" + markdown(rows))
     return 0

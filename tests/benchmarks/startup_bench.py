@@ -1,4 +1,4 @@
-"""Time to serve, and memory at rest: broker, standalone worker, one task process."""
+"""Startup time and idle memory of a broker, a standalone worker and one task process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.broker import BrokerProcess, running_broker
 from support.worker import Worker
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
-FIRST_ANSWER = """
+FIRST_RESPONSE_SCRIPT = """
 import socket, struct, sys, time
 host, port = sys.argv[1].rsplit(":", 1)
 request = struct.pack(">ihhihi", 14, 3, 1, 1, -1, -1)  # Metadata v1, all topics
@@ -35,41 +35,41 @@ assert len(connection.recv(4)) == 4
 """
 
 
-def run(rounds: int, scale: float, say: Callable[[str], None]) -> list[Row]:
-    """Each measured `rounds` times; medians."""
-    rows = _broker(rounds, say)
-    return rows + _worker(rounds, say)
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Measure each `rounds` times and return the medians."""
+    rows = _broker(rounds, report)
+    return rows + _worker(rounds, report)
 
 
-def _broker(rounds: int, say: Callable[[str], None]) -> list[Row]:
+def _broker(rounds: int, report: Callable[[str], None]) -> list[Row]:
     started, idle = [], []
     for _ in range(rounds):
         with TemporaryDirectory(prefix="headrace-bench-") as name:
             broker = BrokerProcess(Path(name), {})
-            began = time.perf_counter()
+            start = time.perf_counter()
             broker.start()
-            _first_answer(broker.address)
-            started.append(time.perf_counter() - began)
+            _wait_for_first_response(broker.address)
+            started.append(time.perf_counter() - start)
             idle.append(memory([broker.pid]))
             broker.close()
     their_start: list[float] = []
     their_memory: list[float] = []
-    if not apache.missing():
+    if not apache.unavailable_reason():
         apache.classpath()
         for _ in range(rounds):
-            began = time.perf_counter()
+            start = time.perf_counter()
             with apache.broker() as kafka:
-                _first_answer(kafka.address)
-                their_start.append(time.perf_counter() - began)
+                _wait_for_first_response(kafka.address)
+                their_start.append(time.perf_counter() - start)
                 their_memory.append(memory([kafka.pid]).rss_mb)
-    say(f"broker: started in {statistics.median(started):.2f} s")
+    report(f"broker: started in {statistics.median(started):.2f} s")
     rss, pss = (statistics.median(values) for values in zip(*((m.rss_mb, m.pss_mb) for m in idle), strict=True))
     return [
         Row(
             "startup",
-            "broker: start to first answer (peer: with formatting)",
+            "broker: start to first response (peer: with formatting)",
             "s",
-            *_both(started, their_start),
+            *_medians(started, their_start),
             None,
             False,
         ),
@@ -78,32 +78,32 @@ def _broker(rounds: int, say: Callable[[str], None]) -> list[Row]:
     ]
 
 
-def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
-    started, workers, tasks, at_work, theirs = [], [], [], [], []
+def _worker(rounds: int, report: Callable[[str], None]) -> list[Row]:
+    started, workers, tasks, with_task, theirs = [], [], [], [], []
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         source = Path(name) / "in.txt"
         source.write_text("line\n")
         for number in range(rounds):
-            place = Path(name) / str(number)
-            place.mkdir()
-            began = time.perf_counter()
-            settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(place / "offsets")}
-            with Worker(place, settings) as worker:
-                started.append(time.perf_counter() - began)
+            directory = Path(name) / str(number)
+            directory.mkdir()
+            start = time.perf_counter()
+            settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(directory / "offsets")}
+            with Worker(directory, settings) as worker:
+                started.append(time.perf_counter() - start)
                 workers.append(memory(tree(worker.pid)).pss_mb)
                 config = {"connector.class": "FileStreamSource", "file": str(source), "topic": f"t{number}"}
                 worker.create("source", config)
                 worker.wait_for_state("source", "RUNNING")
-                everybody = tree(worker.pid)
-                tasks.append(memory(pid for pid in everybody if psutil.Process(pid).name() == "source-0").pss_mb)
-                at_work.append(memory(everybody).pss_mb)
-        if not apache.missing():
+                processes = tree(worker.pid)
+                tasks.append(memory(pid for pid in processes if psutil.Process(pid).name() == "source-0").pss_mb)
+                with_task.append(memory(processes).pss_mb)
+        if not apache.unavailable_reason():
             converters = {"key.converter": STRING, "value.converter": STRING, "bootstrap.servers": broker.address}
             with ExitStack() as stack:
-                began = time.perf_counter()
+                start = time.perf_counter()
                 connect = stack.enter_context(apache.connect_standalone(converters, []))
-                theirs = [time.perf_counter() - began, psutil.Process(connect.pid).memory_info().rss / 1e6]
-    say(f"worker: REST answers after {statistics.median(started):.2f} s")
+                theirs = [time.perf_counter() - start, psutil.Process(connect.pid).memory_info().rss / 1e6]
+    report(f"worker: REST is available after {statistics.median(started):.2f} s")
     return [
         Row(
             "startup",
@@ -116,7 +116,7 @@ def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
         ),
         Row(
             "startup",
-            "worker and its processes at rest (PSS)",
+            "worker and its processes, idle (PSS)",
             "MB",
             statistics.median(workers),
             theirs[1] if theirs else None,
@@ -127,7 +127,7 @@ def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
             "startup",
             "worker with one connector and its task (PSS)",
             "MB",
-            statistics.median(at_work),
+            statistics.median(with_task),
             None,
             None,
             False,
@@ -136,13 +136,13 @@ def _worker(rounds: int, say: Callable[[str], None]) -> list[Row]:
     ]
 
 
-def _first_answer(address: str) -> None:
-    subprocess.run([sys.executable, "-S", "-c", FIRST_ANSWER, address], check=True, timeout=60)
+def _wait_for_first_response(address: str) -> None:
+    subprocess.run([sys.executable, "-S", "-c", FIRST_RESPONSE_SCRIPT, address], check=True, timeout=60)
 
 
 def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _both(ours: list[float], theirs: list[float]) -> tuple[float, float | None]:
+def _medians(ours: list[float], theirs: list[float]) -> tuple[float, float | None]:
     return statistics.median(ours), _median(theirs)

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, a client's connection ends with a ClientError at most, and without taking the memory."""
+"""A client's connection handles arbitrary bytes: it fails only with a ClientError, and allocates no excess memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_broker.client.connection import Connection
+from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import ClientError
-from headrace_broker.client.fetch_core import FetchCore, FetchPartition
+from headrace_broker.client.fetch_core import FetchCore, RequestedPartition
 from headrace_broker.protocol.messages.fetch import FetchRequest
 from headrace_broker.protocol.messages.metadata import MetadataRequest
 from headrace_broker.records.batch import CorruptBatchError
@@ -38,9 +38,9 @@ FRAMES = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(frames=FRAMES, exact=st.booleans())
-def test_random_answers(frames: list[bytes], exact: bool) -> None:
+def test_random_responses_raise_only_client_errors(frames: list[bytes], exact: bool) -> None:
     async def run() -> None:
-        connection = Connection("broker", "me", 30_000)
+        connection = BrokerConnection("broker", "me", 30_000)
         connection.connection_made(Sink())
         requests = [MetadataRequest(), FetchRequest(max_wait_ms=0, min_bytes=0)]
         futures = [connection.request(request, version=12) for request in requests]
@@ -66,19 +66,21 @@ BATCH = bytes(build_batch(RecordColumns([b"value"] * 3, timestamps=1)))
 @given(
     position=st.integers(0, len(BATCH) - 1),
     byte=st.integers(0, 255),
-    cut=st.integers(0, len(BATCH)),
+    extra_bytes=st.integers(0, len(BATCH)),
     committed=st.booleans(),
 )
-def test_broken_records(position: int, byte: int, cut: int, committed: bool) -> None:
+def test_corrupt_records_raise_only_corrupt_batch_error(
+    position: int, byte: int, extra_bytes: int, committed: bool
+) -> None:
     core = FetchCore(partition_bytes_max=1000, read_committed=committed, backoff_ms=lambda attempts: 1)
     core.assign([("t", 0)])
     core.seek(("t", 0), 0)
     records = bytearray(BATCH + BATCH)
     records[position] = byte
-    asked = FetchPartition("t", 0, 0, 0, 1000)
+    requested = RequestedPartition("t", 0, 0, 0, 1000)
     try:
-        core.receive(1, asked, memoryview(records)[: len(BATCH) + cut], high_watermark=6, aborted=[(1, 0)])
+        core.receive(1, requested, memoryview(records)[: len(BATCH) + extra_bytes], high_watermark=6, aborted=[(1, 0)])
     except CorruptBatchError:
         return
-    chunk = core.take()
+    chunk = core.next_chunk()
     assert chunk is None or chunk.next_offset > 0

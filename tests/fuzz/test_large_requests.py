@@ -1,4 +1,4 @@
-"""Requests of a size that no client needs: they take their turn and their share of memory, and neighbours go on."""
+"""Requests that are larger than any client needs: they use bounded memory and do not block other clients."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headrace_broker.protocol.messages.produce import PartitionProduceData, Prod
 from support.broker import BrokerProcess, running_broker
 from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
-HOLD_S_MAX = 0.25
-"""What the broker works on before it answers somebody else; its loop gives way every 20 ms, the threads beside it do
-not have to. Processor time, because on a busy machine a probe waits for others than the broker."""
+BLOCKED_S_MAX = 0.25
+"""Limit of the broker's CPU time before it responds to another client. The event loop switches between clients every 20
+ms, its threads need not. CPU time, because on a busy machine a probe also waits for other processes."""
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +44,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def never_held(broker: BrokerProcess) -> Iterator[list[float]]:
-    """Ask small things all the while; none of the answers may take long."""
+def not_blocked(broker: BrokerProcess) -> Iterator[list[float]]:
+    """Send small requests meanwhile; none of the responses may take long."""
     took_s: list[float] = []
     stop = threading.Event()
 
-    def ask() -> None:
+    def probe() -> None:
         with RawClient(broker.address) as client:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="probe")])
             while not stop.is_set():
-                started_s, worked_s = time.perf_counter(), processor_s(broker.pid)
+                started_s, cpu_before_s = time.perf_counter(), cpu_s(broker.pid)
                 client.call(request, 9)
-                took_s.append(min(time.perf_counter() - started_s, processor_s(broker.pid) - worked_s))
+                took_s.append(min(time.perf_counter() - started_s, cpu_s(broker.pid) - cpu_before_s))
                 stop.wait(0.005)
 
-    prober = threading.Thread(target=ask)
+    prober = threading.Thread(target=probe)
     prober.start()
     try:
         yield took_s
@@ -66,11 +66,11 @@ def never_held(broker: BrokerProcess) -> Iterator[list[float]]:
         stop.set()
         prober.join()
     assert took_s
-    assert max(took_s) < HOLD_S_MAX, f"held for {max(took_s) * 1000:.0f} ms"
+    assert max(took_s) < BLOCKED_S_MAX, f"other clients were blocked for {max(took_s) * 1000:.0f} ms"
 
 
-def processor_s(pid: int) -> float:
-    """Processor time of all threads of a process, to the nanosecond."""
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of a process, in nanosecond resolution."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
@@ -81,21 +81,21 @@ def fetch_of_many(count: int, topic: str) -> FetchRequest:
     )
 
 
-def test_a_fetch_of_more_partitions_than_there_are_is_refused(broker: BrokerProcess) -> None:
-    with RawClient(broker.address) as client, never_held(broker):
-        answer = client.call(fetch_of_many(200_000, "t"), 12)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+def test_fetch_of_more_partitions_than_exist_is_rejected(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client, not_blocked(broker):
+        response = client.call(fetch_of_many(200_000, "t"), 12)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
         assert client.call(fetch_of_many(200, "t"), 12).error_code == 0
-        client.send(fetch_of_many(200_000, "t"), 4)  # has no place for an error of the whole
+        client.send(fetch_of_many(200_000, "t"), 4)  # this version has no top-level error
         assert client.is_closed()
 
 
-def test_a_produce_of_more_partitions_than_there_are_is_refused(broker: BrokerProcess) -> None:
+def test_produce_to_more_partitions_than_exist_is_rejected(broker: BrokerProcess) -> None:
     parts = [PartitionProduceData(index=index, records=None) for index in range(500_000)]
     request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
     with RawClient(broker.address) as client:
         data = client.frame(request, 9)
-        with never_held(broker):
+        with not_blocked(broker):
             client.socket.sendall(data)
             assert client.is_closed()
 
@@ -125,66 +125,66 @@ def metadata_of_many() -> MetadataRequest:
     return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
 
-def count_parts(answer: object) -> int:
-    return sum(len(topic.partitions) for topic in answer.topics)  # type: ignore[attr-defined]
+def count_partitions(response: object) -> int:
+    return sum(len(topic.partitions) for topic in response.topics)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("make", "version", "count", "expected"),
     [
-        (commit_of_many, 8, count_parts, 50_000),
-        (list_of_many, 6, count_parts, 100_000),
-        (fetch_offsets_of_many, 6, count_parts, 100_000),
-        (metadata_of_many, 9, lambda answer: len(answer.topics), 100_000),
+        (commit_of_many, 8, count_partitions, 50_000),
+        (list_of_many, 6, count_partitions, 100_000),
+        (fetch_offsets_of_many, 6, count_partitions, 100_000),
+        (metadata_of_many, 9, lambda response: len(response.topics), 100_000),
     ],
 )
-def test_large_requests_are_answered_whole_and_hold_nobody(
+def test_large_requests_get_complete_responses_and_do_not_block_others(
     broker: BrokerProcess, make: Callable[[], object], version: int, count: Callable[[object], int], expected: int
 ) -> None:
     request = make()
     with RawClient(broker.address, timeout_s=60) as client:
         data = client.frame(request, version)  # type: ignore[arg-type]
-        with never_held(broker):
+        with not_blocked(broker):
             client.socket.sendall(data)
             frame = client.receive_frame()
-        answer = client.decode(frame, request, version)  # type: ignore[arg-type]
-    assert count(answer) == expected
-    if hasattr(answer, "topics") and expected == 100_000 and version == 6:
-        assert len(answer.topics) == 1  # one entry per topic, as it was asked
+        response = client.decode(frame, request, version)  # type: ignore[arg-type]
+    assert count(response) == expected
+    if hasattr(response, "topics") and expected == 100_000 and version == 6:
+        assert len(response.topics) == 1  # one entry per topic, as in the request
 
 
-def test_many_topics_in_one_request_hold_nobody(broker: BrokerProcess) -> None:
+def test_creating_many_topics_does_not_block_others(broker: BrokerProcess) -> None:
     topics = [CreatableTopic(name=f"many-{index}", num_partitions=1, replication_factor=1) for index in range(1000)]
     topics.append(CreatableTopic(name="many-7", num_partitions=1, replication_factor=1))
-    with RawClient(broker.address, timeout_s=60) as client, never_held(broker):
-        answer = client.call(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 5)
-        assert len([topic for topic in answer.topics if not topic.error_code]) == 999
-        assert {topic.name for topic in answer.topics if topic.error_code} == {"many-7"}
+    with RawClient(broker.address, timeout_s=60) as client, not_blocked(broker):
+        response = client.call(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 5)
+        assert len([topic for topic in response.topics if not topic.error_code]) == 999
+        assert {topic.name for topic in response.topics if topic.error_code} == {"many-7"}
         everything = client.call(MetadataRequest(topics=None), 9)
         assert len(everything.topics) >= 1000
 
 
-def test_a_topic_of_many_partitions_holds_up_no_other_topic(broker: BrokerProcess) -> None:
+def test_creating_topic_with_many_partitions_does_not_delay_other_topics(broker: BrokerProcess) -> None:
     many = CreatableTopic(name="wide", num_partitions=2000, replication_factor=1)
     with RawClient(broker.address, timeout_s=60) as large, RawClient(broker.address, timeout_s=60) as small:
         large.send(CreateTopicsRequest(topics=[many], timeout_ms=30_000), 5)
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name="wide")], allow_auto_topic_creation=False)
-        while not small.call(asked, 9).topics[0].partitions:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="wide")], allow_auto_topic_creation=False)
+        while not small.call(request, 9).topics[0].partitions:
             time.sleep(0.001)
         create_topic(small, "narrow")
-        assert not select.select([large.socket], [], [], 0)[0]  # its logs are still being made
-        answer = small.call(produce_request("narrow", batch(b"x")), 9).responses[0].partition_responses[0]
-        assert answer.error_code == 0
+        assert not select.select([large.socket], [], [], 0)[0]  # its logs are still being created
+        response = small.call(produce_request("narrow", batch(b"x")), 9).responses[0].partition_responses[0]
+        assert response.error_code == 0
         _, created = large.receive(CreateTopicsRequest, 5, CreateTopicsResponse)
         assert created.topics[0].error_code == 0
 
 
-def test_half_sent_large_requests_share_a_bound_and_are_cut_off(broker: BrokerProcess) -> None:
-    with RawClient(broker.address, timeout_s=60) as polite:
+def test_stalled_large_requests_share_memory_limit_and_are_disconnected(broker: BrokerProcess) -> None:
+    with RawClient(broker.address, timeout_s=60) as normal:
         before = broker.resident_bytes
-        held = [socket.create_connection((broker.host, broker.port)) for _ in range(10)]
+        stalled = [socket.create_connection((broker.host, broker.port)) for _ in range(10)]
         size = 9_900_000
-        for connection in held:
+        for connection in stalled:
             connection.setblocking(False)
             left = memoryview(struct.pack(">i", size) + bytes(size - 1))
             deadline_s = time.monotonic() + 0.3
@@ -192,24 +192,24 @@ def test_half_sent_large_requests_share_a_bound_and_are_cut_off(broker: BrokerPr
                 try:
                     left = left[connection.send(left) :]
                 except BlockingIOError:
-                    time.sleep(0.002)  # the broker reads on, or never will
-        assert broker.resident_bytes - before < 60_000_000  # the bound, one request, and 256 KB for each
-        polite.call(produce_request("probe", batch(bytes(500_000))), 9)
-        answer = polite.call(produce_request("probe", batch(bytes(900_000))), 9)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+                    time.sleep(0.002)  # the broker may still read, or have stopped reading
+        assert broker.resident_bytes - before < 60_000_000  # the limit, one request, and 256 KB for each connection
+        normal.call(produce_request("probe", batch(bytes(500_000))), 9)
+        response = normal.call(produce_request("probe", batch(bytes(900_000))), 9)
+        assert response.responses[0].partition_responses[0].error_code == 0
         large = batch(bytes(1_000_000))
         for _ in range(3):
-            polite.call(produce_request("probe", large), 9)
-        found = polite.call(fetch_request("probe", 0), 12).responses[0].partitions[0]
+            normal.call(produce_request("probe", large), 9)
+        found = normal.call(fetch_request("probe", 0), 12).responses[0].partitions[0]
         assert found.error_code == 0
-        with RawClient(broker.address, timeout_s=60) as patient:
+        with RawClient(broker.address, timeout_s=60) as waiting:
             partitions = [
                 OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="x" * 4000)
                 for _ in range(2300)
             ]
             topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
             request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
-            assert count_parts(patient.call(request, 8)) == 2300
+            assert count_partitions(waiting.call(request, 8)) == 2300
         assert "queued.max.request.bytes" in broker.log
-        for connection in held:
+        for connection in stalled:
             connection.close()

@@ -1,4 +1,4 @@
-"""Hostile bytes at the listener: they cost their sender its connection, and neighbours and memory nothing."""
+"""Malformed bytes on the listener: only the sender is disconnected; other clients and memory are not affected."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from support.broker import BrokerProcess, running_broker
 from support.random_messages import random_message
 from support.raw_client import RawClient, batch, create_topic, fetch_request, produce_request
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
 NODE_ID = 5771
-"""Not among the small numbers that random requests like: an UnregisterBroker of it is no attack, it is obeyed."""
+"""Not one of the small numbers that random requests use: a valid UnregisterBroker of this node would be executed."""
 MEMORY_GROWTH_MAX = 48 * 1024 * 1024
 
 
@@ -32,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 class Neighbour:
-    """A well-behaved client on a connection of its own, which must never notice anything."""
+    """A well-behaved client on a connection of its own, which must not be affected."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self.client = RawClient(broker.address)
@@ -41,8 +41,8 @@ class Neighbour:
         create_topic(self.client, topic)
 
     def check(self) -> None:
-        answer = self.client.call(produce_request(self.topic, batch(b"hello")), 9).responses[0].partition_responses[0]
-        assert (answer.error_code, answer.base_offset) == (0, self.offset)
+        response = self.client.call(produce_request(self.topic, batch(b"hello")), 9).responses[0].partition_responses[0]
+        assert (response.error_code, response.base_offset) == (0, self.offset)
         found = self.client.call(fetch_request(self.topic, self.offset), 12).responses[0].partitions[0]
         assert found.error_code == 0
         assert b"hello" in bytes(found.records)
@@ -52,14 +52,14 @@ class Neighbour:
 @pytest.fixture
 def neighbour(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Neighbour]:
     topic = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    polite = Neighbour(broker, topic)
-    polite.check()
-    yield polite
-    polite.client.socket.close()
+    neighbour = Neighbour(broker, topic)
+    neighbour.check()
+    yield neighbour
+    neighbour.client.socket.close()
 
 
 def fire(broker: BrokerProcess, data: bytes) -> None:
-    """Send bytes on a fresh connection, read a little of whatever comes, and leave."""
+    """Send bytes on a new connection, read the start of a response, and disconnect."""
     host, port = broker.host, broker.port
     with socket.create_connection((host, port), timeout=5) as connection:
         connection.settimeout(0.02)
@@ -71,7 +71,7 @@ def fire(broker: BrokerProcess, data: bytes) -> None:
 
 
 def mutated(rng: random.Random) -> bytes:
-    """A request of any API that the broker serves, with a few bytes changed, cut or doubled."""
+    """A request of any API, with a few bytes changed, truncated or doubled."""
     api = API[rng.choice(sorted(API))]
     version = rng.randint(api.min_version, api.max_version)
     request = random_message(api.request, version, rng)
@@ -96,7 +96,9 @@ def random_frame(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("make", [mutated, random_frame])
-def test_hostile_frames_hurt_nobody_else(broker: BrokerProcess, neighbour: Neighbour, make: object) -> None:
+def test_malformed_frames_do_not_affect_other_clients(
+    broker: BrokerProcess, neighbour: Neighbour, make: object
+) -> None:
     before = broker.resident_bytes
     rng = random.Random(2026)
     deadline = time.monotonic() + 15
@@ -112,18 +114,18 @@ def test_hostile_frames_hurt_nobody_else(broker: BrokerProcess, neighbour: Neigh
     assert "Traceback" not in broker.log, broker.log[broker.log.index("Traceback") - 300 :][:3000]
 
 
-def test_announced_frames_that_never_come_cost_no_memory(broker: BrokerProcess, neighbour: Neighbour) -> None:
+def test_frame_sizes_without_their_bytes_allocate_no_memory(broker: BrokerProcess, neighbour: Neighbour) -> None:
     before = broker.resident_bytes
-    held = [socket.create_connection((broker.host, broker.port)) for _ in range(100)]
-    for connection in held:
+    connections = [socket.create_connection((broker.host, broker.port)) for _ in range(100)]
+    for connection in connections:
         connection.sendall(struct.pack(">i", 9_999_999) + b"\0\0\0\x07" + bytes(1000))
     neighbour.check()
     assert broker.resident_bytes - before < MEMORY_GROWTH_MAX
-    for connection in held:
+    for connection in connections:
         connection.close()
 
 
-def test_a_client_that_never_reads_grows_nothing(broker: BrokerProcess, neighbour: Neighbour) -> None:
+def test_client_that_never_reads_does_not_grow_memory(broker: BrokerProcess, neighbour: Neighbour) -> None:
     with RawClient(broker.address) as filler:
         create_topic(filler, "large")
         for _ in range(20):
@@ -139,7 +141,7 @@ def test_a_client_that_never_reads_grows_nothing(broker: BrokerProcess, neighbou
             while sent < 50_000_000:
                 sent += client.socket.send(request * 100)
         except BlockingIOError:
-            pass  # the broker does not read any more: that is what keeps it small
+            pass  # the broker has stopped reading, which bounds its memory
         assert sent < 50_000_000
     neighbour.check()
     time.sleep(0.3)
@@ -150,9 +152,7 @@ def test_a_client_that_never_reads_grows_nothing(broker: BrokerProcess, neighbou
     neighbour.check()
 
 
-def test_many_clients_that_ask_for_much_and_never_read_share_a_bound(
-    broker: BrokerProcess, neighbour: Neighbour
-) -> None:
+def test_clients_that_fetch_much_and_never_read_share_memory_limit(broker: BrokerProcess, neighbour: Neighbour) -> None:
     with RawClient(broker.address) as filler:
         create_topic(filler, "much")
         for _ in range(20):
@@ -165,7 +165,7 @@ def test_many_clients_that_ask_for_much_and_never_read_share_a_bound(
     neighbour.check()
     time.sleep(0.3)
     neighbour.check()
-    assert broker.resident_bytes - before < 250 * 1024 * 1024  # 128 MB, and a batch for each: not 16 MB for each
+    assert broker.resident_bytes - before < 250 * 1024 * 1024  # 128 MB plus a batch per client, not 16 MB per client
     for client in deaf:
         client.socket.close()
     neighbour.check()
@@ -173,12 +173,12 @@ def test_many_clients_that_ask_for_much_and_never_read_share_a_bound(
         assert len(client.call(request, 12).responses[0].partitions[0].records) > 15_000_000
 
 
-def test_one_line_names_peer_and_size(broker: BrokerProcess) -> None:
-    before = len(broker.log)  # ports are used again
+def test_oversized_request_is_logged_in_one_line_with_peer_and_size(broker: BrokerProcess) -> None:
+    before = len(broker.log)  # earlier lines may name the same port
     with RawClient(broker.address) as client:
         port = client.socket.getsockname()[1]
         client.socket.sendall(struct.pack(">i", 10_000_001))
         assert client.is_closed()
     lines = [line for line in broker.log[before:].splitlines() if f":{port}" in line]
     assert len(lines) == 1
-    assert "frame of 10000001 bytes" in lines[0]
+    assert "request size 10000001" in lines[0]

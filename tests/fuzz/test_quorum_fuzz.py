@@ -1,4 +1,4 @@
-"""Requests of the quorum with absurd numbers in them: each is answered, and elections go on afterwards."""
+"""Quorum requests with extreme numbers: each request gets a response, and elections still succeed afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int6
 
 
 def numbers(field: Field, rng: Random) -> Any:
-    """Small numbers, which are right now and then, and the largest there are."""
+    """Return small numbers, which are valid sometimes, or the limits of the type."""
     if field.name in ("voter_id", "cluster_id"):
         return -1 if field.name == "voter_id" else "C"
     if field.name in ("topic", "topic_name", "name"):
@@ -34,7 +34,7 @@ def numbers(field: Field, rng: Random) -> Any:
 
 
 def hostile(rng: Random) -> Any:
-    """A request about the metadata's only partition."""
+    """Return a random request for the metadata partition."""
     api = API[rng.choice(KEYS)]
     request = random_message(api.request, api.max_version, rng, numbers)
     if not request.topics:
@@ -49,16 +49,16 @@ def hostile(rng: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_absurd_numbers_are_answered_and_elections_go_on(seed: int) -> None:
-    asyncio.run(bombarded(Random(seed)))
+def test_requests_with_extreme_numbers_get_responses_and_elections_continue(seed: int) -> None:
+    asyncio.run(send_hostile_requests(Random(seed)))
 
 
-async def bombarded(rng: Random) -> None:
+async def send_hostile_requests(rng: Random) -> None:
     voter = Voter(Storage(), voters=(1, 2, 3), fetch_timeout_ms=100)
     voter.start()
     if rng.random() < 0.5:
         await elected(voter)
-        await begun_after_a_snapshot(voter)
+        await delete_log_before_snapshot(voter)
     for _ in range(400):
         if rng.random() < 0.05:
             await elected(voter)
@@ -67,14 +67,14 @@ async def bombarded(rng: Random) -> None:
             async with asyncio.timeout(2):
                 await voter.quorum.handle(request)
         except TimeoutError:
-            raise AssertionError(f"no answer to {request}") from None
+            raise AssertionError(f"no response to {request}") from None
         assert voter.quorum.failures == 0, request
     await elected(voter)
     await voter.stop()
 
 
-async def begun_after_a_snapshot(voter: Voter) -> None:
-    """The log loses what a snapshot holds, so that offsets and epochs before it are unknown here."""
+async def delete_log_before_snapshot(voter: Voter) -> None:
+    """Delete the log that a snapshot covers, so that offsets and epochs before it are unknown to the voter."""
     quorum, log = voter.quorum, voter.quorum.log
     for number in (1, 2, 3):
         committed = quorum.append([ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=number)])
@@ -85,13 +85,13 @@ async def begun_after_a_snapshot(voter: Voter) -> None:
     log.append_snapshot(snapshot, 0, b"".join(encode_snapshot(records, quorum.raft.epoch, 0)))
     log.snapshots.finish(snapshot)
     log.roll()
-    log.forget_before(snapshot)
+    log.delete_before(snapshot)
     assert log.log_start_offset > 0
 
 
 async def elected(voter: Voter) -> None:
     async with asyncio.timeout(10):
-        while not voter.quorum.leads:
+        while not voter.quorum.is_active_leader:
             if voter.quorum.raft.leader_id == 1:
                 await voter.fetched()
             await asyncio.sleep(0.005)

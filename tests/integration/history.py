@@ -1,17 +1,18 @@
-"""What clients did and were told while a cluster was hurt, and whether all of it can be true.
+"""The history of clients during cluster failures, and a checker that finds contradictions in it.
 
-Clients append events in the order of time; `violations` compares them with what the topic holds in the end.  Whatever
-is not known for certain counts for nobody: a record whose fate is unknown may be there or not, but once, and in order.
+Clients append events in chronological order; `violations` compares them with the final contents of the topic. An
+uncertain outcome is never a violation: a record without a response may be in the topic or not, but at most once, and in
+order.
 
-    lost write      a record was acknowledged and is not there, or not where the acknowledgement said
-    duplicate       a record is there twice
-    reordering      of what one producer sent to a partition, a later record is before an earlier one
-    stale read      what somebody read at an offset, below the high watermark then, is not what everybody reads there;
-                    or a leader told of an end that the topic does not reach, or, the cluster being whole, of one before
-                    what was acknowledged or read by then
-    offset gap      an offset without a record, in the end or between two reads of one reader; a reader that went back
-    group           a committed offset went back, or nobody in the group has read what lies before it
-    error           a client was told of a failure that it should never see
+    lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
+    duplicate       a record is in the topic twice
+    reordering      a producer's later record in a partition is before an earlier one
+    stale read      a record that was read at an offset is not the record that is at that offset at the end; or a leader
+                    reported an end offset that the topic does not reach, or, with a healthy cluster, one below what was
+                    acknowledged or read before
+    offset gap      an offset without a record, at the end or between two reads of one reader; a reader that went back
+    group           a committed offset went back, or no member of the group has read a record before it
+    error           a client received an error that it should never receive
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from itertools import pairwise
 from typing import NamedTuple
 
 Value = tuple[str, int]
-"""(producer, number): numbers of one producer rise in the order of sending."""
+"""(producer, number): a producer's numbers increase in the order of sending."""
 
 
 class Sent(NamedTuple):
-    """A producer was given a record."""
+    """A record was passed to a producer."""
 
     at_s: float
     value: Value
 
 
 class Acknowledged(NamedTuple):
-    """A record is safe; the offset is None where the client cannot know it."""
+    """A record was acknowledged; the offset is None if the client does not know it."""
 
     at_s: float
     value: Value
@@ -42,7 +43,7 @@ class Acknowledged(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A reader was given a record.  Readers go on from `Positioned`."""
+    """A reader received a record. Readers start from `Positioned`."""
 
     at_s: float
     reader: str
@@ -52,7 +53,7 @@ class Read(NamedTuple):
 
 
 class Positioned(NamedTuple):
-    """A reader begins anew in a partition: at that offset, or, as a member of the group, where the group stands."""
+    """A reader starts in a partition: at that offset, or, None, as a group member at the committed offset."""
 
     at_s: float
     reader: str
@@ -60,17 +61,17 @@ class Positioned(NamedTuple):
     offset: int | None
 
 
-class EndTold(NamedTuple):
-    """A leader named the end of a partition, asked at `at_s`; `is_whole` when every node was up and connected."""
+class EndReported(NamedTuple):
+    """A leader reported a partition's end offset, requested at `at_s`; `is_healthy`: all nodes were connected."""
 
     at_s: float
     partition: int
     offset: int
-    is_whole: bool
+    is_healthy: bool
 
 
 class Commit(NamedTuple):
-    """A member asked at `at_s` to commit an offset; nobody knows whether it was done unless `is_done`."""
+    """A member requested at `at_s` to commit an offset; unless `is_done`, the outcome is unknown."""
 
     at_s: float
     done_s: float
@@ -80,7 +81,7 @@ class Commit(NamedTuple):
 
 
 class CommitFound(NamedTuple):
-    """The group's committed offset, asked for at `at_s` when every node was up and connected."""
+    """The group's committed offset, requested at `at_s` when all nodes were up and connected."""
 
     at_s: float
     partition: int
@@ -88,20 +89,20 @@ class CommitFound(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A client was told of an error that is no passing one."""
+    """A client received an error that is not retriable."""
 
     at_s: float
     client: str
     error: str
 
 
-Event = Sent | Acknowledged | Read | Positioned | EndTold | Commit | CommitFound | Failed
+Event = Sent | Acknowledged | Read | Positioned | EndReported | Commit | CommitFound | Failed
 Logs = Mapping[int, Sequence[tuple[int, Value]]]
-"""What each partition holds in the end: (offset, value) in the order of reading."""
+"""The final contents of each partition: (offset, value) in the order of reading."""
 
 
 def violations(events: Sequence[Event], logs: Logs) -> list[str]:
-    """Everything that cannot be, one line each."""
+    """Return one line per contradiction."""
     found = errors(events)
     for partition, log in logs.items():
         found += _log_faults(partition, log)
@@ -115,7 +116,7 @@ def violations(events: Sequence[Event], logs: Logs) -> list[str]:
 
 
 def errors(events: Iterable[Event]) -> list[str]:
-    """What clients were told that they should never see."""
+    """Return the errors that clients should never receive."""
     return [f"error: {event.client}: {event.error}" for event in events if isinstance(event, Failed)]
 
 
@@ -125,13 +126,13 @@ def _log_faults(partition: int, log: Sequence[tuple[int, Value]]) -> Iterator[st
     seen: set[Value] = set()
     for offset, value in log:
         if offset != expected:
-            yield f"offset gap: partition {partition} goes on at {offset}, where {expected} is due"
+            yield f"offset gap: partition {partition} continues at {offset}, expected {expected}"
         expected = offset + 1
         producer, number = value
         if value in seen:
             yield f"duplicate: {value} is at {partition}@{offset} again"
         elif number < newest.get(producer, -1):
-            yield f"reordering: {value} is at {partition}@{offset}, behind number {newest[producer]}"
+            yield f"reordering: {value} is at {partition}@{offset}, after number {newest[producer]}"
         seen.add(value)
         newest[producer] = max(number, newest.get(producer, -1))
 
@@ -152,52 +153,52 @@ def _writes(events: Iterable[Event], logs: Logs) -> Iterator[str]:
             if at is None:
                 yield f"lost write: {event.value} was acknowledged, at {event.partition}@{event.offset}"
             elif at[0] != event.partition or event.offset not in (None, at[1]):
-                told = f"{event.partition}@{event.offset}"
-                yield f"lost write: {event.value} was acknowledged at {told} and is at {at[0]}@{at[1]}"
-    yield from (f"duplicate: {value} is there, and nobody sent it" for value in place.keys() - sent)
+                acknowledged = f"{event.partition}@{event.offset}"
+                yield f"lost write: {event.value} was acknowledged at {acknowledged} and is at {at[0]}@{at[1]}"
+    yield from (f"duplicate: {value} is there, but no producer sent it" for value in place.keys() - sent)
 
 
 def _reads(events: Iterable[Event], logs: Logs) -> Iterator[str]:
     held = {partition: dict(log) for partition, log in logs.items()}
     for event in events:
         if isinstance(event, Read) and held[event.partition].get(event.offset) != event.value:
-            there = held[event.partition].get(event.offset)
-            where = f"{event.partition}@{event.offset}"
-            yield f"stale read: {event.reader} read {event.value} at {where}, where {there} is in the end"
+            final = held[event.partition].get(event.offset)
+            place = f"{event.partition}@{event.offset}"
+            yield f"stale read: {event.reader} read {event.value} at {place}, where {final} is at the end"
 
 
 def _positions(events: Iterable[Event]) -> Iterator[str]:
-    """Each reader goes on where it was, from wherever it began."""
+    """Check that each reader reads consecutive offsets from its start."""
     expected: dict[tuple[str, int], int | None] = {}
     for event in events:
         if isinstance(event, Positioned):
             expected[event.reader, event.partition] = event.offset
         elif isinstance(event, Read):
-            due = expected.get((event.reader, event.partition))
-            if due is not None and event.offset != due:
-                yield f"offset gap: {event.reader} read {event.partition}@{event.offset}, where {due} was due"
+            next_offset = expected.get((event.reader, event.partition))
+            if next_offset is not None and event.offset != next_offset:
+                yield f"offset gap: {event.reader} read {event.partition}@{event.offset}, expected {next_offset}"
             expected[event.reader, event.partition] = event.offset + 1
 
 
 def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
-    """Events stand in the order of their times, a question at the time when it was asked."""
+    """Check reported end offsets; a report counts at the time of its request."""
     known: dict[int, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.at_s):
         if isinstance(event, Acknowledged | Read) and event.offset is not None:
             known[event.partition] = max(known[event.partition], event.offset + 1)
-        elif isinstance(event, EndTold):
+        elif isinstance(event, EndReported):
             end = logs[event.partition][-1][0] + 1 if logs[event.partition] else 0
             if event.offset > end:
-                yield f"stale read: partition {event.partition} was told to end at {event.offset}, and ends at {end}"
-            if event.is_whole and event.offset < known[event.partition]:
+                yield f"stale read: partition {event.partition} was reported to end at {event.offset}, it ends at {end}"
+            if event.is_healthy and event.offset < known[event.partition]:
                 yield (
-                    f"stale read: partition {event.partition} was told to end at {event.offset}, when "
+                    f"stale read: partition {event.partition} was reported to end at {event.offset}, after "
                     f"{known[event.partition]} was known"
                 )
 
 
 def _commits(events: Iterable[Event]) -> Iterator[str]:
-    """What the group is told of its offset, or begins to read at, is never before what it has committed by then."""
+    """Check that a reported committed offset, and a member's start offset, is not below one committed before."""
     commits: dict[int, list[Commit]] = defaultdict(list)
     found: dict[int, list[tuple[float, int, str]]] = defaultdict(list)
     begins: dict[tuple[str, int], float] = {}
@@ -209,21 +210,21 @@ def _commits(events: Iterable[Event]) -> Iterator[str]:
         elif isinstance(event, Positioned) and event.offset is None:
             begins[event.reader, event.partition] = event.at_s
         elif isinstance(event, Read) and (event.reader, event.partition) in begins:
-            asked_s = begins.pop((event.reader, event.partition))
-            found[event.partition].append((asked_s, event.offset, f"{event.reader} begins at"))
+            began_s = begins.pop((event.reader, event.partition))
+            found[event.partition].append((began_s, event.offset, f"{event.reader} begins at"))
     for partition, items in found.items():
         unknown = {commit.offset for commit in commits[partition] if not commit.is_done}
         done = sorted((commit.done_s, commit.offset) for commit in commits[partition] if commit.is_done)
-        newest, taken = -1, 0
+        newest, count = -1, 0
         for at_s, offset, what in sorted(items):
-            while taken < len(done) and done[taken][0] < at_s:
-                newest, taken = max(newest, done[taken][1]), taken + 1
-            if offset < newest and offset not in unknown:  # a commit whose answer got lost may be done later
+            while count < len(done) and done[count][0] < at_s:
+                newest, count = max(newest, done[count][1]), count + 1
+            if offset < newest and offset not in unknown:  # a commit without a response may take effect later
                 yield f"group: of partition {partition} {what} {offset}, after {newest} was committed"
 
 
 def _unread(events: Iterable[Event]) -> Iterator[str]:
-    """What the group has committed, somebody in it has read."""
+    """Check that some member has read every record below the committed offset."""
     members = {event.reader for event in events if isinstance(event, Positioned) and event.offset is None}
     read: dict[int, set[int]] = defaultdict(set)
     committed: dict[int, int] = defaultdict(int)
@@ -235,7 +236,7 @@ def _unread(events: Iterable[Event]) -> Iterator[str]:
     for partition, offset in committed.items():
         unread = sorted(set(range(offset)) - read[partition])
         if unread:
-            yield f"group: {len(unread)} records of partition {partition} were passed over, first {unread[0]}"
+            yield f"group: {len(unread)} records of partition {partition} were skipped, first {unread[0]}"
 
 
 def longest_pause_s(events: Sequence[Event], partition: int | None = None) -> float:

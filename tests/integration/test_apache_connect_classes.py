@@ -1,8 +1,8 @@
-"""Our converters, transforms and header texts against Kafka Connect's own classes, on the same input, byte by byte.
+"""Converters, transforms and header texts compared with Kafka Connect's own classes, byte by byte on the same input.
 
-Left out is what differs on purpose: maps of several keys (Java writes them in HashMap order), NaN and infinities,
-numbers beyond their type and texts where numbers are due (Java reads 0), masked Decimals (Java forgets their scale),
-and floating point that Java 17 prints with more digits than Java 19 does.
+Known differences are excluded: maps of several keys (Java writes them in HashMap order), NaN and infinities, numbers
+out of range and strings in numeric fields (Java reads 0), masked Decimals (Java loses their scale), and floating point
+numbers that Java 17 prints with more digits than Java 19.
 """
 
 from __future__ import annotations
@@ -38,31 +38,32 @@ from headrace.data.text import java_string
 from headrace.data.value_text import convert_to_string, parse_string
 from support import apache
 from support.connect_data import primitives, schemas, struct_of, values
-from support.transforms import make, records, sink
+from support.transforms import make_plugin, records, sink_batch
 
 pytestmark = [
     pytest.mark.jvm,
     pytest.mark.integration,
-    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+    pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or ""),
     pytest.mark.skipif(shutil.which("javac") is None, reason="javac is not on the path: a JDK 17 is needed"),
 ]
 
 ORACLE = Path(__file__).parents[1] / "support" / "ConnectOracle.java"
 
 
-def ask(questions: list[tuple[str, ...]]) -> list[str]:
-    lines = "".join("\t".join(question) + "\n" for question in questions)
+def run_oracle(requests: list[tuple[str, ...]]) -> list[str]:
+    """Return the response of Apache's classes to each request."""
+    lines = "".join("\t".join(request) + "\n" for request in requests)
     command = ["java", "-cp", apache.classpath(), str(ORACLE)]
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=120)
-    answers = done.stdout.decode().split("\n")[:-1]
-    assert len(answers) == len(questions), done.stderr.decode()[-2000:]
-    return answers
+    responses = done.stdout.decode().split("\n")[:-1]
+    assert len(responses) == len(requests), done.stderr.decode()[-2000:]
+    return responses
 
 
 def converter(**props: str) -> JsonConverter:
-    made = JsonConverter()
-    made.configure({name.replace("_", "."): value for name, value in props.items()})
-    return made
+    configured = JsonConverter()
+    configured.configure({name.replace("_", "."): value for name, value in props.items()})
+    return configured
 
 
 ON, OFF, NUMERIC = converter(), converter(schemas_enable="false"), converter(decimal_format="NUMERIC")
@@ -76,7 +77,7 @@ def text(data: bytes | None) -> str:
 
 
 def _comparable(schema: Schema | None, value: Any) -> bool:
-    """Whether both sides should agree to the byte."""
+    """Whether both implementations should write the same bytes."""
     if schema is None or value is None:
         return True
     if schema.type in (Type.FLOAT32, Type.FLOAT64):
@@ -91,7 +92,7 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 
 
 def _same_text(schema: Schema | None) -> bool:
-    """Whether toString agrees as well: bytes have none in Java, and its calendar was Julian once."""
+    """Whether toString is also equal: it is useless for bytes in Java, and Java's old dates are Julian."""
     if schema is None:
         return True
     if schema.type is Type.BYTES or schema.name in (DATE_SCHEMA.name, TIMESTAMP_SCHEMA.name):
@@ -125,11 +126,13 @@ def _envelopes(count: int) -> list[tuple[Schema, Any, str]]:
     return made
 
 
-def test_json_converter() -> None:
+def test_json_converter_writes_and_reads_the_same_bytes_as_apaches() -> None:
     cases = _envelopes(600)
     assert len(cases) > 200
-    for (schema, value, envelope), answer in zip(cases, ask([("json", case[2]) for case in cases]), strict=True):
-        *written, shown = answer.split("\t")
+    for (schema, value, envelope), response in zip(
+        cases, run_oracle([("json", case[2]) for case in cases]), strict=True
+    ):
+        *written, shown = response.split("\t")
         assert written == [text(each.from_connect("t", schema, value)) for each in (ON, OFF, NUMERIC)], envelope
         if _same_text(schema):
             assert shown == java_string(value, schema), envelope
@@ -158,11 +161,11 @@ def _name(schema: Schema | None) -> str:
     return name
 
 
-def test_header_texts() -> None:
-    for guess, answer in zip(TEXTS, ask([("text", each) for each in TEXTS]), strict=True):
+def test_header_values_are_converted_like_apaches_simple_header_converter() -> None:
+    for guess, response in zip(TEXTS, run_oracle([("text", each) for each in TEXTS]), strict=True):
         schema, value = parse_string(guess)
         shown = "null" if value is None else convert_to_string(value, schema)
-        assert answer == f"{_name(schema)}\t{shown}", guess
+        assert response == f"{_name(schema)}\t{shown}", guess
 
 
 # ---- transforms ------------------------------------------------------------------------------------------------------
@@ -250,43 +253,43 @@ TRANSFORMS = [
 ]  # fmt: skip
 
 
-def _ours(name: str, props: str, how: JsonConverter, data: str) -> str:
+def _headrace_result(name: str, props: str, how: JsonConverter, data: str) -> str:
     pairs = [pair.partition("=") for pair in props.split(";") if pair]
     try:
-        transform = make(name, **{key.replace(".", "__"): value for key, _, value in pairs})
+        transform = make_plugin(name, **{key.replace(".", "__"): value for key, _, value in pairs})
         schema, value = how.to_connect("t", data.encode())
-        batch = sink([value], schema, topic="topic-1", partition=2, offsets=[7], timestamps=1_700_000_000_123)
-        made = records(transform.apply_batch(batch))
-        if not made:
+        batch = sink_batch([value], schema, topic="topic-1", partition=2, offsets=[7], timestamps=1_700_000_000_123)
+        transformed = records(transform.apply_batch(batch))
+        if not transformed:
             return "dropped"
-        (record,) = made
+        (record,) = transformed
         written = how.from_connect("t", record.value_schema, record.value)
         return "\t".join([record.topic, text(written), text(how.from_connect("t", record.key_schema, record.key))])
-    except Exception:  # noqa: BLE001 - that there is an error is what is compared
+    except Exception:  # noqa: BLE001 - only the fact that an error occurs is compared
         return "error"
 
 
-def _sorted(answer: str) -> list[Any]:
-    """Columns without the order of keys, which in schemaless maps is HashMap's."""
-    return [json.loads(column) if column[:1] == "{" else column for column in answer.split("\t")]
+def _sorted(response: str) -> list[Any]:
+    """Parse the columns of a response, because the order of keys differs: Java's schemaless maps are HashMaps."""
+    return [json.loads(column) if column[:1] == "{" else column for column in response.split("\t")]
 
 
-def test_transforms() -> None:
-    questions = []
+def test_transforms_return_the_same_records_as_apaches() -> None:
+    requests = []
     for name, props in TRANSFORMS:
-        questions += [("smt", name, props, "on", text(ON.from_connect("t", ROW, value))) for value in VALUES]
-        questions += [("smt", name, props, "off", json.dumps(value)) for value in PLAIN]
-    for question, answer in zip(questions, ask(questions), strict=True):
-        _, name, props, how, data = question
-        ours = _ours(name, props, ON if how == "on" else OFF, data)
+        requests += [("smt", name, props, "on", text(ON.from_connect("t", ROW, value))) for value in VALUES]
+        requests += [("smt", name, props, "off", json.dumps(value)) for value in PLAIN]
+    for request, response in zip(requests, run_oracle(requests), strict=True):
+        _, name, props, how, data = request
+        result = _headrace_result(name, props, ON if how == "on" else OFF, data)
         if how == "on":
-            assert ours == answer, question
+            assert result == response, request
         else:
-            assert _sorted(ours) == _sorted(answer), question
+            assert _sorted(result) == _sorted(response), request
 
 
 @pytest.mark.parametrize("schema", [STRING_SCHEMA, INT64_SCHEMA])
-def test_whole_values(schema: Schema) -> None:
+def test_whole_value_transforms_return_the_same_records_as_apaches(schema: Schema) -> None:
     value: Any = "2023" if schema is STRING_SCHEMA else 1_700_000_000_000
     data = text(ON.from_connect("t", schema, value))
     transforms = [("Cast$Value", f"spec={target}") for target in ("int32", "int64", "float64", "boolean", "string")]
@@ -294,5 +297,5 @@ def test_whole_values(schema: Schema) -> None:
         ("TimestampConverter$Value", f"target.type={target};format=yyyy")
         for target in ("string", "unix", "Date", "Time", "Timestamp")
     ]
-    answers = ask([("smt", name, props, "on", data) for name, props in transforms])
-    assert answers == [_ours(name, props, ON, data) for name, props in transforms]
+    responses = run_oracle([("smt", name, props, "on", data) for name, props in transforms])
+    assert responses == [_headrace_result(name, props, ON, data) for name, props in transforms]

@@ -1,4 +1,4 @@
-"""Workers outlive their brokers: started before them, through clean restarts and kill -9, without a person's help."""
+"""Workers survive broker outages without intervention: started before the broker, clean restarts, kill -9."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 
 
 class Broker:
-    """One broker on a fixed port, started again and again on the same directory."""
+    """One broker on a fixed port, restarted several times on the same directory."""
 
     def __init__(self, directory: Path) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -30,7 +30,7 @@ class Broker:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
+        """Start the broker and wait until it serves."""
         command = [sys.executable, "-m", "headrace_broker.server", str(self._file)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -38,13 +38,13 @@ class Broker:
             assert "serves" in output.readline()
 
     def end(self, number: int) -> None:
-        """End it by a signal."""
+        """Stop the broker with a signal."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(10)
 
 
-def test_pipelines_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
+def test_pipelines_resume_when_the_broker_is_back(tmp_path: Path) -> None:
     broker, source, sink = Broker(tmp_path), tmp_path / "in.txt", tmp_path / "out.txt"
     settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(tmp_path / "offsets")}
     lines: list[str] = []
@@ -66,8 +66,8 @@ def test_pipelines_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
             for name in ("in", "out"):
                 assert worker.status(name)["tasks"][0]["state"] == "UNASSIGNED"
             for name in ("in", "out"):
-                said = f"[{name}|task-0] No broker answers at bootstrap.servers={broker.address}"
-                wait_for(lambda said=said: said in worker.log(), said, 20)  # type: ignore[misc]
+                line = f"[{name}|task-0] Task {name}-0: no broker responds at bootstrap.servers={broker.address}"
+                wait_for(lambda line=line: line in worker.log(), line, 20)  # type: ignore[misc]
             worker.create("gone", {"connector.class": "FileStreamSource", "topic": "t", "file": str(source), **TEXT})
             worker.request("DELETE", "/connectors/gone")
             assert "Graceful stop of gone-0 failed" not in worker.log()

@@ -1,4 +1,4 @@
-"""The broker as a process: how it starts, what it refuses in one line, how it ends, what survives."""
+"""The broker as a process: starts, error lines, stops, crashes, limits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from support.raw_client import RawClient, batch, create_topic, fetch_request, pr
 pytestmark = pytest.mark.integration
 
 
-def refused(*properties: str, **environment: str) -> str:
-    """Start a broker that must not start; returns its only line on standard error."""
+def start_error(*properties: str, **environment: str) -> str:
+    """Start a broker that must fail; return its only line on standard error."""
     command = [sys.executable, "-m", "headrace_broker.server"]
     for item in properties:
         command += ["--property", item]
@@ -49,7 +49,8 @@ def topics_of(client: RawClient) -> dict[str, bytes]:
     return {item.name: item.topic_id for item in client.call(MetadataRequest(topics=None), 12).topics}
 
 
-def test_start_is_quick_and_small(tmp_path: Path) -> None:
+@pytest.mark.serial
+def test_broker_starts_quickly_and_uses_little_memory(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t")
@@ -59,7 +60,7 @@ def test_start_is_quick_and_small(tmp_path: Path) -> None:
         assert broker.started_ms < 1500
 
 
-def test_what_was_there_is_there_after_a_stop_and_after_a_crash(tmp_path: Path) -> None:
+def test_data_survives_a_stop_and_a_crash(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             first_id = create_topic(client, "kept", partitions=3, retention_ms="100000")
@@ -88,24 +89,24 @@ def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         with RawClient(broker.address) as client:
-            gone = client.call(fetch_request("t", 0), 12).responses[0].partitions[0]
-            assert (gone.error_code, gone.log_start_offset) == (1, 2)
+            deleted = client.call(fetch_request("t", 0), 12).responses[0].partitions[0]
+            assert (deleted.error_code, deleted.log_start_offset) == (1, 2)
 
 
-def test_what_was_acknowledged_survives_kills_at_any_moment(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_kills(tmp_path: Path) -> None:
     rng = random.Random(7)
     acknowledged: list[bytes] = []
     topics: set[str] = set()
 
     def write(address: str) -> None:
-        """Records and topics, one after the other, until the broker is gone."""
+        """Produce records and create topics until the broker is killed."""
         number = len(acknowledged)
         try:
             with RawClient(address) as client:
                 while True:
                     value = b"%d" % number
-                    answer = client.call(produce_request("kept", batch(value)), 9).responses[0].partition_responses[0]
-                    assert answer.error_code == 0
+                    response = client.call(produce_request("kept", batch(value)), 9).responses[0].partition_responses[0]
+                    assert response.error_code == 0
                     acknowledged.append(value)
                     number += 1
                     if number % 50 == 0:
@@ -120,7 +121,7 @@ def test_what_was_acknowledged_survives_kills_at_any_moment(tmp_path: Path) -> N
         for _ in range(4):
             writer = threading.Thread(target=write, args=(broker.address,))
             writer.start()
-            time.sleep(rng.uniform(0.05, 0.4))  # any moment will do
+            time.sleep(rng.uniform(0.05, 0.4))  # a random moment
             broker.kill()
             writer.join()
             broker.start()
@@ -136,13 +137,13 @@ def test_what_was_acknowledged_survives_kills_at_any_moment(tmp_path: Path) -> N
                 assert columns.next_offset is not None
                 offset = columns.next_offset
             assert topics <= set(topics_of(client))
-    # A record in flight at a kill may be there unacknowledged; nothing else is extra, and nothing is lost.
+    # One record in flight at each kill may be in the log without an acknowledgement; no other record is extra or lost.
     assert len(acknowledged) > 100
     assert set(acknowledged) <= set(found)
     assert len(found) - len(acknowledged) <= 4
 
 
-def test_large_topics_come_and_go_without_holding_up_others(tmp_path: Path) -> None:
+def test_creating_and_deleting_large_topics_does_not_delay_other_requests(tmp_path: Path) -> None:
     waits: list[float] = []
     ended = threading.Event()
 
@@ -158,7 +159,7 @@ def test_large_topics_come_and_go_without_holding_up_others(tmp_path: Path) -> N
         watcher = threading.Thread(target=watch, args=(broker.address,))
         watcher.start()
         create_topic(client, "large", partitions=2000)
-        # Whoever made the topic can use all of it at once.
+        # The client that created the topic can use all of its partitions at once.
         last = client.call(produce_request("large", batch(b"x"), partition=1999), 9).responses[0]
         assert last.partition_responses[0].error_code == 0
         client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="large")]), 6)
@@ -166,10 +167,10 @@ def test_large_topics_come_and_go_without_holding_up_others(tmp_path: Path) -> N
         watcher.join()
         directories = [path.name for path in broker.data_dir.iterdir() if path.name.startswith("large-")]
         assert all(name.endswith("-delete") for name in directories)
-    assert sorted(waits)[-1] < 0.5  # some 30 ms; all at once took a second
+    assert sorted(waits)[-1] < 0.5  # about 30 ms; without yielding it took a second
 
 
-def test_thousands_of_topics_are_replayed_quickly(tmp_path: Path) -> None:
+def test_broker_with_thousands_of_topics_starts_quickly(tmp_path: Path) -> None:
     from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
     with running_broker(tmp_path) as broker:
@@ -184,61 +185,62 @@ def test_thousands_of_topics_are_replayed_quickly(tmp_path: Path) -> None:
         assert broker.started_ms < 5000
 
 
-def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'd'}")
+        line = start_error(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'd'}")
     assert line == (
-        f"port {port} of PLAINTEXT://127.0.0.1:{port} is in use: stop whoever has it, or name another port in listeners"
+        f"port {port} of PLAINTEXT://127.0.0.1:{port} is in use: stop the process that uses it, or set another port in"
+        " listeners"
     )
 
 
-def test_a_data_directory_in_use_is_one_line(tmp_path: Path) -> None:
+def test_data_directory_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
-        line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
+        line = start_error("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
     assert str(broker.data_dir) in line
     assert "in use by another process" in line
 
 
-def test_a_directory_of_another_node_or_of_strangers_is_one_line(tmp_path: Path) -> None:
+def test_directory_of_another_node_or_with_other_files_is_reported_in_one_line(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         pass
-    line = refused("node.id=2", "listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
+    line = start_error("node.id=2", "listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
     assert "belongs to node 1, not 2" in line
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
-    line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={tmp_path / 'photos'}")
+    line = start_error("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={tmp_path / 'photos'}")
     assert "cat.jpg" in line
     assert not (tmp_path / "photos" / "meta.properties").exists()
 
 
-def test_a_metadata_log_that_is_lost_or_damaged_is_one_line_and_costs_no_topic(tmp_path: Path) -> None:
+def test_lost_or_corrupt_metadata_log_is_reported_in_one_line_and_loses_no_topic(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
         create_topic(client, "kept")
         data_dir = broker.data_dir
     log = data_dir / "__cluster_metadata-0" / f"{0:020d}.log"
-    sound = log.read_bytes()
+    valid = log.read_bytes()
     marker = data_dir / ".kafka_cleanshutdown"
     clean = marker.read_bytes()
     arguments = ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data_dir}")
     for damaged, what in (
-        (b"", "is empty, yet there are 1 partitions"),
-        (bytes(len(sound)), "is empty, yet there are 1 partitions"),
-        (sound.replace(b"kept", b"lost"), "put back a copy of it"),
+        (b"", "is empty, but log.dirs contains 1 partitions"),
+        (bytes(len(valid)), "is empty, but log.dirs contains 1 partitions"),
+        (valid.replace(b"kept", b"lost"), "restore it from a copy"),
     ):
         log.write_bytes(damaged)
         marker.write_bytes(clean)
-        line = refused(*arguments)
+        line = start_error(*arguments)
         assert what in line
         assert str(log.parent) in line
-    log.write_bytes(sound)
+    log.write_bytes(valid)
     marker.write_bytes(clean)
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
         assert set(topics_of(client)) == {"kept"}
 
 
-def test_a_bad_configuration_is_one_line_per_error(tmp_path: Path) -> None:
-    assert "num.partitions=x" in refused("num.partitions=x", f"log.dirs={tmp_path}")
+def test_invalid_configuration_is_reported_in_one_line_per_error(tmp_path: Path) -> None:
+    assert "num.partitions=x" in start_error("num.partitions=x", f"log.dirs={tmp_path}")
     done = subprocess.run(
         [sys.executable, "-m", "headrace_broker.server", str(tmp_path / "nothing.properties")],
         capture_output=True,
@@ -249,7 +251,7 @@ def test_a_bad_configuration_is_one_line_per_error(tmp_path: Path) -> None:
     assert done.stderr == f"headrace broker: {tmp_path}/nothing.properties: No such file or directory\n"
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+def test_full_disk_at_start_is_reported_in_one_line(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
@@ -257,13 +259,13 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         pytest.skip("needs root, to mount a small tmpfs")
     try:
         (mount / ".filler").write_bytes(bytes(56 * 1024))
-        line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={mount / 'd'}")
+        line = start_error("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={mount / 'd'}")
         assert "No space left" in line or "disk is full" in line
     finally:
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_a_disk_that_fills_up_costs_the_writer_an_error_and_nobody_the_data(tmp_path: Path) -> None:
+def test_full_disk_fails_the_producer_and_loses_no_data(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)]
@@ -274,11 +276,11 @@ def test_a_disk_that_fills_up_costs_the_writer_an_error_and_nobody_the_data(tmp_
             create_topic(client, "t")
             written = 0
             for _ in range(100):
-                answer = client.call(produce_request("t", batch(bytes(200_000))), 9).responses[0]
-                if answer.partition_responses[0].error_code:
+                response = client.call(produce_request("t", batch(bytes(200_000))), 9).responses[0]
+                if response.partition_responses[0].error_code:
                     break
                 written += 1
-            assert answer.partition_responses[0].error_code == 56
+            assert response.partition_responses[0].error_code == 56
             assert 5 < written < 100
             found = client.call(fetch_request("t", max_bytes=1000), 12).responses[0].partitions[0]
             assert found.high_watermark == written
@@ -288,7 +290,7 @@ def test_a_disk_that_fills_up_costs_the_writer_an_error_and_nobody_the_data(tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_it_cleanly_although_clients_wait(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_stop_the_broker_cleanly_while_clients_wait(tmp_path: Path, number: signal.Signals) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t")
@@ -303,7 +305,7 @@ def test_signals_end_it_cleanly_although_clients_wait(tmp_path: Path, number: si
         broker.stop()
 
 
-def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
+def test_broker_stops_when_its_parent_dies(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys\n"
         "read_fd, write_fd = os.pipe()\n"
@@ -324,7 +326,7 @@ def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
     assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
 
 
-def test_ready_fd_tells_the_address(tmp_path: Path) -> None:
+def test_broker_writes_its_address_to_ready_fd(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     command = [sys.executable, "-m", "headrace_broker.server", "--ready-fd", str(write_fd)]
     command += ["--property", "listeners=PLAINTEXT://localhost:0", "--property", f"log.dirs={tmp_path / 'd'}"]
@@ -344,7 +346,7 @@ def test_ready_fd_tells_the_address(tmp_path: Path) -> None:
         assert process.communicate(timeout=10)[0].startswith("headrace broker 1 serves localhost:")
 
 
-def test_a_controller_says_where_it_serves(tmp_path: Path) -> None:
+def test_controller_prints_its_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     properties = {
@@ -387,7 +389,7 @@ def test_connections_are_limited(tmp_path: Path) -> None:
         assert set(topics_of(first)) == {"a", "b"}
 
 
-def test_connections_without_end_leave_the_logs_their_descriptors(tmp_path: Path) -> None:
+def test_descriptor_limit_rejects_connections_before_logs_fail(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace_broker.server", "--property", "listeners=PLAINTEXT://127.0.0.1:0"]
     command += ["--property", f"log.dirs={tmp_path / 'd'}"]
     limited = ["sh", "-c", 'ulimit -n 160 && exec "$@"', "sh", *command]
@@ -403,8 +405,8 @@ def test_connections_without_end_leave_the_logs_their_descriptors(tmp_path: Path
             flood += [socket.create_connection((host, int(port)), timeout=5) for _ in range(300)]
             create_topic(client, "t", partitions=3)
             for number in range(3):
-                answer = client.call(produce_request("t", batch(b"x"), partition=number), 9).responses[0]
-                assert answer.partition_responses[0].error_code == 0
+                response = client.call(produce_request("t", batch(b"x"), partition=number), 9).responses[0]
+                assert response.partition_responses[0].error_code == 0
     finally:
         for connection in flood:
             connection.close()
@@ -414,7 +416,7 @@ def test_connections_without_end_leave_the_logs_their_descriptors(tmp_path: Path
     assert "ERROR" not in log.read_text()
 
 
-def test_topics_whose_logs_cannot_be_made_are_answered_and_tried_again(tmp_path: Path) -> None:
+def test_partition_whose_log_cannot_be_created_returns_errors_until_a_retry_succeeds(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=200", "tmpfs", str(mount)]
@@ -424,7 +426,7 @@ def test_topics_whose_logs_cannot_be_made_are_answered_and_tried_again(tmp_path:
         with running_broker(mount) as broker, RawClient(broker.address) as client:
             create_topic(client, "kept")
             client.call(produce_request("kept", batch(b"x")), 9)
-            create_topic(client, "much", partitions=60)  # more files than there is room for
+            create_topic(client, "much", partitions=60)  # more files than the file system has inodes for
             create_topic(client, "other")
             kept = client.call(produce_request("kept", batch(b"x")), 9).responses[0].partition_responses[0]
             assert (kept.error_code, kept.base_offset) == (0, 1)
@@ -437,33 +439,33 @@ def test_topics_whose_logs_cannot_be_made_are_answered_and_tried_again(tmp_path:
                 while client.call(request, 9).responses[0].partition_responses[0].error_code:
                     assert time.monotonic() < deadline, broker.log
                     time.sleep(0.05)
-            assert broker.log.count("cannot be served, trying again") == 2
+            assert broker.log.count("creating a log failed, retrying") == 2
     finally:
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_a_deletion_that_a_crash_interrupted_is_finished_and_strangers_are_kept(tmp_path: Path) -> None:
+def test_interrupted_topic_deletion_is_finished_and_unknown_logs_are_kept_as_stray(tmp_path: Path) -> None:
     with running_broker(tmp_path, log_segment_delete_delay_ms="0") as broker:
         with RawClient(broker.address) as client:
-            for name in ("gone", "kept"):
+            for name in ("deleted", "kept"):
                 create_topic(client, name)
                 client.call(produce_request(name, batch(b"x")), 9)
         broker.kill()
-        copies = {name: tmp_path / f"{name}-copy" for name in ("gone", "kept")}
+        copies = {name: tmp_path / f"{name}-copy" for name in ("deleted", "kept")}
         for name, copy in copies.items():
             shutil.copytree(broker.data_dir / f"{name}-0", copy)
         broker.start()
         with RawClient(broker.address) as client:
-            client.call(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=5000), 5)
+            client.call(DeleteTopicsRequest(topic_names=["deleted"], timeout_ms=5000), 5)
         broker.kill()
-        shutil.copytree(copies["gone"], broker.data_dir / "gone-0")
-        shutil.copytree(copies["kept"], broker.data_dir / "stranger-0")
-        (broker.data_dir / "stranger-0" / "partition.metadata").unlink()
+        shutil.copytree(copies["deleted"], broker.data_dir / "deleted-0")
+        shutil.copytree(copies["kept"], broker.data_dir / "unknown-0")
+        (broker.data_dir / "unknown-0" / "partition.metadata").unlink()
         broker.start()
         deadline_s = time.monotonic() + 10
-        while list(broker.data_dir.glob("gone-0*")) and time.monotonic() < deadline_s:
-            time.sleep(0.05)  # the removal happens in the background
-        assert not list(broker.data_dir.glob("gone-0*"))
-        assert len(list(broker.data_dir.glob("stranger-0.*-stray"))) == 1
+        while list(broker.data_dir.glob("deleted-0*")) and time.monotonic() < deadline_s:
+            time.sleep(0.05)  # files are removed in the background
+        assert not list(broker.data_dir.glob("deleted-0*"))
+        assert len(list(broker.data_dir.glob("unknown-0.*-stray"))) == 1
         with RawClient(broker.address) as client:
             assert client.call(fetch_request("kept"), 12).responses[0].partitions[0].high_watermark == 1

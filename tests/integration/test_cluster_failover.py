@@ -1,7 +1,7 @@
-"""Three real nodes that are killed, frozen and restarted under an idempotent producer and a consumer group.
+"""Three real nodes are killed, frozen and restarted under an idempotent producer and a consumer group.
 
-Whatever happens: nothing acknowledged is lost, nothing is there twice, every partition is in order, and clients see no
-error.  How long clients wait is measured and listed.
+In every case no acknowledged record is lost, no record is duplicated, every partition is in order, and clients receive
+no error. The pauses of the clients are measured and printed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import Load, await_in_sync, elect_preferred, leader_of, running_load
 from support.raw_client import RawClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(1200)]
 
 LEADER_S = 1.0
 CONTROLLER_TOO_S = 2.0
 STOP_S = 0.2
 ALLOWANCE = 3.0
-"""What one run among several on a shared machine may take against the goal; the median has to keep it."""
-TIMES = [3, pytest.param(20, marks=pytest.mark.prove)]
+"""Factor by which one run on a shared machine may exceed the goal; the median must meet the goal."""
+TIMES = [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.prove)]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture
 def cluster(running: ClusterProcess) -> ClusterProcess:
-    """The cluster, whole: a test that failed may have left nodes stopped or frozen."""
+    """The cluster with all nodes running; a failed test may have left nodes stopped or frozen."""
     for node in range(1, running.nodes + 1):
         running.resume(node)
         if not running.is_serving(node):
@@ -49,7 +49,7 @@ def cluster(running: ClusterProcess) -> ClusterProcess:
 
 
 def roles(cluster: ClusterProcess, load: Load) -> tuple[int, int]:
-    """(leader of the load's partition, active controller)."""
+    """Return (leader of the load's partition, active controller)."""
     return leader_of(cluster.bootstrap_servers, load.topic), cluster.active_controller()
 
 
@@ -60,16 +60,16 @@ def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
 
 
 def arrange(cluster: ClusterProcess, load: Load, role: str) -> int:
-    """Bring leader and controller to where the case wants them, by restarts and elections; returns the victim."""
+    """Move the leader and the controller to one node or to two, by restarts and elections; returns the victim."""
     for _ in range(30):
         leader, controller = roles(cluster, load)
         if (leader == controller) is (role == "both"):
             return controller if role == "controller" else leader
         cluster.restart_node(random.choice((leader, controller)) if role == "both" else controller)
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
-        if role != "both":  # a restart moves both at once, if one node was both; the election moves the leader alone
+        if role != "both":  # the restart of a node that is both moves both; the election moves only the leader
             elect_preferred(cluster.bootstrap_servers, load.topic)
-    raise AssertionError(f"leader {leader}, controller {controller} although everybody was restarted")
+    raise AssertionError(f"leader {leader}, controller {controller} after 30 restarts")
 
 
 def listed(pauses: list[float]) -> str:
@@ -84,7 +84,9 @@ def check_pauses(what: str, pauses: list[float], goal_s: float) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("role", ["leader", "controller", "both"])
-def test_killed_nodes_are_replaced_at_once(cluster: ClusterProcess, role: str, times: int) -> None:
+def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_goal(
+    cluster: ClusterProcess, role: str, times: int
+) -> None:
     pauses = []
     for turn in range(times):
         with running_load(cluster.bootstrap_servers, f"killed-{role}-{times}-{turn}", partitions=1) as load:
@@ -101,9 +103,9 @@ def test_killed_nodes_are_replaced_at_once(cluster: ClusterProcess, role: str, t
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_a_rolling_restart_is_hardly_felt(cluster: ClusterProcess, times: int) -> None:
-    """Each node in turn, the leaders and the controller among them; once with a producer's default settings."""
-    # librdkafka waits longer each time when a broker goes again within reconnect.backoff.max.ms (README).
+def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times: int) -> None:
+    """Restart each node, including leaders and controller; the shorter case has a producer's default settings."""
+    # librdkafka waits longer each time when a broker disconnects again within reconnect.backoff.max.ms (README).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
     pauses = []
     with running_load(cluster.bootstrap_servers, f"rolling-{times}", **settings) as load:
@@ -120,11 +122,11 @@ def test_a_rolling_restart_is_hardly_felt(cluster: ClusterProcess, times: int) -
 
 
 def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
-    """The epoch of its last registration, from the metadata log of a node."""
+    """Return the broker epoch of its last registration, from a node's metadata log."""
     epoch = -1
     for path in sorted((cluster.directory / "node-1").rglob("__cluster_metadata-0/*.log")):
         data = memoryview(path.read_bytes())
-        with suppress(CorruptBatchError):  # zeros: the file is allocated ahead
+        with suppress(CorruptBatchError):  # zeros at the end of the preallocated file
             for position, header in iter_batches(data):
                 for value in [] if header.is_control else read_batch(data, position, header).values:
                     record = decode_metadata_record(value or b"")
@@ -133,8 +135,8 @@ def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
     return epoch
 
 
-def raise_false_alarm(cluster: ClusterProcess, broker: int) -> None:
-    """Have a broker fenced that is as well as can be."""
+def fence_by_mistake(cluster: ClusterProcess, broker: int) -> None:
+    """Fence a healthy broker, with a heartbeat in its name."""
     controller = f"127.0.0.1:{cluster.base_port + 1000 + cluster.active_controller() - 1}"
     request = BrokerHeartbeatRequest(
         broker_id=broker,
@@ -143,34 +145,35 @@ def raise_false_alarm(cluster: ClusterProcess, broker: int) -> None:
         want_fence=True,
     )
     with RawClient(controller) as client:
-        answer = client.call(request, 1)
-    assert (answer.error_code, answer.is_fenced) == (0, True), answer
+        response = client.call(request, 1)
+    assert (response.error_code, response.is_fenced) == (0, True), response
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_a_false_alarm_is_harmless(cluster: ClusterProcess, times: int) -> None:
-    """A leader that is taken for dead loses its office, and nothing else: its next heartbeat brings it back."""
+def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: ClusterProcess, times: int) -> None:
+    """A leader that is fenced by mistake only loses its leadership; its next heartbeat unfences it."""
     pauses, returns = [], []
     with running_load(cluster.bootstrap_servers, f"alarm-{times}", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         for _ in range(times):
             leader, _ = roles(cluster, load)
-            alarm_s = time.monotonic()
-            raise_false_alarm(cluster, leader)
+            fenced_s = time.monotonic()
+            fence_by_mistake(cluster, leader)
             load.await_acknowledged(200)
-            pauses.append(load.longest_pause_s(alarm_s))
+            pauses.append(load.longest_pause_s(fenced_s))
             await_in_sync(cluster.bootstrap_servers, load.topic, 3)
-            returns.append(time.monotonic() - alarm_s)
+            returns.append(time.monotonic() - fenced_s)
             assert cluster.is_serving(leader)
     assert not load.errors
-    check_pauses("taken for dead", pauses, LEADER_S)
+    check_pauses("fenced by mistake", pauses, LEADER_S)
     print("in sync again after " + ", ".join(f"{seconds:.1f}" for seconds in returns) + " s")
 
 
-def test_a_frozen_leader_is_no_dead_one(cluster: ClusterProcess) -> None:
-    """SIGSTOP says nothing to anybody: the session has to end; and whoever wakes up later does no harm."""
-    patience = {"socket.timeout.ms": 10_000}  # the client's: what is in flight to a frozen broker is its affair
-    with running_load(cluster.bootstrap_servers, "frozen", partitions=1, **patience) as load:
+@pytest.mark.slow
+def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProcess) -> None:
+    """A broker stopped with SIGSTOP closes no connection, so its session must expire; later it resumes as follower."""
+    settings = {"socket.timeout.ms": 10_000}  # the client's timeout for requests in flight to the frozen broker
+    with running_load(cluster.bootstrap_servers, "frozen", partitions=1, **settings) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)
         cluster.pause(leader)
@@ -181,7 +184,7 @@ def test_a_frozen_leader_is_no_dead_one(cluster: ClusterProcess) -> None:
     assert not load.errors
 
 
-def test_a_short_freeze_changes_nothing(cluster: ClusterProcess) -> None:
+def test_short_freeze_causes_no_election(cluster: ClusterProcess) -> None:
     with running_load(cluster.bootstrap_servers, "short-freeze", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)
@@ -193,17 +196,17 @@ def test_a_short_freeze_changes_nothing(cluster: ClusterProcess) -> None:
     assert not load.errors
 
 
-def test_two_of_three_dead_and_back(cluster: ClusterProcess) -> None:
-    """Without a majority nothing is acknowledged; with it everything goes on by itself."""
+def test_cluster_recovers_after_a_majority_is_killed_and_restarted(cluster: ClusterProcess) -> None:
+    """Without a majority nothing is acknowledged; with a majority the cluster recovers by itself."""
     with running_load(cluster.bootstrap_servers, "majority") as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         for node in (1, 2):
             cluster.kill(node)
         acknowledged = len(load.acknowledged)
-        time.sleep(2)  # nothing happens: there is nothing to wait for
+        time.sleep(2)  # there is no event to wait for: nothing must happen
         assert len(load.acknowledged) - acknowledged < 200
         for node in (1, 2):
-            launch = cluster.ask("start-node", node)
+            launch = cluster.run_cli("start-node", node)
             assert launch.returncode == 0, launch.stderr
         load.await_acknowledged(500, timeout_s=60)
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)

@@ -1,4 +1,4 @@
-"""Compacted topics in a real broker: the cleaner's process, kills at any time, and the groups' offsets."""
+"""Compacted topics in a real broker: the cleaner process, kills, and consumer group offsets."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from support.cluster import running_cluster
 from support.processes import cleaner_pids
 from support.topics import end_offset, write_topic
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
-EAGER = {
+FAST_CLEANING = {
     "log_cleaner_backoff_ms": "100",
     "log_cleaner_min_cleanable_ratio": "0.01",
     "log_roll_ms": "200",
@@ -44,15 +44,15 @@ def create(address: str, topic: str, *, replicas: int = 1, **config: str) -> Non
     admin.create_topics([NewTopic(topic, 1, replicas, config=settings)])[topic].result(20)
 
 
-def await_that(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], description: str, timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.02)  # another process's files and log are what is waited for
+        assert time.monotonic() < deadline, f"{description}: not within {timeout_s} s"
+        time.sleep(0.02)  # polls files and output of another process
 
 
 def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
-    """(offset, key, value) of every record up to the high watermark; compaction leaves gaps."""
+    """Return (offset, key, value) of every record up to the high watermark; compaction leaves gaps in the offsets."""
     settings = {"bootstrap.servers": address, "group.id": "reads-all", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False, "isolation.level": "read_uncommitted"})
     records: list[tuple[int, bytes, bytes | None]] = []
@@ -69,7 +69,7 @@ def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
         consumer.close()
 
 
-def folded(records: list[tuple[int, bytes, bytes | None]]) -> Table:
+def table_of(records: list[tuple[int, bytes, bytes | None]]) -> Table:
     table: dict[bytes, bytes | None] = {key: value for _, key, value in records}
     return {key: value for key, value in table.items() if value is not None}
 
@@ -81,62 +81,62 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_the_cleaner_runs_while_there_is_work_and_goes_with_its_broker(tmp_path: Path) -> None:
-    with running_broker(tmp_path, **EAGER) as broker:
+def test_cleaner_process_starts_on_demand_and_ends_with_its_broker(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **FAST_CLEANING) as broker:
         assert cleaner_pids(broker.pid) == []
         create(broker.address, "compacted")
         for _ in range(3):
             write_topic(broker.address, "compacted", [(b"key", b"%d" % number) for number in range(100)])
             time.sleep(0.25)  # segment.ms must pass for the segment to be rolled
-        await_that(lambda: "Compacted compacted-0" in broker.log, "a compacted log")
+        wait_until(lambda: "Log compacted-0: cleaned" in broker.log, "a compacted log")
         (pid,) = cleaner_pids(broker.pid)
         assert os.sched_getscheduler(pid) == os.SCHED_IDLE
         broker.kill()
-        await_that(lambda: not is_alive(pid), "the end of the cleaner after a kill", 5)
+        wait_until(lambda: not is_alive(pid), "the end of the cleaner process after a kill", 5)
         broker.start()
-        seen = broker.log.count("Compacted compacted-0")
+        seen = broker.log.count("Log compacted-0: cleaned")
         for value in (b"1", b"2", b"3"):
             write_topic(broker.address, "compacted", [(b"other", value)] * 100)
             time.sleep(0.25)
-        await_that(lambda: broker.log.count("Compacted compacted-0") > seen, "a compacted log after a restart")
+        wait_until(lambda: broker.log.count("Log compacted-0: cleaned") > seen, "a compacted log after a restart")
         (pid,) = cleaner_pids(broker.pid)
         os.kill(pid, 9)
-        await_that(lambda: not is_alive(pid), "the end of the cleaner")
+        wait_until(lambda: not is_alive(pid), "the end of the cleaner process")
         write_topic(broker.address, "compacted", [(b"key", b"last")])
         time.sleep(0.25)
         write_topic(broker.address, "compacted", [(b"other", b"last")])
-        await_that(lambda: cleaner_pids(broker.pid) not in ([], [pid]), "another cleaner")
-        assert folded(read_all(broker.address, "compacted")) == {b"key": b"last", b"other": b"last"}
+        wait_until(lambda: cleaner_pids(broker.pid) not in ([], [pid]), "a new cleaner process")
+        assert table_of(read_all(broker.address, "compacted")) == {b"key": b"last", b"other": b"last"}
         (pid,) = cleaner_pids(broker.pid)
         assert broker.stop() == 0
         assert not is_alive(pid)
         errors = [line for line in broker.log.splitlines() if " ERROR " in line]
-        assert all("the cleaner's process ended with status -9" in line for line in errors), errors
+        assert all("the cleaner process exited with status -9" in line for line in errors), errors
 
 
-def test_what_is_overdue_is_cleaned_before_the_processors_are_idle(tmp_path: Path) -> None:
-    with running_broker(tmp_path, **EAGER | {"log_cleaner_max_compaction_lag_ms": "300"}) as broker:
+def test_overdue_log_is_cleaned_with_normal_scheduling(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **FAST_CLEANING | {"log_cleaner_max_compaction_lag_ms": "300"}) as broker:
         create(broker.address, "compacted")
         for _ in range(3):
             write_topic(broker.address, "compacted", [(b"key", b"1")] * 10)
             time.sleep(0.35)
-        await_that(lambda: "Compacted compacted-0" in broker.log, "a compacted log")
+        wait_until(lambda: "Log compacted-0: cleaned" in broker.log, "a compacted log")
 
-        def is_plain() -> bool:
+        def has_normal_scheduling() -> bool:
             pids = cleaner_pids(broker.pid)
             return [os.sched_getscheduler(pid) for pid in pids if is_alive(pid)] == [os.SCHED_OTHER]
 
-        def write_once_more() -> bool:
+        def write_again() -> bool:
             write_topic(broker.address, "compacted", [(b"key", b"2")])
             time.sleep(0.35)
-            return is_plain()
+            return has_normal_scheduling()
 
-        await_that(write_once_more, "a cleaner in a hurry")
+        wait_until(write_again, "a cleaner process with normal scheduling")
         (pid,) = cleaner_pids(broker.pid)
         assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, broker.pid) + 10
 
 
-def started_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
+def start_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "headrace_broker.server.cleaning.cleaner_process", str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
@@ -146,7 +146,7 @@ def started_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
 
 
 def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
-    """A log of some 3 MB in one closed segment, and the job to clean it."""
+    """Create a log with about 3 MB in one inactive segment, and return the job to clean it."""
     log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0)
     for number in range(30):
         columns = RecordColumns(keys=[b"k%d" % number], values=[bytes(100_000)], timestamps=0)
@@ -158,27 +158,27 @@ def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
     return CleaningJob(str(directory), ((0, size_bytes),), 0, 30, 0, 30, 0, *limits, bytes_per_second)
 
 
-def test_the_cleaner_keeps_to_its_rate(tmp_path: Path) -> None:
+def test_cleaner_respects_io_rate_limit(tmp_path: Path) -> None:
     job = job_of(tmp_path / "t-0", 6_000_000)
-    began = time.monotonic()
-    process = started_cleaner(job)
+    started_s = time.monotonic()
+    process = start_cleaner(job)
     assert process.stdout is not None
     reports = [decode_report(process.stdout.readline()) for _ in range(2)]
     assert [type(report).__name__ for report in reports] == ["CleanedSegment", "CleaningDone"]
-    assert time.monotonic() - began > 2 * 3_000_000 / 6_000_000  # read twice at least
+    assert time.monotonic() - started_s > 2 * 3_000_000 / 6_000_000  # the segment is read at least twice
     process.communicate()
     assert process.returncode == 0
 
 
-def test_the_cleaner_ends_when_nobody_waits_for_its_work(tmp_path: Path) -> None:
-    process = started_cleaner(job_of(tmp_path / "t-0", 1.0))
+def test_cleaner_process_ends_when_its_pipes_are_closed(tmp_path: Path) -> None:
+    process = start_cleaner(job_of(tmp_path / "t-0", 1.0))
     process.communicate(timeout=20)
     assert process.returncode == 0
     assert not [path for path in (tmp_path / "t-0").iterdir() if path.name.endswith(".cleaned")]
 
 
-def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Path) -> None:
-    with running_broker(tmp_path, **EAGER) as broker:
+def test_group_offsets_survive_compaction_and_restarts(tmp_path: Path) -> None:
+    with running_broker(tmp_path, **FAST_CLEANING) as broker:
         create(broker.address, "read")
         write_topic(broker.address, "read", [(b"%d" % number, b"v") for number in range(1000)])
         committed: dict[str, int] = {}
@@ -188,7 +188,8 @@ def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Pat
                 for group in ("a", "b", "c"):
                     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
                     position = committed.get(group, 0) + 1 + number % 2
-                    consumer.commit(offsets=[TopicPartition("read", 0, position, f"note {number}")], asynchronous=False)
+                    metadata = f"metadata {number}"
+                    consumer.commit(offsets=[TopicPartition("read", 0, position, metadata)], asynchronous=False)
                     committed[group] = position
                     consumer.close()
 
@@ -200,14 +201,14 @@ def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Pat
                 consumer.close()
 
         def compactions() -> int:
-            return broker.log.count("Compacted __consumer_offsets-0")
+            return broker.log.count("Log __consumer_offsets-0: cleaned")
 
         def commit_until_compacted(seen: int) -> None:
             def is_compacted() -> bool:
-                commit(1)  # a segment is rolled by the append that finds it old, so there must be a next one
+                commit(1)  # an append rolls the expired segment
                 return compactions() > seen
 
-            await_that(is_compacted, "a compacted offsets topic")
+            wait_until(is_compacted, "a compacted offsets topic")
 
         for crashes in (False, True, False):
             seen = compactions()
@@ -224,7 +225,7 @@ def test_groups_keep_their_offsets_through_compaction_and_restarts(tmp_path: Pat
 
 
 class Writer(threading.Thread):
-    """Writes random keys with an idempotent producer until told to stop; `table` is what it has written."""
+    """Writes random keys with an idempotent producer until `finish`; `table` has the newest value of each key."""
 
     def __init__(self, address: str, topic: str, seed: int) -> None:
         super().__init__()
@@ -233,7 +234,7 @@ class Writer(threading.Thread):
         self.failures: list[str] = []
         self._rng = random.Random(seed)
         self._topic = topic
-        self._ends = threading.Event()
+        self._stopping = threading.Event()
         self._producer = Producer(
             {
                 "bootstrap.servers": address,
@@ -242,12 +243,12 @@ class Writer(threading.Thread):
                 "compression.type": "lz4",
                 "reconnect.backoff.max.ms": 500,
                 "message.timeout.ms": 120_000,
-                "log_level": 0,  # a broker that is killed is not there
+                "log_level": 0,  # no log lines about the killed broker
             }
         )
 
     def run(self) -> None:
-        while not self._ends.wait(0.05):
+        while not self._stopping.wait(0.05):
             for _ in range(100):
                 self._write()
             self._producer.poll(0)
@@ -272,8 +273,8 @@ class Writer(threading.Thread):
             self.failures.append(str(error))
 
     def finish(self) -> None:
-        """Return once everything is acknowledged."""
-        self._ends.set()
+        """Stop writing and wait until all records are acknowledged."""
+        self._stopping.set()
         self.join()
         assert self._producer.flush(120) == 0
         assert self.failures == []
@@ -286,48 +287,48 @@ class Writer(threading.Thread):
         pytest.param(600, marks=[pytest.mark.prove, pytest.mark.timeout(1200)]),
     ],
 )
-def test_a_compacted_topic_reads_back_as_written_through_kills(tmp_path: Path, duration_s: float) -> None:
-    """kill -9 every 20 s, a restart from what is left, and at the end the table that was written."""
+def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, duration_s: float) -> None:
+    """Kill the broker with SIGKILL every 20 s and restart it; at the end the newest values must be readable."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    with running_broker(tmp_path, **EAGER) as broker:
+    with running_broker(tmp_path, **FAST_CLEANING) as broker:
         create(broker.address, "table", segment_ms="500", delete_retention_ms="3000", segment_bytes="1048576")
         writer = Writer(broker.address, "table", seed)
         writer.start()
-        ends = time.monotonic() + duration_s
+        deadline = time.monotonic() + duration_s
         kills = 0
-        while (left := ends - time.monotonic()) > 0:
-            time.sleep(min(20, left))
-            seen = broker.log.count("Compacted table-0")
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(20, remaining_s))
+            seen = broker.log.count("Log table-0: cleaned")
             assert seen > kills, "no compaction between two kills"
-            if left > 20:
+            if remaining_s > 20:
                 broker.kill()
                 kills += 1
                 broker.start()
         writer.finish()
         records = read_all(broker.address, "table")
-        assert folded(records) == writer.table
+        assert table_of(records) == writer.table
         assert len(records) < writer.count / 2
-        assert kills >= duration_s / 25 - 1  # a restart takes its time, too
+        assert kills >= duration_s / 25 - 1  # 20 s and up to 5 s for the restart
         broker.restart()
-        assert folded(read_all(broker.address, "table")) == writer.table
+        assert table_of(read_all(broker.address, "table")) == writer.table
         assert "ERROR" not in broker.log
 
 
 @pytest.mark.slow
-def test_every_replica_compacts_its_own_log_and_any_may_lead(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "cluster", **EAGER) as cluster:
-        # Tombstones stay for longer than a node is away: as in Kafka, one that misses them keeps what they delete.
+def test_every_replica_compacts_its_log_and_leadership_moves(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "cluster", **FAST_CLEANING) as cluster:
+        # Tombstones are retained longer than a node is down: as in Kafka, a replica that misses them keeps their keys.
         settings = {"segment_ms": "500", "delete_retention_ms": "60000", "min_insync_replicas": "2"}
         create(cluster.bootstrap_servers, "table", replicas=3, **settings)
         writer = Writer(cluster.bootstrap_servers, "table", 1)
         writer.start()
 
         def await_compaction(*nodes: int) -> None:
-            seen = {node: cluster.log(node).count("Compacted table-0") for node in nodes}
+            seen = {node: cluster.log(node).count("Log table-0: cleaned") for node in nodes}
             for node in nodes:
-                await_that(
-                    lambda node=node: cluster.log(node).count("Compacted table-0") > seen[node],  # type: ignore[misc]
+                wait_until(
+                    lambda node=node: cluster.log(node).count("Log table-0: cleaned") > seen[node],  # type: ignore[misc]
                     f"a compacted log on node {node}",
                 )
 
@@ -339,12 +340,12 @@ def test_every_replica_compacts_its_own_log_and_any_may_lead(tmp_path: Path) -> 
             cluster.start_node(leader)
             await_compaction(1, 2, 3)
         writer.finish()
-        assert folded(read_all(cluster.bootstrap_servers, "table")) == writer.table
+        assert table_of(read_all(cluster.bootstrap_servers, "table")) == writer.table
         assert cluster.stop() == 0
         for node in (1, 2, 3):
             assert "cannot be compacted" not in cluster.log(node)
             (directory,) = cluster.directory.glob(f"node-{node}/**/table-0")
-            assert folded(records_on_disk(directory)) == writer.table, f"node {node}"
+            assert table_of(records_on_disk(directory)) == writer.table, f"node {node}"
 
 
 def leader_of(address: str, topic: str) -> int:
@@ -353,7 +354,7 @@ def leader_of(address: str, topic: str) -> int:
 
 
 def records_on_disk(directory: Path) -> list[tuple[int, bytes, bytes | None]]:
-    """(offset, key, value) of every record of a stopped broker's log."""
+    """Return (offset, key, value) of every record in the log of a stopped broker."""
     log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0, was_closed_cleanly=True)
     records: list[tuple[int, bytes, bytes | None]] = []
     for segment in log.segments:

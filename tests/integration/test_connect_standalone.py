@@ -1,4 +1,4 @@
-"""Standalone workers as people run them: the documentation's files, REST, restarts, kill -9."""
+"""Standalone workers from a user's view: the files of Kafka's documentation, REST, restarts, kill -9."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.worker import RestError, Worker, wait_for
 
 pytestmark = pytest.mark.integration
 
-# As the Kafka documentation has them ("Running Kafka Connect", "Transformations").
+# The files of the Kafka documentation ("Running Kafka Connect", "Transformations").
 DOC_SOURCE = """name=local-file-source
 connector.class=FileStreamSource
 tasks.max=1
@@ -44,7 +44,7 @@ tasks.max=1
 file=test.sink.txt
 topics=connect-test
 """
-# connect-standalone.properties as Apache ships it, without its comments.
+# Apache's connect-standalone.properties without its comments.
 APACHE_WORKER = """bootstrap.servers=localhost:9092
 key.converter=org.apache.kafka.connect.json.JsonConverter
 value.converter=org.apache.kafka.connect.json.JsonConverter
@@ -66,17 +66,17 @@ def source(worker: Worker, file: Path, topic: str, **more: str) -> dict[str, str
     return {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, **more}
 
 
-def test_the_documentations_files_run_unchanged_against_a_broker(tmp_path: Path) -> None:
-    port, rest = free_port(), free_port()
+def test_files_of_kafka_documentation_run_unchanged(tmp_path: Path) -> None:
+    port, rest_port = free_port(), free_port()
     (tmp_path / "broker.properties").write_text(
         f"node.id=1\nprocess.roles=broker,controller\nlisteners=PLAINTEXT://localhost:{port}\n"
         f"log.dirs={tmp_path}/log\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
     )
     (tmp_path / "source.properties").write_text(DOC_SOURCE)
     (tmp_path / "sink.properties").write_text(DOC_SINK)
-    text = APACHE_WORKER.replace("localhost:9092", f"localhost:{port}")  # the port is taken, the directory shared
+    text = APACHE_WORKER.replace("localhost:9092", f"localhost:{port}")  # port 9092 may be in use
     text = text.replace("/tmp/connect.offsets", str(tmp_path / "connect.offsets"))
-    (tmp_path / "connect-standalone.properties").write_text(text + f"listeners=http://127.0.0.1:{rest}\n")
+    (tmp_path / "connect-standalone.properties").write_text(text + f"listeners=http://127.0.0.1:{rest_port}\n")
     (tmp_path / "test.txt").write_text("foo\nbar\n")
     run = [sys.executable, "-m", "headrace.cli.main"]
     broker = subprocess.Popen(
@@ -116,7 +116,7 @@ def test_schemaless_records_are_written_as_java_maps(tmp_path: Path, worker: Wor
     assert out.read_text() == "{a=1}\n{a=[1.5, null], b=x}\n"
 
 
-def test_rest_life_of_a_connector(tmp_path: Path, worker: Worker) -> None:
+def test_rest_api_covers_life_cycle_of_a_connector(tmp_path: Path, worker: Worker) -> None:
     (tmp_path / "in.txt").write_text("1\n2\n")
     config = source(worker, tmp_path / "in.txt", "life")
     created = worker.create("life", config)
@@ -139,7 +139,7 @@ def test_rest_life_of_a_connector(tmp_path: Path, worker: Worker) -> None:
     worker.wait_for_state("life", "PAUSED")
     with (tmp_path / "in.txt").open("a") as file:
         file.write("3\n")
-    time.sleep(0.5)  # time enough for a task that did not rest
+    time.sleep(0.5)  # enough time for a task that did not pause
     assert end_offset(worker.bootstrap_servers(), "life") == 2
     worker.request("PUT", "/connectors/life/resume")
     worker.wait_for_state("life", "RUNNING")
@@ -171,7 +171,7 @@ def test_rest_life_of_a_connector(tmp_path: Path, worker: Worker) -> None:
     assert missing.value.body["error_code"] == 404
 
 
-def test_a_connectors_name_may_hold_anything_and_cannot_be_changed(tmp_path: Path, worker: Worker) -> None:
+def test_connector_name_may_contain_any_character_and_cannot_be_changed(tmp_path: Path, worker: Worker) -> None:
     name, path = "a/b %2F+c", "/connectors/a%2Fb%20%252F+c"
     worker.create(name, source(worker, tmp_path / "in.txt", "named"))
     assert worker.request("GET", path)["name"] == name
@@ -184,7 +184,7 @@ def test_a_connectors_name_may_hold_anything_and_cannot_be_changed(tmp_path: Pat
     assert worker.request("GET", "/connectors") == []
 
 
-def test_rest_about_the_worker(worker: Worker) -> None:
+def test_worker_serves_kafkas_rest_endpoints(worker: Worker) -> None:
     root = worker.request("GET", "/")
     assert set(root) == {"version", "commit", "kafka_cluster_id"}
     assert root["version"] == KAFKA_VERSION
@@ -210,7 +210,7 @@ def test_rest_about_the_worker(worker: Worker) -> None:
     assert "headrace_connect" in worker.request("GET", "/metrics")
 
 
-def test_invalid_configurations_are_refused_with_every_error(worker: Worker) -> None:
+def test_invalid_configuration_is_rejected_with_all_errors(worker: Worker) -> None:
     with pytest.raises(RestError) as error:
         worker.create("bad", {"connector.class": "FileStreamSource", "tasks.max": "0", "transforms": "x"})
     message = error.value.body["message"]
@@ -223,7 +223,7 @@ def test_invalid_configurations_are_refused_with_every_error(worker: Worker) -> 
     assert worker.request("GET", "/connectors") == []
 
 
-def test_log_levels_change_at_run_time_in_tasks_too(tmp_path: Path, worker: Worker) -> None:
+def test_log_levels_can_be_changed_at_run_time_in_tasks(tmp_path: Path, worker: Worker) -> None:
     worker.create("quiet", source(worker, tmp_path / "missing.txt", "quiet"))
     worker.wait_for_state("quiet", "RUNNING")
     wait_for(lambda: "[quiet|task-0] Couldn't find file" in worker.log(), "a line with its context")
@@ -235,7 +235,7 @@ def test_log_levels_change_at_run_time_in_tasks_too(tmp_path: Path, worker: Work
     assert error.value.status == 404
 
 
-def test_secrets_appear_neither_in_the_log_nor_in_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_do_not_appear_in_log_or_rest_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_FILE_NAME", str(tmp_path / "in-hush-hush-42.txt"))
     settings = {
         "config.providers": "env",
@@ -244,7 +244,7 @@ def test_secrets_appear_neither_in_the_log_nor_in_rest(tmp_path: Path, monkeypat
     with Worker(tmp_path, settings) as worker:
         worker.create("s", {"connector.class": "FileStreamSource", "file": "${env:TEST_FILE_NAME}", "topic": "t"})
         worker.wait_for_state("s", "RUNNING")
-        wait_for(lambda: "Couldn't find file" in worker.log(), "the task has looked for its file")
+        wait_for(lambda: "Couldn't find file" in worker.log(), "the task has tried to open its file")
         assert worker.request("GET", "/connectors/s/tasks")[0]["config"]["file"] == "${env:TEST_FILE_NAME}"
         assert worker.request("GET", "/connectors/s")["config"]["file"] == "${env:TEST_FILE_NAME}"
         assert "hush-hush" not in worker.log()
@@ -265,7 +265,7 @@ def test_bad_records_go_to_the_dead_letter_queue(tmp_path: Path, worker: Worker)
     worker.create("dlq", config)
     wait_for(lambda: out.exists() and out.read_text().count("\n") == 100, "all good records")
     assert out.read_text() == "".join(f"{{n={n}}}\n" for n in range(100))
-    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two dead letters")
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two DLQ records")
     first, second = read_topic(worker.bootstrap_servers(), "dead")
     assert (first.key(), first.value()) == (b'"bad-key', b"not json")
     headers = dict(first.headers() or [])
@@ -284,7 +284,7 @@ def _committed(worker: Worker, name: str) -> int | None:
     return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
 
 
-def test_without_tolerance_a_bad_record_stops_the_task_and_is_named(tmp_path: Path, worker: Worker) -> None:
+def test_bad_record_without_tolerance_fails_the_task_and_is_named(tmp_path: Path, worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "bad", [(None, b"{}"), (None, b"nonsense")])
     out = str(tmp_path / "out.txt")
     worker.create("strict", {"connector.class": "FileStreamSink", "file": out, "topics": "bad"})
@@ -296,7 +296,7 @@ def test_without_tolerance_a_bad_record_stops_the_task_and_is_named(tmp_path: Pa
     worker.wait_for_state("other", "RUNNING")
 
 
-def test_records_that_cannot_be_written_are_skipped_and_counted_one_by_one(tmp_path: Path, worker: Worker) -> None:
+def test_records_rejected_by_the_broker_are_skipped_and_counted(tmp_path: Path, worker: Worker) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
@@ -319,7 +319,7 @@ def test_records_that_cannot_be_written_are_skipped_and_counted_one_by_one(tmp_p
     assert counters.format("errors") in worker.request("GET", "/metrics")
 
 
-def test_a_sink_with_a_pattern_sees_a_new_topic_soon(tmp_path: Path, worker: Worker) -> None:
+def test_sink_with_topics_regex_consumes_new_topic(tmp_path: Path, worker: Worker) -> None:
     out = tmp_path / "out.txt"
     worker.create("pattern", {"connector.class": "FileStreamSink", "file": str(out), "topics.regex": r"log-[a-z]++"})
     worker.wait_for_state("pattern", "RUNNING")
@@ -328,7 +328,7 @@ def test_a_sink_with_a_pattern_sees_a_new_topic_soon(tmp_path: Path, worker: Wor
     wait_for(lambda: out.exists() and out.read_text() == "yes\n", "the record of the new topic", 6)
 
 
-def test_a_sink_names_the_topics_that_are_not_there_yet(tmp_path: Path, worker: Worker) -> None:
+def test_sink_logs_topics_that_do_not_exist_yet(tmp_path: Path, worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "there", [(None, b"1")])
     out = {"connector.class": "FileStreamSink", "file": str(tmp_path / "out.txt")}
     worker.create("named", {**out, "topics": "orders,there,bills"})
@@ -337,17 +337,17 @@ def test_a_sink_names_the_topics_that_are_not_there_yet(tmp_path: Path, worker: 
     matching = tmp_path / "matching.txt"
     worker.create("matching", {**out, "topics.regex": "th.*", "file": str(matching)})
     expected = [
-        "[named|task-0] Topics that do not exist yet: orders, bills; subscribing creates them",
-        "[waiting|task-0] Topics that do not exist yet: later; they are read once they exist",
-        "[pattern|task-0] No topic matches topics.regex=shop-.* yet",
+        "[named|task-0] Task named-0: topics orders, bills do not exist yet; subscribing creates them",
+        "[waiting|task-0] Task waiting-0: topics later do not exist yet; they will be consumed once they exist",
+        "[pattern|task-0] Task pattern-0: no topic matches topics.regex=shop-.* yet",
     ]
     wait_for(lambda: all(line in worker.log() for line in expected), "every line")
     wait_for(lambda: matching.exists() and matching.read_text() == "1\n", "the record of the topic that is there")
     assert worker.log().count("do not exist yet") == 2
-    assert worker.log().count("No topic matches") == 1
+    assert worker.log().count("no topic matches") == 1
 
 
-def test_a_paused_sink_rests_and_goes_on(tmp_path: Path, worker: Worker) -> None:
+def test_paused_sink_stops_consuming_and_continues_on_resume(tmp_path: Path, worker: Worker) -> None:
     out = tmp_path / "out.txt"
     write_topic(worker.bootstrap_servers(), "rest", [(None, b"1")])
     worker.create("rest", {"connector.class": "FileStreamSink", "file": str(out), "topics": "rest"})
@@ -355,13 +355,13 @@ def test_a_paused_sink_rests_and_goes_on(tmp_path: Path, worker: Worker) -> None
     worker.request("PUT", "/connectors/rest/pause")
     worker.wait_for_state("rest", "PAUSED")
     write_topic(worker.bootstrap_servers(), "rest", [(None, b"2")])
-    time.sleep(0.5)  # time enough for a task that did not rest
+    time.sleep(0.5)  # enough time for a task that did not pause
     assert out.read_text() == "1\n"
     worker.request("PUT", "/connectors/rest/resume")
     wait_for(lambda: out.read_text() == "1\n2\n", "the second record")
 
 
-def test_topic_creation_keys_are_honoured(tmp_path: Path, worker: Worker) -> None:
+def test_topic_creation_keys_are_applied(tmp_path: Path, worker: Worker) -> None:
     (tmp_path / "in.txt").write_text("x\n")
     settings = {"topic.creation.default.partitions": "3", "topic.creation.default.replication.factor": "-1"}
     worker.create("made", source(worker, tmp_path / "in.txt", "made", **settings))
@@ -378,8 +378,8 @@ def _partitions(worker: Worker, topic: str) -> list[int]:
     return sorted(metadata.partitions) if metadata is not None else []
 
 
-def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    """Source file -> topic -> sink file, the whole group killed again and again: every line arrives, in order."""
+def test_kill_9_at_random_moments_loses_no_records(tmp_path: Path) -> None:
+    """Source file -> topic -> sink file, with repeated kill -9 of all processes: every line arrives, in order."""
     count, rng = 30_000, random.Random(7)
     lines = [f"line {n} {'x' * (n % 60)}" for n in range(count)]
     (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
@@ -396,7 +396,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     worker = Worker(tmp_path, {"offset.flush.interval.ms": "20"}, connectors)
     for _ in range(4):
         worker.start()
-        time.sleep(rng.uniform(0.0, 0.6))  # a moment that nothing was prepared for
+        time.sleep(rng.uniform(0.0, 0.6))  # kill at a random moment
         worker.kill_group()
     out = tmp_path / "out.txt"
     with worker:
@@ -417,7 +417,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         ("bootstrap.servers=h:1\nkey.converter=x\nvalue.converter=x\n", 2, "offset.storage.file.filename"),
     ],
 )
-def test_bad_worker_files_are_refused_with_the_key(tmp_path: Path, text: str, code: int, message: str) -> None:
+def test_invalid_worker_file_is_rejected_with_the_key(tmp_path: Path, text: str, code: int, message: str) -> None:
     file = tmp_path / "worker.properties"
     file.write_text(text)
     result = _run(str(file))
@@ -426,7 +426,7 @@ def test_bad_worker_files_are_refused_with_the_key(tmp_path: Path, text: str, co
     assert "Traceback" not in result.stderr
 
 
-def test_a_converter_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_unknown_converter_is_rejected_with_its_key(tmp_path: Path) -> None:
     worker = Worker(tmp_path, {"value.converter": "org.apache.kafka.connect.json.JsonConvertor"})
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
@@ -437,12 +437,12 @@ def test_a_converter_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("configure", "message"),
     [
-        ("os._exit(7)", "ended by itself (status 7)"),
+        ("os._exit(7)", "exited unexpectedly (exit status 7)"),
         ("print('hello'); raise ValueError('too old')", "value.converter=bad_converter:BadConverter: too old"),
-        ("time.sleep(1000)", "hangs: no answer within connector.validation.timeout.ms=1500"),
+        ("time.sleep(1000)", "hangs, its configuration did not complete within connector.validation.timeout.ms=1500"),
     ],
 )
-def test_a_converter_that_misbehaves_is_refused_in_one_line(tmp_path: Path, configure: str, message: str) -> None:
+def test_failing_converter_is_rejected_with_one_line(tmp_path: Path, configure: str, message: str) -> None:
     (tmp_path / "bad_converter.py").write_text(
         "import os, time\nfrom headrace.api.converter import Converter\n"
         f"class BadConverter(Converter):\n    def configure(self, config, is_key):\n        {configure}\n"
@@ -455,7 +455,7 @@ def test_a_converter_that_misbehaves_is_refused_in_one_line(tmp_path: Path, conf
     assert "Traceback" not in result.stderr
 
 
-def test_a_signal_while_a_converter_hangs_ends_the_worker(tmp_path: Path) -> None:
+def test_signal_stops_the_worker_while_a_converter_hangs(tmp_path: Path) -> None:
     (tmp_path / "bad_converter.py").write_text(
         "import time\nfrom headrace.api.converter import Converter\n"
         "class BadConverter(Converter):\n    def configure(self, config, is_key):\n"
@@ -470,12 +470,12 @@ def test_a_signal_while_a_converter_hangs_ends_the_worker(tmp_path: Path) -> Non
     assert "Traceback" not in log
 
 
-def test_a_worker_without_connectors_has_no_processes_but_its_broker(worker: Worker) -> None:
+def test_worker_without_connectors_starts_only_the_broker_process(worker: Worker) -> None:
     children = psutil.Process(worker.pid).children(recursive=True)
     assert ["headrace.cli.broker_child" in child.cmdline() for child in children] == [True]
 
 
-def test_bad_connector_files_are_all_named(tmp_path: Path) -> None:
+def test_all_invalid_connector_files_are_reported(tmp_path: Path) -> None:
     worker = Worker(tmp_path, connectors=[tmp_path / "none.properties", tmp_path / "nameless.json"])
     (tmp_path / "nameless.json").write_text('{"connector.class": "FileStreamSource"}')
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
@@ -484,7 +484,7 @@ def test_bad_connector_files_are_all_named(tmp_path: Path) -> None:
     assert "nameless.json: the connector has no name" in result.stderr
 
 
-def test_an_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Path) -> None:
+def test_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\nfile=${env:HEADRACE_NOT_SET}\n")
     worker = Worker(tmp_path, connectors=[path])
@@ -492,11 +492,11 @@ def test_an_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: 
     assert result.returncode == 3
     assert re.search(r'c\.properties: .*\n?.*"topic"', result.stderr)
     assert result.stderr.count("tpic is ignored; did you mean topic?") == 1
-    assert "${env:HEADRACE_NOT_SET} in file stands for nothing" in result.stderr
+    assert "file: variable ${env:HEADRACE_NOT_SET} is not resolved" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_options_may_stand_between_files(tmp_path: Path) -> None:
+def test_options_are_accepted_between_files(tmp_path: Path) -> None:
     result = _run(str(tmp_path / "none"), "--override", "a=b", "c.properties", "--override", "no equals")
     assert result.returncode == 1
     assert "'no equals' is not KEY=VALUE" in result.stderr
@@ -505,7 +505,7 @@ def test_options_may_stand_between_files(tmp_path: Path) -> None:
     assert "none: no such file" in result.stderr
 
 
-def test_validate_names_everything_in_a_connector_without_a_name(tmp_path: Path) -> None:
+def test_validate_reports_all_errors_of_a_connector_without_name(tmp_path: Path) -> None:
     path = tmp_path / "nameless.properties"
     path.write_text("connector.class=FileStreamSource\ntransforms=A\ntransforms.A.type=HoistFeld$Value\n")
     command = [sys.executable, "-m", "headrace.cli.main", "validate", str(path)]
@@ -516,7 +516,7 @@ def test_validate_names_everything_in_a_connector_without_a_name(tmp_path: Path)
     assert "Did you mean HoistField$Value?" in result.stderr
 
 
-def test_usage_and_validate(tmp_path: Path) -> None:
+def test_usage_errors_are_reported_and_validate_command_checks_files(tmp_path: Path) -> None:
     assert _run().returncode == 1
     good, bad = tmp_path / "good.json", tmp_path / "bad.properties"
     config = {"connector.class": "FileStreamSource", "topic": "t", "fil": "x"}

@@ -1,4 +1,4 @@
-"""Consumers that read from the follower in their own rack (KIP-392): who serves them, how soon, and what goes wrong."""
+"""Consumers that fetch from the follower in their rack (KIP-392): preferred replica, latency, failures."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         yield cluster
 
 
-def make_topic(cluster: ClusterProcess, topic: str, values: int = 0) -> None:
-    """A topic that node 1 leads and the others follow, with so many records of 1 KB."""
+def create_led_topic(cluster: ClusterProcess, topic: str, values: int = 0) -> None:
+    """Create a topic that node 1 leads and the others follow, with `values` records of 1 KB."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER, NEAR]])])[topic].result(30)
     await_in_sync(cluster.bootstrap_servers, topic, 3)
@@ -59,7 +59,7 @@ def produce(cluster: ClusterProcess, topic: str, values: int, first: int = 0, **
 
 
 def bytes_out(cluster: ClusterProcess, node: int) -> float:
-    address = re.findall(r"metrics at (http://\S+)", cluster.log(node))[-1]
+    address = re.findall(r"Metrics: serving (http://\S+)", cluster.log(node))[-1]
     with urllib.request.urlopen(address, timeout=10) as response:
         [value] = re.findall(r"^kafka_server_brokertopicmetrics_bytesout_total (\S+)$", response.read().decode(), re.M)
     return float(value)
@@ -82,11 +82,11 @@ def consumer_at(cluster: ClusterProcess, topic: str, offset: int = 0, **settings
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
-    """The numbers of the next records."""
+    """Return the numbers of the next records."""
     numbers: list[int] = []
     deadline = time.monotonic() + timeout_s
     while len(numbers) < count:
-        assert time.monotonic() < deadline, f"{len(numbers)} of {count} records came"
+        assert time.monotonic() < deadline, f"read {len(numbers)} of {count} records"
         for message in consumer.consume(count - len(numbers), 0.2):
             assert message.error() is None, message.error()
             numbers.append(int(message.value().split()[0]))
@@ -94,7 +94,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
 
 
 def served_by_near(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
-    """Have it consume, and see which node sent the bytes."""
+    """Check that the bytes of `consume` come from the follower in the consumer's rack."""
     before = {node: bytes_out(cluster, node) for node in (LEADER, OTHER, NEAR)}
     consume()
     sent = {node: bytes_out(cluster, node) - before[node] for node in before}
@@ -103,7 +103,7 @@ def served_by_near(cluster: ClusterProcess, consume: Callable[[], None], size_by
 
 
 def test_librdkafka_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "rdkafka", 500)
+    create_led_topic(cluster, "rdkafka", 500)
     served_by_near(cluster, lambda: assert_equal(read_by_librdkafka(cluster, "rdkafka"), list(range(500))), 500_000)
 
 
@@ -114,12 +114,12 @@ def read_by_librdkafka(cluster: ClusterProcess, topic: str) -> list[int]:
     return found
 
 
-def assert_equal(found: object, wanted: object) -> None:
-    assert found == wanted
+def assert_equal(actual: object, expected: object) -> None:
+    assert actual == expected
 
 
-def test_our_own_reader_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "own", 500)
+def test_headrace_reader_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+    create_led_topic(cluster, "own", 500)
     served_by_near(cluster, lambda: assert_equal(asyncio.run(read_by_own(cluster, "own", 500)), 500), 500_000)
 
 
@@ -136,7 +136,7 @@ async def read_by_own(cluster: ClusterProcess, topic: str, count: int) -> int:
 
 
 def test_kafka_python_and_aiokafka_are_served_by_the_follower_of_their_rack(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "python", 500)
+    create_led_topic(cluster, "python", 500)
     served_by_near(cluster, lambda: assert_equal(read_by_kafka_python(cluster, "python"), 500), 500_000)
     served_by_near(cluster, lambda: assert_equal(asyncio.run(read_by_aiokafka(cluster, "python")), 500), 500_000)
 
@@ -169,12 +169,12 @@ async def read_by_aiokafka(cluster: ClusterProcess, topic: str) -> int:
 
 
 @pytest.mark.jvm
-@pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or "")
-def test_javas_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "java", 500)
+@pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or "")
+def test_java_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+    create_led_topic(cluster, "java", 500)
 
     def consume() -> None:
-        done = apache.tool(
+        done = apache.run_tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", cluster.address(LEADER), "--topic", "java", "--partition", "0"),
             *("--offset", "earliest", "--max-messages", "500", "--command-property", f"client.rack={RACK}"),
@@ -184,47 +184,53 @@ def test_javas_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterPr
     served_by_near(cluster, consume, 500_000)
 
 
-def fetched(address: str, topic: str, offset: int, version: int = WITH_RACK, **options: object) -> PartitionData:
+def fetch_partition(
+    address: str, topic: str, offset: int, version: int = WITH_RACK, **options: object
+) -> PartitionData:
     with RawClient(address) as client:
         request = fetch_request(topic, offset, **options)
         found: PartitionData = client.call(request, version).responses[0].partitions[0]
         return found
 
 
-def records_of(answer: PartitionData) -> bytes:
-    records = answer.records
+def records_of(partition: PartitionData) -> bytes:
+    records = partition.records
     assert records is None or not isinstance(records, list)
     return bytes(records or b"")
 
 
-def test_the_leader_sends_away_and_the_follower_serves(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "sent", 10)
+def test_leader_names_the_preferred_replica_and_the_follower_serves(cluster: ClusterProcess) -> None:
+    create_led_topic(cluster, "sent", 10)
     leader, follower = cluster.address(LEADER), cluster.address(NEAR)
-    answer = fetched(leader, "sent", 0, rack_id=RACK, max_wait_ms=20_000)  # which it does not wait for
-    assert (answer.preferred_read_replica, answer.high_watermark, records_of(answer)) == (NEAR, 10, b"")
-    for elsewhere in ("", f"rack-{LEADER}", "rack-9"):
-        answer = fetched(leader, "sent", 0, rack_id=elsewhere)
-        assert answer.preferred_read_replica == -1
-        assert answer.records
-    assert fetched(leader, "sent", 11, rack_id=RACK).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    answer = fetched(follower, "sent", 0, rack_id=RACK)
-    assert (answer.error_code, answer.high_watermark, answer.preferred_read_replica) == (ErrorCode.NONE, 10, -1)
-    assert len(records_of(answer)) > 10_000
-    assert fetched(follower, "sent", 10).error_code == ErrorCode.NONE
-    assert fetched(follower, "sent", 11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert fetched(follower, "sent", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    partition = fetch_partition(leader, "sent", 0, rack_id=RACK, max_wait_ms=20_000)  # it does not wait
+    assert (partition.preferred_read_replica, partition.high_watermark, records_of(partition)) == (NEAR, 10, b"")
+    for other_rack in ("", f"rack-{LEADER}", "rack-9"):
+        partition = fetch_partition(leader, "sent", 0, rack_id=other_rack)
+        assert partition.preferred_read_replica == -1
+        assert partition.records
+    assert fetch_partition(leader, "sent", 11, rack_id=RACK).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    partition = fetch_partition(follower, "sent", 0, rack_id=RACK)
+    assert (partition.error_code, partition.high_watermark, partition.preferred_read_replica) == (
+        ErrorCode.NONE,
+        10,
+        -1,
+    )
+    assert len(records_of(partition)) > 10_000
+    assert fetch_partition(follower, "sent", 10).error_code == ErrorCode.NONE
+    assert fetch_partition(follower, "sent", 11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert fetch_partition(follower, "sent", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def await_known(cluster: ClusterProcess, topic: str, high_watermark: int) -> None:
-    """Wait until the follower has heard how far the log is committed."""
+    """Wait until the follower has received the high watermark."""
     deadline = time.monotonic() + 10
-    while fetched(cluster.address(NEAR), topic, 0).high_watermark < high_watermark:
+    while fetch_partition(cluster.address(NEAR), topic, 0).high_watermark < high_watermark:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_a_follower_checks_the_leader_epoch(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "epochs", 1)
+def test_follower_checks_the_leader_epoch(cluster: ClusterProcess) -> None:
+    create_led_topic(cluster, "epochs", 1)
     for epoch, error in ((0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         with RawClient(cluster.address(NEAR)) as client:
             request = fetch_request("epochs")
@@ -232,17 +238,17 @@ def test_a_follower_checks_the_leader_epoch(cluster: ClusterProcess) -> None:
             assert client.call(request, WITH_RACK).responses[0].partitions[0].error_code == error
 
 
-def test_a_replica_that_was_moved_away_sends_clients_for_new_metadata(cluster: ClusterProcess) -> None:
+def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata(cluster: ClusterProcess) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic("away", 1, replica_assignment=[[LEADER, OTHER]])])["away"].result(30)
     await_in_sync(cluster.bootstrap_servers, "away", 2)
-    assert fetched(cluster.address(NEAR), "away", 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert fetched(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert fetch_partition(cluster.address(NEAR), "away", 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert fetch_partition(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
-    """Followers ask again after 500 ms at the latest: without a word from the leader that is what it would take."""
-    make_topic(cluster, "soon", 1)
+def test_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
+    """The leader sends it the new high watermark at once; otherwise it would take up to 500 ms, the long poll."""
+    create_led_topic(cluster, "soon", 1)
     consumer = consumer_at(cluster, "soon", **{"fetch.wait.max.ms": 2000})
     read(consumer, 1)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 0})
@@ -259,44 +265,44 @@ def test_a_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(clu
     assert statistics.median(delays_s) < 0.1, sorted(delays_s)
 
 
-def test_a_follower_shows_nothing_that_is_not_committed(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "uncommitted", 5)
+def test_follower_returns_only_committed_records(cluster: ClusterProcess) -> None:
+    create_led_topic(cluster, "uncommitted", 5)
     follower = cluster.address(NEAR)
-    cluster.pause(OTHER)  # which is in sync, and waited for
+    cluster.pause(OTHER)  # it is in sync, so the high watermark waits for it
     try:
         produce(cluster, "uncommitted", 1, first=5, acks=1)
         deadline = time.monotonic() + 4
-        while fetched(follower, "uncommitted", 6).error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            assert time.monotonic() < deadline  # until the follower's log ends there
-        answer = fetched(follower, "uncommitted", 5, max_wait_ms=100)
-        assert (answer.error_code, answer.high_watermark, records_of(answer)) == (ErrorCode.NONE, 5, b"")
+        while fetch_partition(follower, "uncommitted", 6).error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            assert time.monotonic() < deadline  # wait until the follower has the record
+        partition = fetch_partition(follower, "uncommitted", 5, max_wait_ms=100)
+        assert (partition.error_code, partition.high_watermark, records_of(partition)) == (ErrorCode.NONE, 5, b"")
     finally:
         cluster.resume(OTHER)
     await_known(cluster, "uncommitted", 6)
-    assert records_of(fetched(follower, "uncommitted", 5))
+    assert records_of(fetch_partition(follower, "uncommitted", 5))
 
 
-def test_a_follower_out_of_sync_is_not_chosen(cluster: ClusterProcess) -> None:
-    make_topic(cluster, "behind", 5)
+def test_out_of_sync_follower_is_not_selected(cluster: ClusterProcess) -> None:
+    create_led_topic(cluster, "behind", 5)
     cluster.pause(NEAR)
     try:
-        produce(cluster, "behind", 5)  # committed only when the follower is out of the in-sync replicas
-        answer = fetched(cluster.address(LEADER), "behind", 0, rack_id=RACK)
-        assert answer.preferred_read_replica == -1
-        assert answer.records
+        produce(cluster, "behind", 5)  # committed only after the follower has left the ISR
+        partition = fetch_partition(cluster.address(LEADER), "behind", 0, rack_id=RACK)
+        assert partition.preferred_read_replica == -1
+        assert partition.records
     finally:
         cluster.resume(NEAR)
     await_in_sync(cluster.bootstrap_servers, "behind", 3)
     deadline = time.monotonic() + 20
-    while fetched(cluster.address(LEADER), "behind", 0, rack_id=RACK).preferred_read_replica != NEAR:
+    while fetch_partition(cluster.address(LEADER), "behind", 0, rack_id=RACK).preferred_read_replica != NEAR:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["librdkafka", "own"])
-def test_a_consumer_survives_the_follower_that_serves_it(cluster: ClusterProcess, kind: str) -> None:
+def test_consumer_continues_when_its_follower_is_killed(cluster: ClusterProcess, kind: str) -> None:
     topic = f"killed-{kind}"
-    make_topic(cluster, topic, 300)
+    create_led_topic(cluster, topic, 300)
     if kind == "own":
         asyncio.run(own_reader_survives(cluster, topic))
     else:

@@ -1,5 +1,5 @@
-"""A real broker whose disk is full: it starts with what is there, serves it, says which directory has no room, and
-takes records again when it has some."""
+"""A real broker with a full disk: it starts, serves its records, logs which log directory is offline, and accepts
+records again once the disk has free space."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ KAFKA_STORAGE_ERROR = 56
 
 
 def produce(client: RawClient, topic: str, count: int) -> int:
-    """Produce batches until one is refused, and return how many were taken."""
+    """Produce up to `count` batches until one is rejected; return how many were accepted."""
     for number in range(count):
         columns = RecordColumns(values=[b"x" * 1000], keys=[str(number % 50).encode()], timestamps=1_700_000_000_000)
         records = build_batch(columns)
-        answer = client.call(produce_request(topic, records), 9).responses[0].partition_responses[0]
-        if answer.error_code:
-            assert answer.error_code == KAFKA_STORAGE_ERROR
+        response = client.call(produce_request(topic, records), 9).responses[0].partition_responses[0]
+        if response.error_code:
+            assert response.error_code == KAFKA_STORAGE_ERROR
             return number
     return count
 
 
-def end_of(client: RawClient, topic: str) -> int:
-    """The high watermark; what lies before it can be read."""
+def read_to_end(client: RawClient, topic: str) -> int:
+    """Read all records up to the high watermark, and return it."""
     end: int = client.call(fetch_request(topic), 12).responses[0].partitions[0].high_watermark
     offset = 0
     while offset < end:
@@ -47,10 +47,10 @@ def end_of(client: RawClient, topic: str) -> int:
     return end
 
 
-def await_that(holds: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, what
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 20 s: {description}"
         time.sleep(0.05)
 
 
@@ -61,8 +61,8 @@ def broker_on(disk: Path, directory: Path, **properties: str) -> BrokerProcess:
     return broker
 
 
-def test_a_full_disk_at_start(tmp_path: Path) -> None:
-    """Records on the full disk, the metadata elsewhere."""
+def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: Path) -> None:
+    """The records are on the full disk, the metadata on another one."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(
             disk,
@@ -80,29 +80,30 @@ def test_a_full_disk_at_start(tmp_path: Path) -> None:
                 assert produce(client, "compacted", COUNT) == COUNT
             broker.kill()
             for checkpoint in broker.data_dir.glob("*/leader-epoch-checkpoint"):
-                checkpoint.unlink()  # what a crash may take, and a start makes anew
+                checkpoint.unlink()  # a crash may lose it, and the next start rebuilds it
             fill(disk)
             broker.start()
             assert "No space left on device" in broker.log
             with RawClient(broker.address) as client:
-                assert end_of(client, "plain") == COUNT
-                taken = produce(client, "plain", 100)
-                assert taken < 100
-                await_that(lambda: "is offline: cannot" in broker.log, "nobody says that the directory is offline")
-                assert f"Log directory {broker.data_dir} is offline" in broker.log
-                assert end_of(client, "plain") == COUNT + taken
+                assert read_to_end(client, "plain") == COUNT
+                accepted = produce(client, "plain", 100)
+                assert accepted < 100
+                offline = f"Log directory {broker.data_dir} is offline: cannot"
+                wait_until(lambda: offline in broker.log, "the log directory is offline")
+                assert read_to_end(client, "plain") == COUNT + accepted
                 free(disk)
-                await_that(lambda: f"Log directory {broker.data_dir} is back" in broker.log, "it does not come back")
+                online = f"Log directory {broker.data_dir} is online again"
+                wait_until(lambda: online in broker.log, "the log directory is online again")
                 assert produce(client, "plain", 100) == 100
             broker.restart()
             with RawClient(broker.address) as client:
-                assert end_of(client, "plain") == COUNT + taken + 100
+                assert read_to_end(client, "plain") == COUNT + accepted + 100
         finally:
             broker.close()
 
 
-def test_a_metadata_log_without_room_is_one_line(tmp_path: Path) -> None:
-    """It has to be written before anything is served: the line names the directory, and room is all that is missing."""
+def test_full_metadata_disk_fails_startup_with_one_line(tmp_path: Path) -> None:
+    """The metadata log must be written before the broker serves requests; the line names directory and cause."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(disk, tmp_path)
         try:
@@ -118,6 +119,6 @@ def test_a_metadata_log_without_room_is_one_line(tmp_path: Path) -> None:
             free(disk)
             broker.start()
             with RawClient(broker.address) as client:
-                assert end_of(client, "plain") == COUNT
+                assert read_to_end(client, "plain") == COUNT
         finally:
             broker.close()

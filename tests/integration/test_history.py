@@ -1,4 +1,4 @@
-"""The checker of histories: a true one passes, and each kind of untruth is found."""
+"""The history checker: a valid history passes, and each kind of violation is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from integration.history import (
     Acknowledged,
     Commit,
     CommitFound,
-    EndTold,
+    EndReported,
     Event,
     Failed,
     Positioned,
@@ -21,7 +21,7 @@ from integration.history import (
 
 A = [("a", number) for number in range(6)]
 LOG: list[tuple[int, Value]] = list(enumerate(A))
-TRUE: list[Event] = [
+VALID: list[Event] = [
     *(Sent(0.0, value) for value in A),
     *(Acknowledged(1.0 + offset, value, 0, offset) for offset, value in LOG[:4]),
     Acknowledged(5.0, A[4], 0, None),
@@ -35,16 +35,16 @@ TRUE: list[Event] = [
     *(Read(7.0, "member-2", 0, offset, value) for offset, value in LOG[3:]),
     Commit(7.1, 7.9, 0, 6, False),
     CommitFound(8.0, 0, 3),
-    EndTold(6.5, 0, 4, False),
-    EndTold(9.0, 0, 6, True),
+    EndReported(6.5, 0, 4, False),
+    EndReported(9.0, 0, 6, True),
 ]
 
 
-def test_a_true_history_passes() -> None:
-    assert violations(TRUE, {0: LOG}) == []
+def test_valid_history_has_no_violations() -> None:
+    assert violations(VALID, {0: LOG}) == []
 
 
-def test_the_longest_pause_counts_from_the_first_event_to_the_last() -> None:
+def test_longest_pause_is_measured_from_the_first_event_to_the_last() -> None:
     assert longest_pause_s([Acknowledged(1.0, A[0], 0, 0), Acknowledged(4.0, A[1], 0, 1)]) == 3.0
     assert longest_pause_s([Sent(0.0, A[0]), Acknowledged(4.0, A[0], 0, 0), Sent(5.0, A[1])]) == 4.0
     assert longest_pause_s([]) == 0.0
@@ -52,7 +52,7 @@ def test_the_longest_pause_counts_from_the_first_event_to_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("untruth", "log"),
+    ("violation", "log"),
     [
         pytest.param("lost write: ('a', 4)", LOG[:4], id="lost"),
         pytest.param(
@@ -60,27 +60,27 @@ def test_the_longest_pause_counts_from_the_first_event_to_the_last() -> None:
         ),
         pytest.param("duplicate: ('a', 5) is at 0@6 again", [*LOG, (6, A[5])], id="duplicate"),
         pytest.param("reordering: ('a', 4)", [*LOG[:4], (4, A[5]), (5, A[4])], id="reordering"),
-        pytest.param("offset gap: partition 0 goes on at 6", [*LOG[:5], (6, A[5])], id="gap"),
-        pytest.param("nobody sent it", [*LOG, (6, ("b", 0))], id="unsent"),
-        pytest.param("stale read: reader read ('a', 5)", LOG[:5], id="read-and-gone"),
-        pytest.param("told to end at 6, and ends at 5", LOG[:5], id="end-and-gone"),
+        pytest.param("offset gap: partition 0 continues at 6", [*LOG[:5], (6, A[5])], id="gap"),
+        pytest.param("no producer sent it", [*LOG, (6, ("b", 0))], id="unsent"),
+        pytest.param("stale read: reader read ('a', 5)", LOG[:5], id="read-record-missing"),
+        pytest.param("reported to end at 6, it ends at 5", LOG[:5], id="reported-end-missing"),
     ],
 )
-def test_a_log_that_does_not_fit_is_found(untruth: str, log: list[tuple[int, Value]]) -> None:
-    found = violations(TRUE, {0: log})
-    assert any(untruth in line for line in found), found
+def test_log_that_contradicts_the_client_history_is_reported(violation: str, log: list[tuple[int, Value]]) -> None:
+    found = violations(VALID, {0: log})
+    assert any(violation in line for line in found), found
 
 
 @pytest.mark.parametrize(
-    ("untruth", "events"),
+    ("violation", "events"),
     [
         pytest.param("error: a: fatal", [Failed(9.0, "a", "fatal")], id="error"),
         pytest.param("stale read: x read ('a', 1) at 0@0", [Read(9.0, "x", 0, 0, A[1])], id="stale"),
         pytest.param("stale read: x read ('a', 0) at 0@9", [Read(9.0, "x", 0, 9, A[0])], id="beyond"),
-        pytest.param("told to end at 5, when 6 was known", [EndTold(9.0, 0, 5, True)], id="end-went-back"),
-        pytest.param("read 0@2, where 6 was due", [Read(9.0, "reader", 0, 2, A[2])], id="reader-went-back"),
+        pytest.param("reported to end at 5, after 6 was known", [EndReported(9.0, 0, 5, True)], id="end-went-back"),
+        pytest.param("read 0@2, expected 6", [Read(9.0, "reader", 0, 2, A[2])], id="reader-went-back"),
         pytest.param(
-            "read 0@2, where 1 was due",
+            "read 0@2, expected 1",
             [Positioned(9.0, "x", 0, 0), Read(9.0, "x", 0, 0, A[0]), Read(9.0, "x", 0, 2, A[2])],
             id="reader-gap",
         ),
@@ -92,20 +92,20 @@ def test_a_log_that_does_not_fit_is_found(untruth: str, log: list[tuple[int, Val
         ),
     ],
 )
-def test_an_event_that_does_not_fit_is_found(untruth: str, events: list[Event]) -> None:
-    found = violations([*TRUE, *events], {0: LOG})
-    assert any(untruth in line for line in found), found
+def test_event_that_contradicts_the_log_is_reported(violation: str, events: list[Event]) -> None:
+    found = violations([*VALID, *events], {0: LOG})
+    assert any(violation in line for line in found), found
 
 
-def test_the_same_record_in_two_partitions_is_found() -> None:
-    assert any("and at 0@0" in line for line in violations(TRUE, {0: LOG, 1: [(0, A[0])]}))
+def test_record_in_two_partitions_is_reported() -> None:
+    assert any("and at 0@0" in line for line in violations(VALID, {0: LOG, 1: [(0, A[0])]}))
 
 
-def test_what_a_group_passes_over_is_found() -> None:
-    unread = [event for event in TRUE if not (isinstance(event, Read) and event.reader == "member-1")]
-    assert violations(unread, {0: LOG}) == ["group: 3 records of partition 0 were passed over, first 0"]
+def test_records_skipped_by_the_group_are_reported() -> None:
+    unread = [event for event in VALID if not (isinstance(event, Read) and event.reader == "member-1")]
+    assert violations(unread, {0: LOG}) == ["group: 3 records of partition 0 were skipped, first 0"]
 
 
-def test_a_commit_of_unknown_fate_may_be_done_later() -> None:
-    events: list[Event] = [*TRUE, Commit(8.2, 8.3, 0, 6, True), Commit(8.1, 8.9, 0, 5, False), CommitFound(9.0, 0, 5)]
+def test_commit_without_response_may_take_effect_later() -> None:
+    events: list[Event] = [*VALID, Commit(8.2, 8.3, 0, 6, True), Commit(8.1, 8.9, 0, 5, False), CommitFound(9.0, 0, 5)]
     assert violations(events, {0: LOG}) == []

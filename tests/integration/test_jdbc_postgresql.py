@@ -1,4 +1,4 @@
-"""The JDBC source on a real PostgreSQL server."""
+"""The JDBC source with a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.jdbc import Context, Offsets, read_all, rows
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.integration,
-    pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing() or ""),
+    pytest.mark.skipif(bool(postgres.unavailable_reason()), reason=postgres.unavailable_reason() or ""),
 ]
 
 
@@ -46,7 +46,7 @@ def props(server: postgres.Postgres) -> dict[str, str]:
     return {"connection.url": server.jdbc_url, "connection.user": server.user, "schema.pattern": "public"}
 
 
-def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_postgresql_types_are_converted(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
     database.execute(
         "CREATE TABLE kinds (id bigserial PRIMARY KEY, s smallint, i int, r real, d double precision, n numeric(10,2), "
@@ -98,7 +98,9 @@ def test_every_type(database: psycopg.Connection[Any], props: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
-def test_timestamp_and_incrementing(database: psycopg.Connection[Any], props: dict[str, str], kind: str) -> None:
+def test_timestamp_and_incrementing_mode_resumes_between_equal_timestamps(
+    database: psycopg.Connection[Any], props: dict[str, str], kind: str
+) -> None:
     database.execute(f"CREATE TABLE orders (id serial PRIMARY KEY, at {kind} NOT NULL)")
     database.execute("INSERT INTO orders (at) SELECT '2026-01-01 00:00:00.000001' FROM generate_series(1, 7)")
     props = {**props, "mode": "timestamp+incrementing", "timestamp.column.name": "at", "batch.max.rows": "3"}
@@ -109,11 +111,14 @@ def test_timestamp_and_incrementing(database: psycopg.Connection[Any], props: di
     offsets.commit(first.source_partition, first.source_offset)
     assert [row[0] for row in rows(read_all(props, offsets))] == [4, 5, 6, 7]
     database.execute("UPDATE orders SET at = '2026-01-02' WHERE id = 2")
-    database.execute("INSERT INTO orders (at) VALUES (now() + interval '1 hour')")  # not yet: after the database's time
+    # The source does not read this row yet: its timestamp is later than the database's current time.
+    database.execute("INSERT INTO orders (at) VALUES (now() + interval '1 hour')")
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
 
 
-def test_db_timezone(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_db_timezone_applies_to_timestamps_without_zone(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
     database.execute("CREATE TABLE visits (at timestamp NOT NULL)")
     database.execute("INSERT INTO visits VALUES ('2026-01-01 12:00:00')")
     props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "db.timezone": "America/New_York"}
@@ -122,7 +127,7 @@ def test_db_timezone(database: psycopg.Connection[Any], props: dict[str, str]) -
     assert batch.source_offset["timestamp"] == 1767286800000
 
 
-def test_instants_are_compared_whatever_the_time_zone_of_the_session(
+def test_timestamps_are_compared_correctly_in_any_session_time_zone(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("ALTER ROLE postgres SET timezone TO 'America/New_York'")
@@ -138,7 +143,9 @@ def test_instants_are_compared_whatever_the_time_zone_of_the_session(
         database.execute("ALTER ROLE postgres RESET timezone")
 
 
-def test_the_binary_form_gives_the_values_of_the_text(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_binary_format_returns_the_same_values_as_text_format(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
     kinds = (
         "s smallint, i int, b bigint, d double precision, n numeric(10,2), free numeric, flag boolean, "
         "day date, clock time, at timestamp, zoned timestamptz, note text, code varchar(5), fixed char(3), raw bytea"
@@ -160,7 +167,7 @@ def test_the_binary_form_gives_the_values_of_the_text(database: psycopg.Connecti
     assert rows(read_all({**props, **query})) == rows(binary)
 
 
-def test_a_query_with_percent_signs_and_json(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_query_with_percent_signs_and_json_is_read(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
     database.execute("CREATE TABLE notes (id serial PRIMARY KEY, note text, doc json)")
     database.execute("INSERT INTO notes (note, doc) VALUES ('100% wool', '{\"a\":1}'), ('silk', null)")
     query = "SELECT id, note, doc FROM notes WHERE note LIKE '%wool%'"
@@ -173,23 +180,23 @@ def test_a_query_with_percent_signs_and_json(database: psycopg.Connection[Any], 
     assert rows(read_all({**props, **incremental}, offsets)) == []
 
 
-def test_tables_of_two_schemas_with_one_name_are_refused(
+def test_tables_with_equal_names_in_two_schemas_are_rejected(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE orders (id serial PRIMARY KEY); CREATE SCHEMA other")
     database.execute("CREATE TABLE other.orders (id serial PRIMARY KEY)")
     del props["schema.pattern"]
-    with pytest.raises(ConnectError, match=r"other\.orders and public\.orders would share a topic"):
+    with pytest.raises(ConnectError, match=r"other\.orders and public\.orders would be written to the same topic"):
         read_all({**props, "mode": "bulk"})
     assert read_all({**props, "mode": "bulk", "table.whitelist": "other.orders"}) == []
 
 
-def test_wrong_sql_fails_at_once(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
-    with pytest.raises(ConnectError, match='the database refuses the query: relation "nowhere" does not exist'):
+def test_invalid_sql_fails_the_task_without_retries(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+    with pytest.raises(ConnectError, match='the query failed: relation "nowhere" does not exist'):
         read_all({**props, "mode": "bulk", "query": "SELECT * FROM nowhere", "topic.prefix": "t"})
 
 
-def test_cursor_columns_are_checked_at_validation(
+def test_validation_checks_offset_columns(
     database: psycopg.Connection[Any], props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE orders (order_id bigserial PRIMARY KEY, placed_at timestamptz NOT NULL, price real)")
@@ -209,15 +216,15 @@ def test_cursor_columns_are_checked_at_validation(
         "table public.orders has no column orderid; did you mean order_id?",
     )
     [message] = errors(incrementing="order_id", timestamp="price")["timestamp.column.name"]
-    assert message.endswith("table public.orders: the column is REAL, no timestamp")
+    assert message.endswith("table public.orders: the column's type is REAL, not a timestamp")
     [message] = errors(incrementing="price", timestamp="placed_at")["incrementing.column.name"]
-    assert message.endswith("table public.orders: the column is REAL, and must hold whole numbers")
+    assert message.endswith("table public.orders: the column's type is REAL, and must be an integer type")
     props["connection.url"] = "jdbc:postgresql://127.0.0.1:1/shop"
     assert errors(incrementing="orderid", timestamp="placed_at") == {}
-    assert "the database does not answer" in caplog.text
+    assert "Database is not available" in caplog.text
 
 
-def test_a_server_that_does_not_answer_does_not_hold_validation_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_validation_does_not_block_on_an_unresponsive_server(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/shop?connectTimeout=2"
         config = {"connection.url": address, "mode": "bulk", "table.whitelist": "orders"}
@@ -226,10 +233,12 @@ def test_a_server_that_does_not_answer_does_not_hold_validation_up(caplog: pytes
         JdbcSourceConnector().validate(config, values)
         assert time.monotonic() - started < 8
     assert [value.errors for value in values.values() if value.errors] == []
-    assert "the database does not answer (connection timeout expired" in caplog.text
+    assert "Database is not available (connection timeout expired" in caplog.text
 
 
-def test_ids_may_be_decimals(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_incrementing_column_may_be_a_decimal_without_decimal_places(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
     database.execute("CREATE TABLE orders (id numeric(30,0) PRIMARY KEY)")
     database.execute("INSERT INTO orders VALUES (1), (123456789012345678901234567890)")
     props = {**props, "mode": "incrementing", "incrementing.column.name": "id"}
@@ -239,7 +248,7 @@ def test_ids_may_be_decimals(database: psycopg.Connection[Any], props: dict[str,
     assert read_all(props, offsets) == []
 
 
-def test_a_connection_that_is_lost_amid_a_query_loses_no_row(
+def test_no_row_is_lost_if_the_connection_closes_during_a_query(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE orders (id serial PRIMARY KEY, at timestamp NOT NULL)")
@@ -252,17 +261,17 @@ def test_a_connection_that_is_lost_amid_a_query_loses_no_row(
     try:
         assert task.poll() is not None
         database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        with pytest.raises(RetriableError, match="the database failed, trying again"):
+        with pytest.raises(RetriableError, match="the query failed and will be retried"):
             task.poll()
         found: list[int] = []
         while (batch := task.poll()) is not None:
             found += [row[0] for row in batch.values]
-        assert found == list(range(1, 21))  # the group of equal timestamps once more, whole
+        assert found == list(range(1, 21))  # re-reads all rows with the same timestamp
     finally:
         task.stop()
 
 
-def test_a_wrong_password_or_server_is_named(props: dict[str, str]) -> None:
+def test_connection_failure_names_the_server_and_the_attempts(props: dict[str, str]) -> None:
     bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
     with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):
         read_all(bad)

@@ -1,4 +1,4 @@
-"""A JDBC source in a real worker: what validation says over REST, and that its processes share what they import."""
+"""The JDBC source in a real worker: validation errors over REST, and modules imported once in the fork server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 CLASS = "io.confluent.connect.jdbc.JdbcSourceConnector"
 
 
-def test_a_misspelt_cursor_column_is_refused_and_the_right_one_read(tmp_path: Path) -> None:
+def test_misspelled_incrementing_column_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "shop.db") as database:
         database.execute("CREATE TABLE orders (order_id INTEGER PRIMARY KEY, item TEXT)")
         database.executemany("INSERT INTO orders (item) VALUES (?)", [("shoe",), ("hat",)])
@@ -32,9 +32,9 @@ def test_a_misspelt_cursor_column_is_refused_and_the_right_one_read(tmp_path: Pa
     }
     message = "table orders has no column orderid; did you mean order_id?"
     with Worker(tmp_path) as worker:
-        answer = worker.request("PUT", f"/connector-plugins/{CLASS}/config/validate", {**config, "name": "shop"})
-        errors = {item["value"]["name"]: item["value"]["errors"] for item in answer["configs"]}
-        assert (answer["error_count"], message in errors["incrementing.column.name"][0]) == (1, True)
+        response = worker.request("PUT", f"/connector-plugins/{CLASS}/config/validate", {**config, "name": "shop"})
+        errors = {item["value"]["name"]: item["value"]["errors"] for item in response["configs"]}
+        assert (response["error_count"], message in errors["incrementing.column.name"][0]) == (1, True)
         with pytest.raises(RestError, match=r"400.*did you mean order_id"):
             worker.create("shop", config)
         worker.create("shop", {**config, "incrementing.column.name": "order_id"})

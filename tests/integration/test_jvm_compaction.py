@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools on the files that our cleaner writes."""
+"""Apache Kafka's DumpLogSegments reads the files that our log cleaner writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.compaction.cleaning import clean
 from headrace_broker.log.compaction.job import CleanedSegment, CleaningDone, CleaningJob, LastRecord
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import DiskStorage
-from headrace_broker.log.transaction_index import AbortedTransaction, encode_transaction_index
+from headrace_broker.log.transaction_index import AbortedTxn, encode_transaction_index
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import Compression
@@ -26,7 +26,7 @@ from support import apache
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.jvm,
-    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+    pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or ""),
 ]
 
 NOW = 1_700_000_000_000
@@ -45,13 +45,13 @@ def append(log: PartitionLog, rng: random.Random, producer_id: int, sequence: in
     log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
 
 
-def written_log(directory: Path) -> PartitionLog:
-    """Records, tombstones, producers and transactions in several segments."""
+def create_log(directory: Path) -> PartitionLog:
+    """Create a log with records, tombstones, producers and transactions in several segments."""
     rng = random.Random(7)
     storage = DiskStorage()
     config = LogConfig(cleanup_compact=True, segment_bytes=20_000, index_interval_bytes=100)
     log = PartitionLog.open(storage, str(directory), "t", 0, config, NOW)
-    aborted: dict[str, list[AbortedTransaction]] = {}
+    aborted: dict[str, list[AbortedTxn]] = {}
     for number in range(600):
         append(log, rng, -1 if number % 3 else number, 0)
         if number % 25 == 0:
@@ -64,12 +64,12 @@ def written_log(directory: Path) -> PartitionLog:
             info = log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
             if kind == ControlType.ABORT:
                 path = log.segments[-1].path(".txnindex")
-                entry = AbortedTransaction(100_000 + number, first, info.base_offset, log.last_stable_offset)
+                entry = AbortedTxn(100_000 + number, first, info.base_offset, log.last_stable_offset)
                 aborted.setdefault(path, []).append(entry)
     for path, entries in aborted.items():
         storage.write(path, encode_transaction_index(entries))
     log.roll(NOW)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
     return log
 
 
@@ -85,7 +85,7 @@ def compact(log: PartitionLog, now_ms: int) -> CleaningDone:
         segment_bytes=20_000,
         segment_index_bytes=1 << 20,
         index_interval_bytes=100,
-        key_map_bytes_max=1 << 24,
+        offset_map_bytes_max=1 << 24,
         io_bytes_per_second=1e300,
         last_records=tuple(
             LastRecord(producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
@@ -101,8 +101,11 @@ def compact(log: PartitionLog, now_ms: int) -> CleaningDone:
 
 
 def dump(*arguments: str) -> str:
-    """What Apache's tool says, which ours says too: no complaint but that compaction has left gaps."""
-    done = apache.tool("org.apache.kafka.tools.DumpLogSegments", *arguments, timeout_s=120)
+    """Return the output of Kafka's DumpLogSegments, and check that our dump tool prints the same.
+
+    The only warnings allowed are those about the offset gaps that compaction leaves.
+    """
+    done = apache.run_tool("org.apache.kafka.tools.DumpLogSegments", *arguments, timeout_s=120)
     assert done.returncode == 0, done.stdout + done.stderr
     for line in done.stderr.splitlines():
         assert re.fullmatch(r"Non-consecutive offsets in .*|  -?\d+ is followed by \d+", line), line
@@ -113,8 +116,8 @@ def dump(*arguments: str) -> str:
     return done.stdout
 
 
-def test_dump_log_accepts_compacted_segments(tmp_path: Path) -> None:
-    log = written_log(tmp_path / "t-0")
+def test_kafka_dump_log_accepts_compacted_segments(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "t-0")
     done = compact(log, NOW)
     assert done.records_after < done.records_before / 3
     first = dump_all(log)
@@ -130,7 +133,7 @@ def test_dump_log_accepts_compacted_segments(tmp_path: Path) -> None:
 
 
 def dump_all(log: PartitionLog) -> str:
-    """The dump of the compacted segments, whose indexes are checked against their records."""
+    """Return the dump of the compacted segments; the tool also checks their indexes against the records."""
     segments = log.segments[:-1]
     assert all(segment.size_bytes for segment in segments)
     paths = [segment.path(suffix) for segment in segments for suffix in (".index", ".timeindex", ".txnindex")]

@@ -1,4 +1,4 @@
-"""Both directions with Apache: our worker on a real Apache Kafka, Apache's worker on our broker."""
+"""Interoperability with Apache: our worker with an Apache Kafka broker, and Apache's worker with our broker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support.worker import Worker, wait_for
 pytestmark = [
     pytest.mark.jvm,
     pytest.mark.integration,
-    pytest.mark.skipif(bool(apache.missing()), reason=apache.missing() or ""),
+    pytest.mark.skipif(bool(apache.unavailable_reason()), reason=apache.unavailable_reason() or ""),
 ]
 
-# Plain ASCII: Apache's file source counts characters where its offsets mean bytes.
+# ASCII only, because Apache's file source counts characters, but its offsets are positions in bytes.
 LINES = [f"line {i}" for i in range(2000)]
 CONVERTERS = {
     "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -83,7 +83,7 @@ def _output(directory: Path) -> list[str]:
     return (directory / "out.txt").read_text().splitlines()
 
 
-def test_our_worker_on_apache_kafka(tmp_path: Path) -> None:
+def test_headrace_worker_with_apache_kafka_broker(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     with apache.broker() as kafka:
         settings = {"bootstrap.servers": kafka.address, **CONVERTERS}
@@ -91,7 +91,7 @@ def test_our_worker_on_apache_kafka(tmp_path: Path) -> None:
         with Worker(tmp_path, settings, _files(tmp_path)):
             wait_for(_arrived(tmp_path), "every line is in the output", 60)
         assert _output(tmp_path) == _expected()
-        # Stopped and started again, nothing is read or written twice.
+        # After a restart of the worker, no record is read or written twice.
         with (tmp_path / "in.txt").open("a") as file:
             file.write("one more\n")
         with Worker(tmp_path, settings, _files(tmp_path)):
@@ -100,8 +100,8 @@ def test_our_worker_on_apache_kafka(tmp_path: Path) -> None:
         assert len(_output(tmp_path)) == len(LINES) + 1
 
 
-def test_apaches_worker_on_our_broker_and_ours_after_it(tmp_path: Path) -> None:
-    """Apache's worker fills a topic; ours takes its offsets file over and goes on where it was."""
+def test_headrace_worker_continues_with_offsets_file_of_apache_worker(tmp_path: Path) -> None:
+    """Apache's worker fills a topic; then our worker continues with its offsets file."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     offsets = {"offset.storage.file.filename": str(tmp_path / "connect.offsets")}
     with running_broker(tmp_path) as broker:

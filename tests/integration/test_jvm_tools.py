@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools against our broker and on the files it leaves, beside our tools' output."""
+"""Apache Kafka's tools with our broker and its files, and their output compared with our tools' output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.broker import BrokerProcess, running_broker
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.jvm,
-    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+    pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or ""),
 ]
 
 TOOLS = "org.apache.kafka.tools"
@@ -37,13 +37,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def theirs(main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    done = apache.tool(main_class, *arguments, stdin=stdin, timeout_s=120)
+def run_apache_tool(main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    done = apache.run_tool(main_class, *arguments, stdin=stdin, timeout_s=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
-def ours(tool: str, *arguments: str) -> str:
+def run_our_tool(tool: str, *arguments: str) -> str:
     command = [sys.executable, "-m", f"headrace_broker.tools.{tool}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -52,72 +52,74 @@ def ours(tool: str, *arguments: str) -> str:
 
 def produce(broker: BrokerProcess, topic: str, text: str, *arguments: str) -> None:
     server = ("--bootstrap-server", broker.address, "--topic", topic)
-    done = theirs(f"{TOOLS}.ConsoleProducer", *server, *arguments, stdin=text)
+    done = run_apache_tool(f"{TOOLS}.ConsoleProducer", *server, *arguments, stdin=text)
     assert "ERROR" not in done.stderr
 
 
 def consume(broker: BrokerProcess, topic: str, count: int, *arguments: str) -> str:
     server = ("--bootstrap-server", broker.address, "--topic", topic, "--from-beginning", "--timeout-ms", "30000")
-    done = theirs(f"{TOOLS}.consumer.ConsoleConsumer", *server, "--max-messages", str(count), *arguments)
+    done = run_apache_tool(f"{TOOLS}.consumer.ConsoleConsumer", *server, "--max-messages", str(count), *arguments)
     assert f"Processed a total of {count} messages" in done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_console_producer_and_consumer(broker: BrokerProcess, codec: str) -> None:
+def test_kafkas_console_tools_produce_and_consume(broker: BrokerProcess, codec: str) -> None:
     topic = f"console-{codec}"
     text = "".join(f"h:{number}\tkey-{number}\tvalue {number} é\n" for number in range(500))
     reading = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
     produce(broker, topic, text, "--compression-codec", codec, *reading)
     printing = ("--formatter-property", "print.key=true", "--formatter-property", "print.headers=true")
     assert consume(broker, topic, 500, "--group", f"group-{codec}", *printing) == text
-    described = ours("consumer_groups", "--bootstrap-server", broker.address, "--describe", "--group", f"group-{codec}")
+    described = run_our_tool(
+        "consumer_groups", "--bootstrap-server", broker.address, "--describe", "--group", f"group-{codec}"
+    )
     assert described.splitlines()[2].split()[3:6] == ["500", "500", "0"]
 
 
-def test_our_console_tools_and_theirs_understand_each_other(broker: BrokerProcess) -> None:
+def test_our_console_tools_interoperate_with_apache_kafkas(broker: BrokerProcess) -> None:
     server = ("--bootstrap-server", broker.address, "--topic", "both-consoles")
     produce(broker, "both-consoles", "from java\n")
     command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--compression-codec", "zstd"]
     subprocess.run(command, input="from python\n", text=True, check=True, timeout=60)
     both = "from java\nfrom python\n"
     assert consume(broker, "both-consoles", 2) == both
-    assert ours("console_consumer", *server, "--from-beginning", "--max-messages", "2") == both
+    assert run_our_tool("console_consumer", *server, "--from-beginning", "--max-messages", "2") == both
 
 
 @pytest.mark.parametrize("acks", ["1", "all"])
-def test_producer_performance(broker: BrokerProcess, acks: str) -> None:
+def test_kafkas_producer_performance_tool_runs(broker: BrokerProcess, acks: str) -> None:
     topic = f"performance-{acks}"
     arguments = ("--topic", topic, "--num-records", "100000", "--record-size", "100", "--throughput", "-1")
     properties = ("--producer-props", f"bootstrap.servers={broker.address}", f"acks={acks}")
-    done = theirs(f"{TOOLS}.ProducerPerformance", *arguments, *properties)
+    done = run_apache_tool(f"{TOOLS}.ProducerPerformance", *arguments, *properties)
     assert re.search(r"^100000 records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), .* ms 99\.9th\.$", done.stdout, re.M)
-    offsets = theirs(f"{TOOLS}.GetOffsetShell", "--bootstrap-server", broker.address, "--topic", topic)
+    offsets = run_apache_tool(f"{TOOLS}.GetOffsetShell", "--bootstrap-server", broker.address, "--topic", topic)
     assert offsets.stdout == f"{topic}:0:100000\n"
 
 
-def test_consumer_performance(broker: BrokerProcess) -> None:
+def test_kafkas_consumer_performance_tool_runs(broker: BrokerProcess) -> None:
     produce(broker, "consumer-performance", "x\n" * 5000)
     server = ("--bootstrap-server", broker.address, "--topic", "consumer-performance")
-    done = theirs(f"{TOOLS}.ConsumerPerformance", *server, "--num-records", "5000", "--timeout", "30000")
+    done = run_apache_tool(f"{TOOLS}.ConsumerPerformance", *server, "--num-records", "5000", "--timeout", "30000")
     assert done.stdout.splitlines()[-1].split(", ")[4] == "5000"
 
 
-# -- the same question, the same answer ------------------------------------------------------------------------------
+# -- our tools and Apache's print the same ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def furnished(broker: BrokerProcess) -> BrokerProcess:
-    """The broker with a topic of three partitions, of which a group has read some."""
+def filled(broker: BrokerProcess) -> BrokerProcess:
+    """The broker with a topic of three partitions and a group that has read some of its records."""
     server = ("--bootstrap-server", broker.address)
     configs = ("--config", "retention.ms=86400000", "--config", "cleanup.policy=compact")
-    theirs(JAVA["topics"], *server, "--create", "--topic", "furnished", "--partitions", "3", *configs)
-    produce(broker, "furnished", "".join(f"{number}:v\n" for number in range(50)), *_by_colon())
-    consume(broker, "furnished", 20, "--group", "furnished-group")
+    run_apache_tool(JAVA["topics"], *server, "--create", "--topic", "filled", "--partitions", "3", *configs)
+    produce(broker, "filled", "".join(f"{number}:v\n" for number in range(50)), *_keys_separated_by_colon())
+    consume(broker, "filled", 20, "--group", "filled-group")
     return broker
 
 
-def _by_colon() -> tuple[str, ...]:
+def _keys_separated_by_colon() -> tuple[str, ...]:
     return ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
 
 
@@ -125,69 +127,88 @@ def _by_colon() -> tuple[str, ...]:
     ("tool", "arguments"),
     [
         ("topics", "--list --exclude-internal"),
-        ("topics", "--describe --topic furnished"),
-        ("topics", "--describe --topics-with-overrides --topic furn.*"),
+        ("topics", "--describe --topic filled"),
+        ("topics", "--describe --topics-with-overrides --topic fill.*"),
         ("topics", "--describe --under-min-isr-partitions"),
-        ("get_offsets", "--topic furnished"),
-        ("get_offsets", "--topic-partitions furnished:1-,:0 --time earliest"),
-        ("get_offsets", "--topic furnished --time max-timestamp"),
+        ("get_offsets", "--topic filled"),
+        ("get_offsets", "--topic-partitions filled:1-,:0 --time earliest"),
+        ("get_offsets", "--topic filled --time max-timestamp"),
         ("consumer_groups", "--list"),
         ("consumer_groups", "--list --state --type"),
-        ("consumer_groups", "--describe --group furnished-group"),
-        ("consumer_groups", "--describe --group furnished-group --verbose"),
-        ("consumer_groups", "--describe --group furnished-group --members"),
-        ("consumer_groups", "--describe --group furnished-group --state"),
-        ("consumer_groups", "--reset-offsets --group furnished-group --topic furnished:0 --to-earliest --dry-run"),
-        ("consumer_groups", "--reset-offsets --group furnished-group --topic furnished:2 --shift-by -1 --dry-run"),
+        ("consumer_groups", "--describe --group filled-group"),
+        ("consumer_groups", "--describe --group filled-group --verbose"),
+        ("consumer_groups", "--describe --group filled-group --members"),
+        ("consumer_groups", "--describe --group filled-group --state"),
         (
             "consumer_groups",
-            "--reset-offsets --group furnished-group --topic furnished:1 --to-latest --dry-run --export",
+            "--reset-offsets --group filled-group --topic filled:0 --to-earliest --dry-run",
         ),
-        ("configs", "--describe --topic furnished"),
-        ("configs", "--describe --topic furnished --all"),
+        (
+            "consumer_groups",
+            "--reset-offsets --group filled-group --topic filled:2 --shift-by -1 --dry-run",
+        ),
+        (
+            "consumer_groups",
+            "--reset-offsets --group filled-group --topic filled:1 --to-latest --dry-run --export",
+        ),
+        ("configs", "--describe --topic filled"),
+        ("configs", "--describe --topic filled --all"),
         ("configs", "--describe --broker 1"),
     ],
 )
-def test_our_tools_print_what_theirs_print(furnished: BrokerProcess, tool: str, arguments: str) -> None:
-    words = ("--bootstrap-server", furnished.address, *arguments.split())
-    expected = theirs(JAVA[tool], *words).stdout
+def test_our_tools_have_the_same_output_as_apache_kafkas(filled: BrokerProcess, tool: str, arguments: str) -> None:
+    words = ("--bootstrap-server", filled.address, *arguments.split())
+    expected = run_apache_tool(JAVA[tool], *words).stdout
     assert expected.strip() or "--under-min-isr" in arguments
-    found = ours(tool, *words)
-    if arguments.startswith("--list"):  # theirs come as they lie in a hash table
+    found = run_our_tool(tool, *words)
+    if arguments.startswith("--list"):  # Apache's tools list in hash table order
         found, expected = ("\n".join(sorted(text.splitlines())) for text in (found, expected))
     assert found == expected
 
 
-def test_api_versions_are_those_they_see(furnished: BrokerProcess) -> None:
-    """Kafka 4.3 does not know the newest versions and APIs: the ranges must be the same, and all usable to it."""
-    server = ("--bootstrap-server", furnished.address)
-    seen = re.findall(r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", theirs(JAVA["broker_api_versions"], *server).stdout)
-    assert seen == re.findall(r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", ours("broker_api_versions", *server))
+def test_broker_api_versions_match_apache_kafkas_tool(filled: BrokerProcess) -> None:
+    """The version ranges are the same in both tools, and Kafka 4.3 can use all of them."""
+    server = ("--bootstrap-server", filled.address)
+    seen = re.findall(
+        r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", run_apache_tool(JAVA["broker_api_versions"], *server).stdout
+    )
+    assert seen == re.findall(r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", run_our_tool("broker_api_versions", *server))
     assert len(seen) > 25
 
 
-def test_groups_are_reset_and_deleted(furnished: BrokerProcess) -> None:
-    server = ("--bootstrap-server", furnished.address)
-    produce(furnished, "reset", "a\nb\nc\n")
-    consume(furnished, "reset", 3, "--group", "reset-group")
+def test_kafka_consumer_groups_tool_resets_and_deletes_groups(filled: BrokerProcess) -> None:
+    server = ("--bootstrap-server", filled.address)
+    produce(filled, "reset", "a\nb\nc\n")
+    consume(filled, "reset", 3, "--group", "reset-group")
     target = ("--group", "reset-group", "--topic", "reset")
-    done = theirs(JAVA["consumer_groups"], *server, "--reset-offsets", *target, "--to-offset", "1", "--execute")
+    done = run_apache_tool(
+        JAVA["consumer_groups"], *server, "--reset-offsets", *target, "--to-offset", "1", "--execute"
+    )
     assert done.stdout.splitlines()[-1].split() == ["reset-group", "reset", "0", "1"]
-    assert consume(furnished, "reset", 2, "--group", "reset-group") == "b\nc\n"
-    done = theirs(JAVA["consumer_groups"], *server, "--delete-offsets", *target)
+    assert consume(filled, "reset", 2, "--group", "reset-group") == "b\nc\n"
+    done = run_apache_tool(JAVA["consumer_groups"], *server, "--delete-offsets", *target)
     assert "Request succeeded for deleting offsets from group reset-group." in done.stdout
-    theirs(JAVA["consumer_groups"], *server, "--delete", "--group", "group-none", "--group", "reset-group")
-    assert "reset-group" not in ours("consumer_groups", *server, "--list").split()
+    run_apache_tool(JAVA["consumer_groups"], *server, "--delete", "--group", "group-none", "--group", "reset-group")
+    assert "reset-group" not in run_our_tool("consumer_groups", *server, "--list").split()
 
 
-# -- our files -------------------------------------------------------------------------------------------------------
+# -- files written by our broker -------------------------------------------------------------------------------------
 
 
-def test_dump_log_reads_our_files(tmp_path: Path) -> None:
+def test_kafka_dump_log_reads_our_files(tmp_path: Path) -> None:
     with running_broker(tmp_path, log_index_interval_bytes="512", offsets_topic_num_partitions="1") as broker:
         for codec in ("none", "lz4"):
             text = "".join(f"key-{number}:value-{number}\n" for number in range(300))
-            produce(broker, "dumped", text, *_by_colon(), "--compression-codec", codec, "--batch-size", "1000")
+            produce(
+                broker,
+                "dumped",
+                text,
+                *_keys_separated_by_colon(),
+                "--compression-codec",
+                codec,
+                "--batch-size",
+                "1000",
+            )
         consume(broker, "dumped", 600, "--group", "dumping")
         assert broker.stop() == 0
     segment = broker.data_dir / "dumped-0" / "00000000000000000000"
@@ -195,47 +216,47 @@ def test_dump_log_reads_our_files(tmp_path: Path) -> None:
     (offsets,) = (broker.data_dir / "__consumer_offsets-0").glob("*.log")
     (metadata,) = (broker.data_dir / "__cluster_metadata-0").glob("*.log")
     log = f"{segment}.log"
-    dumped = same_dump("--files", log, "--print-data-log")
+    dumped = compare_dumps("--files", log, "--print-data-log")
     assert "isvalid: false" not in dumped
     assert len(re.findall(r"key: key-\d+ payload: value-\d+$", dumped, re.M)) == 600
     assert "compresscodec: lz4" in dumped
-    assert len(re.findall(r"^offset: \d+ position: \d+", same_dump("--files", f"{segment}.index"), re.M)) > 3
-    same_dump("--files", f"{segment}.index", "--index-sanity-check")
-    assert len(re.findall(r"^timestamp: \d+ offset: \d+", same_dump("--files", f"{segment}.timeindex"), re.M)) > 0
-    assert re.search(r"^producerId: \d+ producerEpoch: 0 ", same_dump("--files", str(snapshot)), re.M)
-    assert '"group":"dumping"' in same_dump("--files", str(offsets), "--offsets-decoder")
-    records = same_dump("--files", str(metadata), "--cluster-metadata-decoder", "--skip-record-metadata")
+    assert len(re.findall(r"^offset: \d+ position: \d+", compare_dumps("--files", f"{segment}.index"), re.M)) > 3
+    compare_dumps("--files", f"{segment}.index", "--index-sanity-check")
+    assert len(re.findall(r"^timestamp: \d+ offset: \d+", compare_dumps("--files", f"{segment}.timeindex"), re.M)) > 0
+    assert re.search(r"^producerId: \d+ producerEpoch: 0 ", compare_dumps("--files", str(snapshot)), re.M)
+    assert '"group":"dumping"' in compare_dumps("--files", str(offsets), "--offsets-decoder")
+    records = compare_dumps("--files", str(metadata), "--cluster-metadata-decoder", "--skip-record-metadata")
     types = [json.loads(found)["type"] for found in re.findall(r"payload: (\{.*\})$", records, re.M)]
     assert {"FEATURE_LEVEL_RECORD", "REGISTER_BROKER_RECORD", "TOPIC_RECORD", "PARTITION_RECORD"} <= set(types)
 
 
-def same_dump(*arguments: str) -> str:
-    """What both tools print for our files; nothing is to be found wrong with them."""
-    done = theirs(JAVA["dump_log"], *arguments)
+def compare_dumps(*arguments: str) -> str:
+    """Return the output of both tools, which must be equal and report no problem with the files."""
+    done = run_apache_tool(JAVA["dump_log"], *arguments)
     assert done.stderr == ""
-    assert ours("dump_log", *arguments) == done.stdout
+    assert run_our_tool("dump_log", *arguments) == done.stdout
     return done.stdout
 
 
-# -- our tools, their broker -----------------------------------------------------------------------------------------
+# -- our tools with Apache's broker ----------------------------------------------------------------------------------
 
 
 def test_our_tools_work_with_apache_kafka() -> None:
     with apache.broker() as kafka:
         server = ("--bootstrap-server", kafka.address)
-        assert ours("topics", *server, "--create", "--topic", "t", "--partitions", "2") == "Created topic t.\n"
+        assert run_our_tool("topics", *server, "--create", "--topic", "t", "--partitions", "2") == "Created topic t.\n"
         command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--topic", "t"]
         reading = ["--reader-property", "parse.key=true", "--compression-codec", "zstd"]
         text = "".join(f"{number}\tvalue-{number}\n" for number in range(1000))
         subprocess.run([*command, *reading], input=text, text=True, check=True, timeout=60)
         for group in ((), ("--group", "g")):
-            found = ours(
+            found = run_our_tool(
                 "console_consumer", *server, "--topic", "t", "--from-beginning", "--max-messages", "1000", *group
             )
             assert sorted(found.splitlines()) == sorted(line.split("\t")[1] for line in text.splitlines())
         change = ("--reset-offsets", "--group", "g", "--topic", "t:0", "--to-offset", "7", "--execute")
-        assert ours("consumer_groups", *server, *change).splitlines()[-1].split() == ["g", "t", "0", "7"]
-        ours("configs", *server, "--alter", "--topic", "t", "--add-config", "retention.ms=86400000")
+        assert run_our_tool("consumer_groups", *server, *change).splitlines()[-1].split() == ["g", "t", "0", "7"]
+        run_our_tool("configs", *server, "--alter", "--topic", "t", "--add-config", "retention.ms=86400000")
         for tool, arguments in (
             ("topics", "--describe --topic t"),
             ("get_offsets", "--topic t"),
@@ -244,6 +265,6 @@ def test_our_tools_work_with_apache_kafka() -> None:
             ("configs", "--describe --topic t --all"),
         ):
             words = (*server, *arguments.split())
-            assert ours(tool, *words) == theirs(JAVA[tool], *words).stdout
-        assert " [unusable" not in ours("broker_api_versions", *server)
-        assert ours("topics", *server, "--delete", "--topic", "t") == ""
+            assert run_our_tool(tool, *words) == run_apache_tool(JAVA[tool], *words).stdout
+        assert " [unusable" not in run_our_tool("broker_api_versions", *server)
+        assert run_our_tool("topics", *server, "--delete", "--topic", "t") == ""

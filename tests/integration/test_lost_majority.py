@@ -1,4 +1,4 @@
-"""Two of three nodes are gone: logs, tools and clients are told so, and all goes on by itself when one is back."""
+"""Two of three nodes are dead: logs, tools and clients report it, and the cluster recovers when one is back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.cluster import ClusterProcess, running_cluster
 from support.cluster_load import await_in_sync, create_topic, running_load
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def quorum_status(cluster: ClusterProcess, node: int) -> subprocess.CompletedProcess[str]:
@@ -38,14 +38,14 @@ def why_not_created(cluster: ClusterProcess, node: int) -> str:
     return str(refused.value)
 
 
-def test_a_lost_majority_is_told_everywhere_and_heals_by_itself(tmp_path: Path) -> None:
+def test_lost_majority_is_reported_and_recovers(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "c") as cluster, running_load(cluster.bootstrap_servers, "majority") as load:
         create_topic(cluster.bootstrap_servers, "before", 1)
         for node in (1, 2):
             cluster.kill(node)
         lost = "a majority of controller.quorum.voters is not reachable: "
-        gone = ", ".join(f"{node}@127.0.0.1:{cluster.base_port + 1000 + node - 1}" for node in (1, 2))
-        first, second = gone.split(", ")
+        dead = ", ".join(f"{node}@127.0.0.1:{cluster.base_port + 1000 + node - 1}" for node in (1, 2))
+        first, second = dead.split(", ")
         for words in (lost, f"{first} refuses connections", f"{second} refuses connections"):
             await_log(cluster, 3, words)
             assert words in why_not_created(cluster, 3)
@@ -53,9 +53,9 @@ def test_a_lost_majority_is_told_everywhere_and_heals_by_itself(tmp_path: Path) 
         assert status.returncode == 1
         assert lost in status.stderr
         assert len(status.stderr.splitlines()) == 1, status.stderr
-        assert cluster.ask("status").stdout.endswith(" without quorum: it reaches no active controller\n")
+        assert cluster.run_cli("status").stdout.endswith(" without quorum: it cannot reach an active controller\n")
         cluster.start_node(2)
-        await_log(cluster, 3, "the metadata quorum has a leader again, node ")
+        await_log(cluster, 3, " has a leader again")
         assert "LeaderId:  " in quorum_status(cluster, 3).stdout
         load.await_acknowledged(200, timeout_s=60)
         create_topic(cluster.bootstrap_servers, "after", 1, 2)

@@ -1,7 +1,7 @@
-"""`/metrics` of a real cluster has every name that Kafka's dashboards and alerts read, and what it says is true.
+"""`/metrics` of a real cluster has every name that Kafka's dashboards and alerts use, with correct values.
 
-The names are those of jmx_exporter's rules for Kafka, and Confluent's where they differ.  Without transactions there is
-nothing to say of their coordinator.
+The names are those of jmx_exporter's rules for Kafka, and Confluent's where they differ. The transaction coordinator
+has no metrics here, because transactions are not supported yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def named(prefix: str, *names: str) -> set[str]:
 
 
 def meters(prefix: str, *names: str) -> set[str]:
-    """A meter's two names: jmx_exporter's and Confluent's."""
+    """The two names of each meter: jmx_exporter's and Confluent's."""
     return {f"{prefix}{name}{ending}" for name in names for ending in ("_total", "persec")}
 
 
@@ -138,18 +138,18 @@ def create(cluster: ClusterProcess, topic: str, replicas: list[list[int]], **con
 
 
 def produce(cluster: ClusterProcess, topic: str, count: int) -> list[str]:
-    """Produce, and return what was refused."""
-    refused: list[str] = []
+    """Produce records; returns the names of the errors."""
+    errors: list[str] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 5000, "log_level": 0})
     for number in range(count):
-        producer.produce(topic, b"x" * 100, on_delivery=lambda error, _: error and refused.append(error.name()))
+        producer.produce(topic, b"x" * 100, on_delivery=lambda error, _: error and errors.append(error.name()))
         if number % 100 == 0:
             producer.poll(0)
     producer.flush(30)
-    return refused
+    return errors
 
 
-def test_every_name_is_there_on_every_node(cluster: ClusterProcess) -> None:
+def test_all_metric_names_exist_on_every_node(cluster: ClusterProcess) -> None:
     create(cluster, "names", [[1, 2, 3], [2, 3, 1], [3, 1, 2]], **{"flush.messages": "1"})
     produce(cluster, "names", 300)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "names", "log_level": 0})
@@ -158,7 +158,7 @@ def test_every_name_is_there_on_every_node(cluster: ClusterProcess) -> None:
     while read < 300:
         read += len(consumer.consume(300, 10))
     consumer.close()
-    for node in NODES:  # an error of which each can tell
+    for node in NODES:  # one error per node
         with RawClient(cluster.address(node)) as client:
             assert client.call(fetch_request("no-such-topic"), 12).responses[0].partitions[0].error_code
     for node, page in pages(cluster).items():
@@ -172,10 +172,10 @@ def test_every_name_is_there_on_every_node(cluster: ClusterProcess) -> None:
     assert total(cluster, "kafka_server_brokertopicmetrics_messagesin_total", topic="names") == 300
     sent = total(cluster, "kafka_server_brokertopicmetrics_bytesout_total", topic="names")
     got = total(cluster, "kafka_server_brokertopicmetrics_bytesin_total", topic="names")
-    assert got <= sent < 1.5 * got  # what followers fetch is not counted
+    assert got <= sent < 1.5 * got  # fetches of followers do not count
 
 
-def test_the_quorum_tells_how_it_is(cluster: ClusterProcess) -> None:
+def test_quorum_metrics_agree_with_the_state_of_the_quorum(cluster: ClusterProcess) -> None:
     create(cluster, "quorum", [[1, 2, 3]])
     raft = "kafka_server_raft_metrics"
     found = pages(cluster)
@@ -195,7 +195,7 @@ def test_the_quorum_tells_how_it_is(cluster: ClusterProcess) -> None:
         assert value(page, "kafka_controller_kafkacontroller_metadataerrorcount") == 0
 
 
-def test_errors_are_counted_by_name(cluster: ClusterProcess) -> None:
+def test_errors_are_counted_by_error_name(cluster: ClusterProcess) -> None:
     create(cluster, "strict", [[1, 2]], **{"min.insync.replicas": "2", "max.message.bytes": "50"})
     assert set(produce(cluster, "strict", 1)) == {"MSG_SIZE_TOO_LARGE"}
     errors = "kafka_network_requestmetrics_errors_total"
@@ -221,18 +221,18 @@ def test_errors_are_counted_by_name(cluster: ClusterProcess) -> None:
     assert total(cluster, errors, request="CreateTopics", error="TOPIC_ALREADY_EXISTS") >= 1
 
 
-def test_an_unclean_election_is_counted(cluster: ClusterProcess) -> None:
-    """A replica that had fallen out of sync leads, since the last one in sync is away."""
+def test_unclean_election_is_counted(cluster: ClusterProcess) -> None:
+    """An out-of-sync replica becomes the leader after the last in-sync replica was killed."""
     unclean = "kafka_controller_controllerstats_uncleanleaderelections_total"
     create(cluster, "unclean", [[1, 2]], **{"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
     assert produce(cluster, "unclean", 10) == []
     assert total(cluster, unclean) == 0
     cluster.kill(2)
-    await_that(lambda: in_sync(cluster) == [1], "node 2 stays in sync")
+    await_that(lambda: in_sync(cluster) == [1], "node 2 is still in the ISR")
     assert produce(cluster, "unclean", 10) == []
     cluster.kill(1)
     cluster.start_node(2)
-    await_that(lambda: leader_of(cluster.bootstrap_servers, "unclean") == 2, "node 2 does not lead")
+    await_that(lambda: leader_of(cluster.bootstrap_servers, "unclean") == 2, "node 2 is not the leader")
     watched = scrape(cluster.log(3))
     assert value(watched, unclean) == 1
     assert value(watched, unclean.replace("_total", "persec")) == 1

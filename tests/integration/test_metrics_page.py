@@ -1,4 +1,4 @@
-"""`/metrics` of a broker: valid text, the names that dashboards read, numbers that follow what happens."""
+"""`/metrics` of a broker: its format, its values, and its listeners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(broker: BrokerProcess) -> Samples:
     return scrape(broker.log)
 
 
-def test_the_page_follows_produce_and_fetch(broker: BrokerProcess) -> None:
+def test_metrics_reflect_produce_and_fetch(broker: BrokerProcess) -> None:
     create_topic(broker.address, "measured", 2, replication=1)
     producer = Producer({"bootstrap.servers": broker.address})
     for number in range(500):
@@ -55,7 +55,7 @@ def test_the_page_follows_produce_and_fetch(broker: BrokerProcess) -> None:
     assert value(found, "kafka_network_requestmetrics_totaltimems", request="Fetch", quantile="0.99") > 0
 
 
-def test_states_of_a_node_that_is_well(broker: BrokerProcess) -> None:
+def test_metrics_of_a_healthy_node_report_no_errors(broker: BrokerProcess) -> None:
     create_topic(broker.address, "well", 3, replication=1)
     found = page(broker)
     assert value(found, "kafka_controller_kafkacontroller_activecontrollercount") == 1
@@ -73,29 +73,29 @@ def test_states_of_a_node_that_is_well(broker: BrokerProcess) -> None:
     assert value(found, "process_cpu_seconds_total") > 0
 
 
-def test_other_pages_are_none(broker: BrokerProcess) -> None:
-    address = re.findall(r"metrics at (http://\S+)", broker.log)[-1]
+def test_unknown_path_returns_404(broker: BrokerProcess) -> None:
+    address = re.findall(r"Metrics: serving (http://\S+)", broker.log)[-1]
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=10)
 
 
 @pytest.mark.parametrize("listener", ["127.0.0.1:9404", "https://127.0.0.1:9404", "http://127.0.0.1", "http://h:x"])
-def test_a_listener_that_is_none_is_refused(tmp_path: Path, listener: str) -> None:
-    fault = pytest.raises(AssertionError, match=r"headrace.metrics.listeners: '.*' is not http://host:port")
-    with fault, running_broker(tmp_path, headrace_metrics_listeners=listener):
+def test_invalid_metrics_listener_is_rejected(tmp_path: Path, listener: str) -> None:
+    error = pytest.raises(AssertionError, match=r"headrace.metrics.listeners: '.*' is not http://host:port")
+    with error, running_broker(tmp_path, headrace_metrics_listeners=listener):
         pass
 
 
-def test_a_port_in_use_is_one_line(tmp_path: Path, broker: BrokerProcess) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path, broker: BrokerProcess) -> None:
     listener = f"http://127.0.0.1:{broker.port}"
-    fault = pytest.raises(AssertionError, match=rf"headrace.metrics.listeners: {listener} cannot be bound")
-    with fault, running_broker(tmp_path, headrace_metrics_listeners=listener):
+    error = pytest.raises(AssertionError, match=rf"headrace.metrics.listeners: {listener} cannot be bound")
+    with error, running_broker(tmp_path, headrace_metrics_listeners=listener):
         pass
 
 
-def test_nothing_listens_by_default(tmp_path: Path) -> None:
+def test_broker_opens_no_metrics_listener_by_default(tmp_path: Path) -> None:
     port = free_port()
     with running_broker(tmp_path) as plain:
-        assert "metrics at" not in plain.log
+        assert "Metrics: serving" not in plain.log
         with pytest.raises(urllib.error.URLError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1)

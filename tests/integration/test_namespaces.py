@@ -1,4 +1,4 @@
-"""The networks and disks that nemeses hurt: what is cut is lost without a word, and nothing outlives the program."""
+"""The sandbox of the nemeses: packets of cut links are lost silently, and nothing outlives the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.isolated_cluster import environment
-from support.namespaces import in_room, missing
+from support.namespaces import in_sandbox, missing
 
 pytestmark = pytest.mark.integration
 
@@ -49,20 +49,20 @@ for machine in network.machines:
     assert run(machine, {_LISTEN!r}).stdout.readline() == b"listens\\n"
 assert reaches(0, 1) and reaches(0, 2) and reaches(1, 2) and reaches(2, 1)
 network.cut([1], [0])
-assert not reaches(0, 1), "an answer that is lost"
+assert not reaches(0, 1), "the responses are not lost"
 assert reaches(1, 2) and reaches(2, 1) and reaches(0, 2)
 network.cut_both_ways([1], [2])
 assert not reaches(1, 2) and not reaches(2, 1) and reaches(0, 2)
-network.join()
-network.slow(1, 100)
+network.heal()
+network.throttle(1, 100)
 assert reaches(0, 1) and reaches(1, 2) and reaches(2, 1)
-network.widen()
+network.unthrottle()
 disk = SmallDisk(Path(sys.argv[1]) / "disk", 4)
 (disk.path / "held").write_bytes(bytes(1_000_000))
 disk.fill()
 try:
     (disk.path / "more").write_bytes(bytes(10_000))
-    raise AssertionError("there is room")
+    raise AssertionError("the disk is not full")
 except OSError as error:
     assert error.errno == 28, error
 disk.free()
@@ -81,39 +81,39 @@ time.sleep(86391)
 
 
 @pytest.fixture(autouse=True)
-def _rooms() -> None:
+def _require_sandbox() -> None:
     if missing():
         pytest.skip(missing())
 
 
-def in_a_room(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    command = in_room([sys.executable, "-c", code, *arguments])
+def start_in_sandbox(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = in_sandbox([sys.executable, "-c", code, *arguments])
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
 
 
-def test_what_is_cut_is_lost_and_a_disk_can_be_full(tmp_path: Path) -> None:
-    with in_a_room(_HURT, str(tmp_path)) as room:
-        status = room.wait(60)
-        assert room.stdout is not None
-        assert room.stderr is not None
-        assert status == 0, room.stderr.read().decode()
+def test_network_cuts_and_full_disks_work_in_the_sandbox(tmp_path: Path) -> None:
+    with start_in_sandbox(_HURT, str(tmp_path)) as sandbox:
+        status = sandbox.wait(60)
+        assert sandbox.stdout is not None
+        assert sandbox.stderr is not None
+        assert status == 0, sandbox.stderr.read().decode()
     assert list((tmp_path / "disk").iterdir()) == []
 
 
-def test_a_room_ends_with_whoever_made_it() -> None:
-    """However that is: the other end of a pipe is closed by the kernel."""
-    with in_a_room(_WAIT) as room:
-        assert room.stdout is not None
-        assert room.stdin is not None
-        assert room.stdout.readline() == b"waits\n"
+def test_sandbox_ends_with_the_process_that_started_it() -> None:
+    """However that process ends, the kernel closes its end of the pipe."""
+    with start_in_sandbox(_WAIT) as sandbox:
+        assert sandbox.stdout is not None
+        assert sandbox.stdin is not None
+        assert sandbox.stdout.readline() == b"waits\n"
         deadline_s = time.monotonic() + 20
-        while not _sleepers():  # said before it became one
+        while not _sleepers():  # printed before the process executes sleep
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        room.stdin.close()
-        room.wait(20)
+        sandbox.stdin.close()
+        sandbox.wait(20)
     deadline_s = time.monotonic() + 20
     while _sleepers():
         assert time.monotonic() < deadline_s
@@ -121,11 +121,11 @@ def test_a_room_ends_with_whoever_made_it() -> None:
 
 
 def _sleepers() -> list[str]:
-    """The processes that only this test starts."""
+    """Return the processes that only this test starts."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             found += [str(path)] if path.read_bytes() == b"sleep\x0086391\x00" else []
         except OSError:
-            continue  # it has gone
+            continue  # it has exited
     return found

@@ -1,9 +1,9 @@
-"""Three nodes on machines of their own, real clients, and everything that can happen to a network, a disk, a process.
+"""Three isolated nodes with real clients under failures of networks, disks and processes.
 
     NEMESES_SECONDS=600 NEMESES_SEED=7 python -m pytest tests/integration/test_nemeses.py -m prove
 
-What is done and what is checked say `support.nemeses` and `integration.history`.  Where network namespaces cannot be
-made, the test is skipped.
+`support.nemeses` has the failures, `integration.history` the checks. The test is skipped where network namespaces
+cannot be created.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from support import nemesis_run
 from support.isolated_cluster import environment
-from support.namespaces import in_room, missing
+from support.namespaces import in_sandbox, missing
 
 _IN_CI_S = 180
 _PROVING_S = int(os.environ.get("NEMESES_SECONDS", "1800"))
@@ -34,19 +34,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
         pytest.param(_PROVING_S, marks=pytest.mark.prove),
     ],
 )
-def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path, seconds: int) -> None:
+def test_no_acknowledged_record_is_lost_under_any_nemesis(tmp_path: Path, seconds: int) -> None:
     if missing():
         pytest.skip(missing())
     command = [sys.executable, nemesis_run.__file__, str(tmp_path), str(seconds), str(_SEED)]
     output = tmp_path / "output.txt"
     with output.open("wb") as out:
-        room = subprocess.Popen(
-            in_room(command), stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment(), cwd=tmp_path
+        sandbox = subprocess.Popen(
+            in_sandbox(command), stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment(), cwd=tmp_path
         )
-    with room:
+    with sandbox:
         try:
-            status = room.wait()
+            status = sandbox.wait()
         finally:
-            room.kill()
+            sandbox.kill()
     print(f"seed {_SEED}\n{output.read_text()}")
     assert status == 0, f"seed {_SEED}, see {tmp_path}:\n" + "\n".join(output.read_text().splitlines()[-40:])

@@ -1,4 +1,4 @@
-"""Committed offsets expire as KIP-211 says, and at the time it says although their coordinator died meanwhile."""
+"""Committed offsets expire as in KIP-211, on time even when their coordinator dies in the meantime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.cluster_load import create_topic, leader_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
-RETENTION_S = 60  # the least that offsets.retention.minutes can say
+RETENTION_S = 60  # the minimum of offsets.retention.minutes
 FAILOVER_S = 25
 SLACK_S = 15
 
@@ -26,13 +26,13 @@ def consumer_of(cluster: ClusterProcess, group: str) -> Consumer:
 
 
 def committed(cluster: ClusterProcess, group: str) -> set[str]:
-    """The topics that the group has offsets of."""
+    """Return the topics for which the group has committed offsets."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
     return {item.topic for item in found.topic_partitions if item.offset != OFFSET_INVALID}
 
 
-def test_offsets_expire_by_their_time_across_a_failover(tmp_path: Path) -> None:
+def test_offsets_expire_on_time_after_a_coordinator_failover(tmp_path: Path) -> None:
     settings = {
         "offsets_retention_minutes": str(RETENTION_S // 60),
         "offsets_retention_check_interval_ms": "1000",
@@ -70,7 +70,7 @@ def test_offsets_expire_by_their_time_across_a_failover(tmp_path: Path) -> None:
         assert leader_of(cluster.bootstrap_servers, "__consumer_offsets") not in (coordinator, -1)
         for group in ("living", "former", "alone"):
             assert committed(cluster, group) == {"kept", "dropped"}
-        # A retention that began anew with the new coordinator would end FAILOVER_S later.
+        # If the retention started over with the new coordinator, it would end FAILOVER_S later.
         assert SLACK_S < FAILOVER_S
         at(RETENTION_S + SLACK_S)
         assert committed(cluster, "living") == {"kept"}

@@ -1,4 +1,4 @@
-"""The example of plug-ins in one file, run as its docstring says."""
+"""The example with several plug-ins in one file works as its docstring says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 PLUGINS = Path(__file__).parents[2] / "configs" / "plugins"
 
 
-def test_source_sink_and_transform_out_of_one_file(tmp_path: Path) -> None:
+def test_source_sink_and_transform_from_one_file_run(tmp_path: Path) -> None:
     square = {"transforms": "square", "transforms.square.type": "Square", "transforms.square.field": "n"}
     lines = tmp_path / "countdown.txt"
     with Worker(tmp_path, {"plugin.path": str(PLUGINS)}) as worker:
@@ -27,7 +27,7 @@ def test_source_sink_and_transform_out_of_one_file(tmp_path: Path) -> None:
         assert lines.read_text().splitlines() == expected
 
 
-def test_a_broken_file_of_plugin_path_is_warned_of_once(tmp_path: Path) -> None:
+def test_broken_file_on_plugin_path_is_logged_once(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "broken.py").write_text("import headrace\nraise RuntimeError('broken file')\n")

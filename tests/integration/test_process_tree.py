@@ -1,4 +1,4 @@
-"""Nothing outlives its worker: not a task that hangs in C, not a child of a task, however deep, not the broker."""
+"""No process outlives its worker: neither a task that hangs in C, nor descendants of a task, nor the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from support.worker import Worker
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
 PLUGIN = """
 import ctypes, os, subprocess, sys, time
@@ -30,7 +30,7 @@ class HangTask(SourceTask):
     config_model = HangConfig
     polls = 0
     def start(self, config):
-        # A grandchild that has left its parent, its session and its group behind, as daemons do.
+        # A grandchild that has left its parent, session and process group, as daemons do.
         subprocess.Popen([sys.executable, "-c",
             "import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\ntime.sleep(1000)"])
         subprocess.Popen(["sleep", "1000"])
@@ -39,9 +39,9 @@ class HangTask(SourceTask):
         if self.how == "crash":
             os.kill(os.getpid(), 11)
         if self.polls:
-            ctypes.PyDLL(None).sleep(1000)   # keeps the GIL: no thread of this process runs any more
+            ctypes.PyDLL(None).sleep(1000)   # keeps the GIL, so that no thread of this process can run
         self.polls += 1
-        time.sleep(0.5)   # the state RUNNING gets out
+        time.sleep(0.5)   # enough time to report the state RUNNING
 
 class HangConnector(SourceConnector):
     config_model = HangConfig
@@ -68,7 +68,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def descendants(pid: int) -> dict[int, float]:
-    """pid -> creation time, so that a number used again is not taken for the same process."""
+    """Return the creation times by pid, so that a reused pid is not mistaken for the same process."""
     return {process.pid: process.create_time() for process in psutil.Process(pid).children(recursive=True)}
 
 
@@ -112,7 +112,7 @@ def _sleepers(pid: int, names: set[str]) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
-def test_a_dead_worker_leaves_nobody_behind(worker: Worker, number: int) -> None:
+def test_death_of_the_worker_kills_all_descendants(worker: Worker, number: int) -> None:
     everyone = create_hanging(worker)
     assert len(everyone) >= 5  # broker, fork server, connector, task, the task's children
     assert {os.getpgid(pid) for pid in everyone if _in_group(pid)} == {os.getpgid(worker.pid)}
@@ -121,14 +121,14 @@ def test_a_dead_worker_leaves_nobody_behind(worker: Worker, number: int) -> None
 
 
 def _in_group(pid: int) -> bool:
-    """All but the grandchild that left by setsid."""
+    """Whether the process is in the worker's process group (all but the grandchild that called setsid)."""
     try:
         return os.getsid(pid) != pid
     except ProcessLookupError:
         return False
 
 
-def test_a_dead_fork_server_takes_its_children_along_and_is_replaced(worker: Worker) -> None:
+def test_death_of_the_fork_server_kills_its_children_and_a_new_one_starts(worker: Worker) -> None:
     create_hanging(worker)
     server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
     below = descendants(server.pid)
@@ -140,7 +140,7 @@ def test_a_dead_fork_server_takes_its_children_along_and_is_replaced(worker: Wor
     worker.wait_for_task_state("hang", 0, "RUNNING")
 
 
-def test_a_crashed_task_is_reported_and_its_children_are_killed(worker: Worker) -> None:
+def test_crashed_task_is_reported_and_its_children_are_killed(worker: Worker) -> None:
     worker.create("neighbour", {"connector.class": "HangConnector"})
     worker.wait_for_task_state("neighbour", 0, "RUNNING")
     worker.create("hang", {"connector.class": "HangConnector", "how": "crash"})
@@ -150,7 +150,7 @@ def test_a_crashed_task_is_reported_and_its_children_are_killed(worker: Worker) 
     assert wait_until(lambda: _sleepers(worker.pid, set()) == 2, 1.0), "only the neighbour's children are left"
 
 
-def test_a_hung_task_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
+def test_hung_task_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
     create_hanging(worker)
     started = time.monotonic()
     worker.request("DELETE", "/connectors/hang")
@@ -158,17 +158,17 @@ def test_a_hung_task_is_killed_after_the_graceful_timeout(worker: Worker) -> Non
     assert wait_until(lambda: _sleepers(worker.pid, set()) == 0, 1.0)
 
 
-def test_a_hung_connector_does_not_hold_up_its_neighbours(worker: Worker) -> None:
+def test_hung_connector_does_not_delay_other_connectors(worker: Worker) -> None:
     started = time.monotonic()
     worker.create("stuck", {"connector.class": "HangingConnector"})
     assert worker.status("stuck")["connector"]["state"] == "FAILED"
-    assert "did not answer" in worker.status("stuck")["connector"]["trace"]
+    assert "did not respond" in worker.status("stuck")["connector"]["trace"]
     assert time.monotonic() - started < 6
     worker.create("hang", {"connector.class": "HangConnector"})
     worker.wait_for_state("hang", "RUNNING")
 
 
-def test_ctrl_c_ends_everything_cleanly(worker: Worker) -> None:
+def test_ctrl_c_stops_all_processes_cleanly(worker: Worker) -> None:
     worker.create("lines", {"connector.class": "FileStreamSource", "file": "/dev/null", "topic": "t"})
     worker.wait_for_task_state("lines", 0, "RUNNING")
     everyone = descendants(worker.pid)
@@ -180,7 +180,7 @@ def test_ctrl_c_ends_everything_cleanly(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("child", ["broker_child", "converter_check", "fork_server"])
-def test_ctrl_c_while_a_child_begins_is_quiet(tmp_path: Path, child: str) -> None:
+def test_ctrl_c_during_startup_of_a_child_logs_no_error(tmp_path: Path, child: str) -> None:
     connector = tmp_path / "s.properties"
     connector.write_text("name=s\nconnector.class=FileStreamSource\ntopic=t\nfile=none\n")
     command = Worker(tmp_path, connectors=[connector]).command()
@@ -198,13 +198,13 @@ def _command_line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:
-        return []  # it has ended meanwhile
+        return []  # the process has exited in the meantime
 
 
-def test_a_second_signal_ends_at_once(worker: Worker) -> None:
+def test_second_signal_terminates_immediately(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
-    time.sleep(0.2)  # the first one is being served: the task hangs for the graceful timeout
+    time.sleep(0.2)  # the worker handles the first signal: the task hangs until the graceful timeout
     started = time.monotonic()
     os.kill(worker.pid, signal.SIGTERM)
     worker.wait(3)
@@ -212,17 +212,18 @@ def test_a_second_signal_ends_at_once(worker: Worker) -> None:
     assert wait_until(lambda: not living(everyone), 1.0), living(everyone)
 
 
-def test_a_port_in_use_is_one_line(worker: Worker, tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_line(worker: Worker, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"listeners": worker.url})
     result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
-    assert "cannot be had: Address already in use: stop whoever has port" in result.stderr
+    assert "cannot bind" in result.stderr
+    assert "Address already in use: stop the process that uses port" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_ctrl_c_while_a_connector_hangs_at_start_ends_in_time(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_worker_while_a_connector_hangs_at_start(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "hang_plugin.py").write_text("# a headrace plug-in\n" + PLUGIN)
@@ -232,24 +233,24 @@ def test_ctrl_c_while_a_connector_hangs_at_start_ends_in_time(tmp_path: Path) ->
     with subprocess.Popen(worker.command(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any("REST server listening" in line for line in process.stderr)
-        time.sleep(1.0)  # the connector is being started, and hangs
+        time.sleep(1.0)  # the connector is being started and hangs
         process.send_signal(signal.SIGINT)
         started = time.monotonic()
         assert process.wait(10) == 0
         assert time.monotonic() - started < 3
 
 
-def test_a_data_directory_in_use_is_one_line(worker: Worker, tmp_path: Path) -> None:
+def test_data_directory_in_use_is_reported_in_one_line(worker: Worker, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"headrace.data.dir": str(tmp_path / "data")})
     result = subprocess.run(again.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
-    assert "The embedded broker could not start" in result.stderr
+    assert "The embedded broker failed to start" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_fork_server_that_still_imports_dies_with_the_worker(tmp_path: Path) -> None:
+def test_fork_server_that_is_still_importing_dies_with_the_worker(tmp_path: Path) -> None:
     (tmp_path / "msgspec.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(1000)\n")
     worker = (
         "import os, socket, subprocess, sys, time\n"

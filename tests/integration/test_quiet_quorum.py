@@ -1,6 +1,6 @@
-"""Three nodes on one disk take all that a client can send, for a while: nobody calls an election.
+"""Three nodes on one disk under the full load of a producer: no election happens.
 
-HEADRACE_QUIET_S says how long, else it is the ten minutes of `make prove` or half a minute.
+HEADRACE_QUIET_S sets the duration; the default is half a minute, ten minutes in `make prove`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DURATIONS_S = [pytest.param(30, marks=pytest.mark.slow), pytest.param(600, marks
 
 
 def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[str]]:
-    """Send as fast as librdkafka can; (records acknowledged, errors)."""
+    """Send as fast as librdkafka can; return (records acknowledged, errors)."""
     acknowledged, errors = 0, []
 
     def delivered(error: object, message: object) -> None:
@@ -52,7 +52,7 @@ def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[s
 
 
 def starved_s(cluster: ClusterProcess) -> list[float]:
-    """For how long each node's loop was ready to run and had no processor, since it began."""
+    """Return for each node how long its main thread was ready to run but had no CPU, since its start."""
     fields = [Path(f"/proc/{cluster.pid(node)}/schedstat").read_text().split() for node in (1, 2, 3)]
     return [int(waited_ns) / 1e9 for _, waited_ns, _ in fields]
 
@@ -62,7 +62,7 @@ def pages(cluster: ClusterProcess) -> list[Samples]:
 
 
 @pytest.mark.parametrize("duration_s", DURATIONS_S)
-def test_a_full_disk_queue_elects_nobody(tmp_path: Path, duration_s: float) -> None:
+def test_no_election_while_the_disk_is_saturated(tmp_path: Path, duration_s: float) -> None:
     duration_s = float(os.environ.get("HEADRACE_QUIET_S", duration_s))
     settings = {
         "headrace_metrics_listeners": "http://127.0.0.1:0",
@@ -83,10 +83,10 @@ def test_a_full_disk_queue_elects_nobody(tmp_path: Path, duration_s: float) -> N
         print(f"\n{duration_s:.0f} s, {acknowledged / duration_s / 1000:.1f} MB/s with acks=all to three replicas")
         for page in after:
             flushes = {item: value(page, FLUSHES, quantile=item) for item in ("0.5", "0.99", "0.999")}
-            print(f"fsyncs of a node: {value(page, f'{FLUSHES}_count'):.0f}, of late {flushes} ms")
+            print(f"fsyncs of a node: {value(page, f'{FLUSHES}_count'):.0f}, recent quantiles {flushes} ms")
         print(f"load average {Path('/proc/loadavg').read_text().split()[:3]}")
         waited = ", ".join(f"{100 * seconds / duration_s:.0f}%" for seconds in starved)
-        print(f"of the time the nodes wanted a processor and had none: {waited}")
+        print(f"share of the time in which the nodes waited for a CPU: {waited}")
         assert errors == []
         assert {value(page, "kafka_server_raft_metrics_current_epoch") for page in after} == epochs
         assert sum(len(re.findall(r"is active in epoch", cluster.log(node))) for node in (1, 2, 3)) == 1

@@ -1,4 +1,4 @@
-"""A move of partitions under --throttle (KIP-73): it takes the time that follows from the rate, and disturbs nobody."""
+"""Reassignment with --throttle (KIP-73): it keeps the rate and does not slow down producers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(cluster: ClusterProcess, tool: str, *arguments: str) -> str:
     return done.stdout
 
 
-def make_topic(cluster: ClusterProcess, topic: str, broker: int) -> None:
+def create_topic_on(cluster: ClusterProcess, topic: str, broker: int) -> None:
     """A topic of SIZE_BYTES with one replica."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     config = {"min.insync.replicas": "1"}
@@ -57,7 +57,7 @@ def move(cluster: ClusterProcess, topic: str, broker: int, directory: Path, *opt
 
 
 def await_moved(cluster: ClusterProcess, topic: str, broker: int, since: float) -> float:
-    """How long it took until the partition was on that broker alone."""
+    """Wait until the partition is only on that broker; return the seconds since `since`."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     while admin.list_topics(topic, 10).topics[topic].partitions[0].replicas != [broker]:
         assert time.monotonic() - since < 60
@@ -66,7 +66,7 @@ def await_moved(cluster: ClusterProcess, topic: str, broker: int, since: float) 
 
 
 def latencies(producer: Producer, count: int) -> list[float]:
-    """What single records to a replicated topic take to be acknowledged, in seconds."""
+    """Return the seconds until each of `count` single records to a replicated topic was acknowledged."""
     found = []
     for _ in range(count):
         start = time.monotonic()
@@ -81,8 +81,10 @@ def described(cluster: ClusterProcess, kind: str, name: str) -> str:
     return run(cluster, "configs", "--describe", "--entity-type", kind, "--entity-name", name)
 
 
-def test_a_throttled_move_takes_its_time_and_disturbs_nobody(cluster: ClusterProcess, tmp_path: Path) -> None:
-    make_topic(cluster, "t", 1)
+def test_throttled_reassignment_keeps_the_rate_and_does_not_slow_producers(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    create_topic_on(cluster, "t", 1)
     create_topic(cluster.bootstrap_servers, "beside", 1)
     await_in_sync(cluster.bootstrap_servers, "beside", 3)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "log_level": 0})
@@ -120,11 +122,11 @@ def test_a_throttled_move_takes_its_time_and_disturbs_nobody(cluster: ClusterPro
 
 
 @pytest.mark.parametrize(("side", "source", "target"), [("leader", 3, 1), ("follower", 1, 3)])
-def test_either_side_holds_back_alone(
+def test_leader_or_follower_throttle_alone_limits_the_rate(
     cluster: ClusterProcess, tmp_path: Path, side: str, source: int, target: int
 ) -> None:
-    """Node 3 has sent, and fetched, nothing throttled: what it did less than 11 s ago would count."""
-    make_topic(cluster, side, source)
+    """Node 3 has sent and fetched nothing throttled before: the last 11 s would count for the quota."""
+    create_topic_on(cluster, side, source)
     rate = f"{side}.replication.throttled.rate={BYTES_PER_S}"
     run(cluster, "configs", "--alter", "--entity-type", "brokers", "--entity-name", "3", "--add-config", rate)
     replicas = f"{side}.replication.throttled.replicas=*"

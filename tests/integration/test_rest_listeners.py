@@ -1,4 +1,4 @@
-"""REST listeners of a real worker: https with PEM keys, admin endpoints apart, response headers."""
+"""REST listeners of a real worker: https with PEM keys, separate admin listeners, response headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for 127.0.0.1 and its key, in one file."""
+    """A PEM file with a self-signed certificate for 127.0.0.1 and its key."""
     directory = tmp_path_factory.mktemp("pem")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=headrace"
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"]
@@ -38,7 +38,7 @@ def get(url: str, pem: Path | None = None, *, identify: bool = False) -> tuple[A
         return json.load(response), response.headers
 
 
-def test_admin_endpoints_apart_and_headers_everywhere(tmp_path: Path) -> None:
+def test_admin_endpoints_and_response_headers_follow_the_configuration(tmp_path: Path) -> None:
     admin = f"http://127.0.0.1:{free_port()}"
     settings = {"admin.listeners": admin, "response.http.headers.config": '"set Cache-Control: no-cache, no-store"'}
     with Worker(tmp_path, settings) as worker:
@@ -56,7 +56,7 @@ def test_admin_endpoints_apart_and_headers_everywhere(tmp_path: Path) -> None:
             error.value.close()
 
 
-def test_https_beside_http(tmp_path: Path, pem: Path) -> None:
+def test_worker_serves_https_and_http_listeners_at_the_same_time(tmp_path: Path, pem: Path) -> None:
     plain, secure = (f"{scheme}://127.0.0.1:{free_port()}" for scheme in ("http", "https"))
     settings = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem)}
     worker = Worker(tmp_path, settings)
@@ -69,7 +69,7 @@ def test_https_beside_http(tmp_path: Path, pem: Path) -> None:
             urllib.request.urlopen(f"{secure}/connectors", timeout=20)
 
 
-def test_clients_must_identify_themselves_where_that_is_required(tmp_path: Path, pem: Path) -> None:
+def test_client_certificate_is_required_if_configured(tmp_path: Path, pem: Path) -> None:
     plain, secure = (f"{scheme}://127.0.0.1:{free_port()}" for scheme in ("http", "https"))
     text = pem.read_text()
     end = text.index("-----BEGIN CERTIFICATE")
@@ -91,9 +91,9 @@ def test_clients_must_identify_themselves_where_that_is_required(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "none.pem: No such file or directory"), ("nothing", "cannot be used")]
+    ("content", "message"), [(None, "none.pem: No such file or directory"), ("nothing", "cannot load the key")]
 )
-def test_keys_that_cannot_be_used_are_told_in_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+def test_unusable_tls_key_is_reported_in_one_line(tmp_path: Path, content: str | None, message: str) -> None:
     file = tmp_path / "none.pem"
     if content is not None:
         file.write_text(content)
@@ -101,6 +101,6 @@ def test_keys_that_cannot_be_used_are_told_in_one_line(tmp_path: Path, content: 
     worker = Worker(tmp_path, {**settings, "listeners": f"https://127.0.0.1:{free_port()}"})
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
-    assert "listeners: the certificates or the key" in result.stderr
+    assert "listeners: cannot load the key or certificates" in result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr

@@ -1,4 +1,4 @@
-"""Nodes that do not belong to a cluster: each refuses to start with one line that says what and how to mend it."""
+"""Nodes that do not match their cluster: each fails to start with one line that names the error and the correction."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def command(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **prop
     return words + [word for key, value in values.items() for word in ("--property", f"{key}={value}")]
 
 
-def fault(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **properties: object) -> str:
-    """The line with which a node that is started so refuses."""
+def start_error(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **properties: object) -> str:
+    """Start a node that must fail; return its error line."""
     done = subprocess.run(
         command(directory, cluster_id, ahead_s=ahead_s, **properties),
         capture_output=True,
@@ -74,42 +74,44 @@ def fault(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **proper
     return lines[0]
 
 
-def test_voters_at_the_ports_of_clients(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_when_voters_have_client_listener_ports(cluster: ClusterProcess, tmp_path: Path) -> None:
     voters = ",".join(f"{node}@{cluster.address(node)}" for node in (1, 2, 3))
-    line = fault(
+    line = start_error(
         tmp_path,
         cluster_id_of(cluster),
         controller_quorum_voters=voters,
         initial_broker_registration_timeout_ms=2000,
     )
-    assert f"1@{cluster.address(1)} is a broker's port for clients, not a controller's" in line
+    assert f"1@{cluster.address(1)} is a client listener of a broker, not a controller listener" in line
 
 
-def test_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
-    line = fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
+def test_start_fails_for_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+    line = start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
     assert "belongs to another cluster than this node" in line
     assert "correct controller.quorum.voters" in line
 
 
-def test_a_node_id_that_is_taken(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_for_a_node_id_in_use(cluster: ClusterProcess, tmp_path: Path) -> None:
     cluster_id, voters = cluster_id_of(cluster), voters_of(cluster)
     words = command(tmp_path / "first", cluster_id, controller_quorum_voters=voters)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as first:
         try:
             assert first.stdout is not None
             assert "serves" in first.stdout.readline()
-            line = fault(tmp_path / "second", cluster_id, controller_quorum_voters=voters)
-            assert "another broker with node.id=4 is alive" in line
-            assert "give each node a number of its own" in line
+            line = start_error(tmp_path / "second", cluster_id, controller_quorum_voters=voters)
+            assert "another broker with node.id=4 is running" in line
+            assert "give each node a unique node.id" in line
         finally:
             first.terminate()
         assert first.wait(timeout=_TIMEOUT_S) == 0
 
 
-def test_a_voter_that_the_others_do_not_know(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_for_a_voter_that_is_not_in_the_voter_set_of_the_other_nodes(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     port = free_base_port(1)
     voters = f"{voters_of(cluster)},4@127.0.0.1:{port}"
-    line = fault(
+    line = start_error(
         tmp_path,
         cluster_id_of(cluster),
         process_roles="broker,controller",
@@ -117,19 +119,19 @@ def test_a_voter_that_the_others_do_not_know(cluster: ClusterProcess, tmp_path: 
         controller_listener_names="CONTROLLER",
         controller_quorum_voters=voters,
     )
-    assert "does not count node 4 among its voters" in line
-    assert "must be the same in every node's file" in line
+    assert "does not have node 4 in its controller.quorum.voters" in line
+    assert "configure the same voters on every node" in line
 
 
-def test_voters_with_each_others_addresses(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_when_voter_addresses_are_swapped(cluster: ClusterProcess, tmp_path: Path) -> None:
     ports = [cluster.base_port + 1000 + offset for offset in (1, 2, 0)]
     voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
-    line = fault(tmp_path, cluster_id_of(cluster), controller_quorum_voters=voters)
-    assert re.search(r"at 127\.0\.0\.1:\d+ there is another node than voter [123]: ", line), line
-    assert f"controller.quorum.voters must name each node with its own address, here it is {voters}" in line
+    line = start_error(tmp_path, cluster_id_of(cluster), controller_quorum_voters=voters)
+    assert re.search(r"the node at 127\.0\.0\.1:\d+ is not voter [123]: ", line), line
+    assert f"controller.quorum.voters must list each node with its own address, on this node it is {voters}" in line
 
 
-def test_a_voter_that_counts_fewer_than_the_others(cluster: ClusterProcess) -> None:
+def test_start_fails_for_a_voter_with_fewer_voters_than_the_others(cluster: ClusterProcess) -> None:
     cluster.stop_node(3)
     file = cluster.directory / "node-3" / "server.properties"
     kept = file.read_text()
@@ -147,52 +149,50 @@ def test_a_voter_that_counts_fewer_than_the_others(cluster: ClusterProcess) -> N
         file.write_text(kept)
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
-    assert re.search("voters of node 3 names 2, 3, the metadata quorum's leader (counts 1, 2, 3|is node 1): ", line), (
-        line
-    )
-    assert "it must be the same in every node's file" in line
+    assert re.search("of node 3 has 2, 3, but the metadata quorum's leader (has 1, 2, 3|is node 1): ", line), line
+    assert "configure the same voters on every node" in line
     cluster.start_node(3)
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(7200, "ahead of"), (-7200, "behind")])
-def test_a_clock_that_is_far_apart(cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str) -> None:
-    line = fault(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))
+def test_start_fails_with_a_large_clock_skew(cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str) -> None:
+    line = start_error(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))
     assert re.search(f"the clock of node 4 is (7199|7200|7201) s {words} the controller's, more than", line), line
-    assert "have both clocks set by NTP, then start again" in line
+    assert "synchronize both clocks with NTP, then start again" in line
 
 
-def test_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_with_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
     voters = voters_of(cluster)
-    fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # which formats it for node 4
-    line = fault(tmp_path, None, node_id=5, controller_quorum_voters=voters)
+    start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # this formats it for node 4
+    line = start_error(tmp_path, None, node_id=5, controller_quorum_voters=voters)
     assert "belongs to node 4, not 5" in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_node_that_waits_for_its_quorum_stops_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
+def test_node_waiting_for_its_quorum_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     port = free_base_port(1)
     words = command(tmp_path / "d", "MkU3OEVBNTcwNTJENDM2Qg", controller_quorum_voters=f"1@127.0.0.1:{port}")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            next(line for line in process.stderr if "the metadata quorum has no leader" in line)
+            next(line for line in process.stderr if "Metadata quorum has no leader" in line)
             process.send_signal(number)
             started = time.monotonic()
             assert process.wait(_TIMEOUT_S) == 0
             assert time.monotonic() - started < 10
-            assert "told to stop before it served" in process.stderr.read()
+            assert "was stopped before its start completed" in process.stderr.read()
         finally:
             process.kill()
 
 
-def test_a_quorum_that_is_not_reachable(tmp_path: Path) -> None:
+def test_start_fails_when_the_quorum_is_unreachable(tmp_path: Path) -> None:
     port = free_base_port(2)
     voters = f"1@127.0.0.1:{port},2@127.0.0.1:{port + 1}"
-    told = {"controller_quorum_voters": voters, "initial_broker_registration_timeout_ms": 1500}
-    line = fault(tmp_path, None, **told)
+    properties = {"controller_quorum_voters": voters, "initial_broker_registration_timeout_ms": 1500}
+    line = start_error(tmp_path, None, **properties)
     assert f"{tmp_path} is not formatted" in line
     assert "kafka-storage format -t ID" in line
-    line = fault(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", **told)
+    line = start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", **properties)
     assert "could not be joined within 1500 ms (initial.broker.registration.timeout.ms)" in line
     assert f"1@127.0.0.1:{port} refuses connections" in line
 
@@ -215,9 +215,9 @@ def test_a_quorum_that_is_not_reachable(tmp_path: Path) -> None:
                 "controller_quorum_voters": "4@127.0.0.1:9093,5@127.0.0.1:9094",
                 "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9095",
             },
-            "look for node 4 at port 9093",
+            "node 4 has port 9093, but its listener",
         ),
     ],
 )
-def test_files_that_contradict_themselves(tmp_path: Path, properties: dict[str, str], words: str) -> None:
-    assert words in fault(tmp_path, None, **properties)
+def test_start_fails_with_contradictory_properties(tmp_path: Path, properties: dict[str, str], words: str) -> None:
+    assert words in start_error(tmp_path, None, **properties)

@@ -1,4 +1,4 @@
-"""The rules of task loops with plug-ins that misbehave on purpose."""
+"""The rules of task loops, tested with plug-ins that misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.worker import RestError, Worker, wait_for
 pytestmark = pytest.mark.integration
 
 PLUGINS = """
-# plug-ins for headrace's own tests
+# plug-ins for the tests of headrace
 import json, time
 from headrace.api.config import Config, key
 from headrace.api.connector import SinkConnector, SourceConnector
@@ -163,7 +163,7 @@ def committed(worker: Worker) -> int | None:
     return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
 
 
-def test_a_put_that_is_to_be_retried_gets_the_same_batch_again(worker: Worker) -> None:
+def test_put_is_retried_with_the_same_batch(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(5)])
     sink(worker, "t", "retry")
     wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2, 3, 4], "all records")
@@ -172,41 +172,41 @@ def test_a_put_that_is_to_be_retried_gets_the_same_batch_again(worker: Worker) -
     assert retried[0] == retried[1] == retried[2] == [entries(worker, "put")[0][1]]
     wait_for(lambda: committed(worker) == 5, "the commit")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"5")])
-    wait_for(lambda: entries(worker, "put")[-1][0] == [5], "reading goes on after the retries")
+    wait_for(lambda: entries(worker, "put")[-1][0] == [5], "the next record after the retries")
 
 
-def test_a_failed_pre_commit_goes_back_to_the_last_commit(worker: Worker) -> None:
+def test_failed_pre_commit_rewinds_to_committed_offsets(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
     sink(worker, "t", "rewind")
     wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2] * 2, "everything again")
     wait_for(lambda: committed(worker) == 3, "the commit")
 
 
-def test_offsets_are_committed_when_the_task_asks(worker: Worker) -> None:
+def test_offsets_are_committed_when_the_task_requests_it(worker: Worker) -> None:
     worker.request("GET", "/")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
     sink(worker, "t", "commit")
     wait_for(lambda: committed(worker) == 1, "the commit", 5)
 
 
-def test_a_task_may_go_back_to_an_offset(worker: Worker) -> None:
+def test_sink_task_can_rewind_to_an_offset(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
     sink(worker, "t", "seek")
     wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2, 1, 2], "1 and 2 again")
     wait_for(lambda: committed(worker) == 3, "the commit")
 
 
-def test_a_task_may_pause_its_partitions(worker: Worker) -> None:
+def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
     sink(worker, "t", "pause")
     wait_for(lambda: len(entries(worker, "put")) == 1, "the first record")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"1")])
-    time.sleep(0.5)  # time enough for a task that did not pause
+    time.sleep(0.5)  # enough time for a task that did not pause
     assert len(entries(worker, "put")) == 1
 
 
-def test_a_slow_task_hears_of_a_pause_between_puts_and_stays_in_its_group(worker: Worker) -> None:
-    """What was read at once takes 5 s to put here, twice the time after which a consumer that does not poll must go."""
+def test_slow_sink_task_is_paused_between_puts_and_stays_in_its_group(worker: Worker) -> None:
+    """One poll's records take 5 s to put, twice max.poll.interval.ms after which a consumer must leave its group."""
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
     sink(worker, "t", "slow", **limits)
@@ -217,7 +217,9 @@ def test_a_slow_task_hears_of_a_pause_between_puts_and_stays_in_its_group(worker
     wait_for(lambda: len(put()) >= 4, "the first puts")
     worker.request("PUT", "/connectors/sink/pause")
     worker.wait_for_state("sink", "PAUSED")
-    wait_for(lambda: worker.request("GET", "/connectors/sink/status")["tasks"][0]["state"] == "PAUSED", "a rest")
+    wait_for(
+        lambda: worker.request("GET", "/connectors/sink/status")["tasks"][0]["state"] == "PAUSED", "the state PAUSED"
+    )
     assert len(put()) < 50
     worker.request("PUT", "/connectors/sink/resume")
     wait_for(lambda: len(put()) >= 100, "all records")
@@ -227,53 +229,53 @@ def test_a_slow_task_hears_of_a_pause_between_puts_and_stays_in_its_group(worker
     assert entries(worker, "close") == []
 
 
-def test_errant_records_are_reported_to_the_dead_letter_queue(worker: Worker) -> None:
+def test_errant_records_are_sent_to_the_dead_letter_queue(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(4)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     sink(worker, "t", "errant", **queue, **{"errors.tolerance": "all"})
-    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two dead letters")
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two DLQ records")
     assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [
         (b'"k1"', b"1"),
         (b'"k3"', b"3"),
     ]
 
 
-def test_tasks_share_partitions_and_give_them_back(worker: Worker) -> None:
+def test_partitions_are_assigned_to_tasks_and_revoked(worker: Worker) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
     admin.create_topics([NewTopic("t", 4, 1)])["t"].result(10)
     sink(worker, "t", **{"tasks.max": "2"})
 
-    def held() -> list[int]:
+    def assigned() -> list[int]:
         count = {"open": 1, "close": -1}
         changes = [(count[e[0]], p[1]) for e in journal(worker) if e[0] in count for p in e[1]]
         return sorted(p for p in range(4) if sum(change for change, number in changes if number == p) == 1)
 
-    wait_for(lambda: held() == [0, 1, 2, 3] and len(entries(worker, "open")) >= 2, "all partitions are held once")
+    wait_for(lambda: assigned() == [0, 1, 2, 3] and len(entries(worker, "open")) >= 2, "each partition assigned once")
     worker.request("PUT", "/connectors/sink/config", {
         "connector.class": "JournalSink", "topics": "t", "journal": str(worker.directory / "journal"), "tasks.max": "1",
     })  # fmt: skip
     worker.wait_for_state("sink", "RUNNING")
-    wait_for(lambda: held() == [0, 1, 2, 3], "one task holds them all")
+    wait_for(lambda: assigned() == [0, 1, 2, 3], "all partitions assigned to one task")
     worker.request("DELETE", "/connectors/sink")
-    assert held() == []
+    assert assigned() == []
     assert len(entries(worker, "stop")) == len(entries(worker, "start"))
 
 
 @pytest.mark.parametrize("worker", ["process", "connector", "thread"], indirect=True)
-def test_sources_hear_of_acknowledgements_and_resume_after_the_last_one(worker: Worker) -> None:
+def test_source_task_is_notified_of_acknowledgements_and_resumes_from_committed_offset(worker: Worker) -> None:
     source(worker, "retry")
     wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 10, "all records")
     wait_for(lambda: [n for (n,) in entries(worker, "acknowledged")] == list(range(10)), "all acknowledgements")
     wait_for(lambda: entries(worker, "commit") != [], "a commit")
     worker.request("POST", "/connectors/source/tasks/0/restart")
-    wait_for(lambda: entries(worker, "start") == [[0], [10]], "the task goes on where it was")
-    assert "poll failed and is tried again: not yet" in worker.log()
+    wait_for(lambda: entries(worker, "start") == [[0], [10]], "the task continues at its offset")
+    assert "Task source-0: poll failed with a retriable error, retrying: not yet" in worker.log()
     assert end_offset(worker.bootstrap_servers(), "counted") == 10
 
 
-def test_records_that_a_transform_refuses_are_skipped_and_committed(worker: Worker) -> None:
+def test_records_that_fail_in_a_transform_are_skipped_and_committed(worker: Worker) -> None:
     chain = {"transforms": "f", "transforms.f.type": "FailOdd", "errors.tolerance": "all", "errors.log.enable": "true"}
     source(worker, **chain)
     wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 5, "the even records")
@@ -282,7 +284,7 @@ def test_records_that_a_transform_refuses_are_skipped_and_committed(worker: Work
     assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
 
 
-def test_a_paused_connector_is_stopped_and_its_task_stays(worker: Worker) -> None:
+def test_pause_stops_the_connector_and_keeps_its_task(worker: Worker) -> None:
     sink(worker, "t")
     worker.wait_for_state("sink", "RUNNING")
     worker.request("PUT", "/connectors/sink/pause")
@@ -293,13 +295,13 @@ def test_a_paused_connector_is_stopped_and_its_task_stays(worker: Worker) -> Non
     worker.request("PUT", "/connectors/sink/resume")
     worker.wait_for_state("sink", "RUNNING")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"1")])
-    wait_for(lambda: bool(entries(worker, "put")), "the task goes on")
+    wait_for(lambda: bool(entries(worker, "put")), "the task continues")
     assert len(entries(worker, "connector start")) == 2
     assert len(entries(worker, "start")) == 1
     assert entries(worker, "stop") == []
 
 
-def test_more_tasks_than_allowed_fail_the_connector(worker: Worker) -> None:
+def test_connector_with_more_tasks_than_tasks_max_fails(worker: Worker) -> None:
     source(worker, "too many")
     status = worker.status("source")
     assert status["connector"]["state"] == "FAILED"
@@ -314,26 +316,26 @@ def _process_names(pid: int) -> set[str]:
     return names
 
 
-def test_offsets_are_not_committed_before_the_acknowledgement(worker: Worker) -> None:
-    """A topic that refuses every record: the task fails, and nothing counts as read."""
+def test_source_offsets_are_not_committed_before_acknowledgement(worker: Worker) -> None:
+    """If the topic rejects every record, the task fails and no source offset is committed."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
     admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(10)
     source(worker)
     worker.wait_for_task_state("source", 0, "FAILED")
-    wait_for(lambda: "source-0" not in _process_names(worker.pid), "a failed task holds no process")
-    assert "A record could not be written" in worker.status("source")["tasks"][0]["trace"]
+    wait_for(lambda: "source-0" not in _process_names(worker.pid), "the failed task's process exits")
+    assert "Failed to write a record to its topic" in worker.status("source")["tasks"][0]["trace"]
     assert worker.request("GET", "/connectors/source/offsets") == {"offsets": []}
     worker.request("POST", "/connectors/source/tasks/0/restart")
     worker.wait_for_task_state("source", 0, "FAILED")
 
 
-def test_a_validation_that_hangs_holds_up_nobody_else(worker: Worker) -> None:
+def test_hanging_validation_does_not_delay_other_requests(worker: Worker) -> None:
     config = {"connector.class": "HangingValidation", "topics": "t", "journal": str(worker.directory / "journal")}
     with ThreadPoolExecutor(1) as beside, contextlib.suppress(OSError):
         hanging = beside.submit(worker.create, "hanging", config)
-        wait_for(lambda: bool(entries(worker, "validate")), "the validation has begun")
+        wait_for(lambda: bool(entries(worker, "validate")), "the validation has started")
         started = time.monotonic()
         sink(worker, "t")
         assert time.monotonic() - started < 10
@@ -342,7 +344,7 @@ def test_a_validation_that_hangs_holds_up_nobody_else(worker: Worker) -> None:
         hanging.result()
 
 
-def test_offsets_that_are_none_are_refused(worker: Worker) -> None:
+def test_invalid_sink_offsets_are_rejected(worker: Worker) -> None:
     sink(worker, "t")
     worker.request("PUT", "/connectors/sink/stop")
     for partition in ({"kafka_topic": "t", "kafka_partition": "x"}, {"kafka_topic": "t", "kafka_partition": [1]}):

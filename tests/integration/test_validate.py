@@ -1,4 +1,4 @@
-"""`headrace validate` says which file each line is about."""
+"""`headrace validate` names the file in each line of its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.ports import free_port
 pytestmark = pytest.mark.integration
 
 
-def test_a_database_that_does_not_answer_is_a_warning_of_its_file(
+def test_unreachable_database_is_reported_as_warning_of_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "j.properties"
@@ -24,5 +24,5 @@ def test_a_database_that_does_not_answer_is_a_warning_of_its_file(
     output = capsys.readouterr()
     lines = output.err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(f"{file}: warning: the database does not answer (")
+    assert lines[0].startswith(f"{file}: warning: Database is not available (")
     assert output.out == f"{file}: j is valid\n"

@@ -1,4 +1,4 @@
-"""The lakehouse sink killed at any moment: no record twice in a table, none missing, nothing left running."""
+"""If the lakehouse sink is killed at any moment, no record is duplicated or missing, and no process keeps running."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ SCHEMA = b'{"type":"struct","fields":[{"type":"int64","optional":false,"field":"
 
 
 class TaskProcess:
-    """A task in a process of its own."""
+    """A lakehouse sink task in a child process."""
 
     def __init__(self, broker: BrokerProcess, path: Path, **props: str) -> None:
-        order = {
+        arguments = {
             "address": broker.address,
             "topics": list(TOPICS),
             "props": {"lakehouse.path": str(path), "lakehouse.trigger.interval.ms": "100", **props},
         }
         self._process = subprocess.Popen(
-            [sys.executable, lakehouse_task.__file__, json.dumps(order)],
+            [sys.executable, lakehouse_task.__file__, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -56,12 +56,12 @@ class TaskProcess:
                 self.lines.append(line.decode(errors="replace").rstrip())
 
     def offsets(self) -> dict[str, int]:
-        """What the task reported last."""
+        """Return the offsets that the task reported last."""
         reported = [line for line in self.lines if line.startswith("reported ")]
         return json.loads(reported[-1].removeprefix("reported ")) if reported else {}
 
     def commits(self) -> int:
-        """How many batches were committed."""
+        """Return the number of committed batches."""
         return sum("Committed batch" in line for line in self.lines)
 
     def until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
@@ -72,52 +72,52 @@ class TaskProcess:
             assert time.monotonic() < deadline, "\n".join(self.lines[-40:])
             time.sleep(0.05)
 
-    def order(self, word: str) -> None:
-        """Give an order and wait until it was taken."""
+    def send_command(self, word: str) -> None:
+        """Send a command and wait until the task has executed it."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n".encode())
         self._process.stdin.flush()
         deadline = time.monotonic() + 20
-        while f"obeyed {word}" not in self.lines and self._process.poll() is None:
+        while f"executed {word}" not in self.lines and self._process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
     def stop(self, timeout_s: float) -> None:
-        """Order the task to stop; it has to end by itself, in time, with everything that it started."""
-        family = psutil.Process(self._process.pid).children(recursive=True)
-        self.order("stop")
+        """Stop the task. It and all its child processes must exit in time."""
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        self.send_command("stop")
         assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
-        assert_gone(family)
+        assert_exited(children)
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def kill_jvm(self) -> None:
-        """SIGKILL Spark's JVM; the task has to end by itself soon, and to say so."""
-        family = psutil.Process(self._process.pid).children(recursive=True)
-        (jvm,) = (process for process in family if process.name() == "java")
+        """Kill Spark's JVM with SIGKILL. The task must fail soon, with an error that names the cause."""
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        (jvm,) = (process for process in children if process.name() == "java")
         jvm.kill()
         assert self._process.wait(20) != 0
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._reader.join(5)
         assert any("ConnectError: Spark's JVM was killed by SIGKILL" in line for line in self.lines), self.lines[-40:]
-        assert_gone(family)
+        assert_exited(children)
 
     def kill(self) -> None:
-        """SIGKILL the task's process alone; a second later nothing of it may live."""
-        family = psutil.Process(self._process.pid).children(recursive=True)
+        """Kill only the task's process with SIGKILL. Within a second all its child processes must exit."""
+        children = psutil.Process(self._process.pid).children(recursive=True)
         assert self._process.poll() is None, "\n".join(self.lines[-40:])
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.kill()
         self._process.wait(5)
-        assert_gone(family)
+        assert_exited(children)
 
 
-def assert_gone(family: list[psutil.Process]) -> None:
-    """A second later none of these processes lives; zombies that nobody reaps do not count."""
+def assert_exited(processes: list[psutil.Process]) -> None:
+    """Assert that these processes exit within a second. Zombies count as exited."""
     deadline = time.monotonic() + 1
-    while alive := [process for process in family if is_alive(process)]:
+    while alive := [process for process in processes if is_alive(process)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.02)
 
@@ -136,7 +136,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Feed:
-    """Produces records to all partitions in the background, numbered per partition."""
+    """Produces numbered records to all partitions in the background."""
 
     def __init__(self, address: str, first: dict[str, int] | None = None) -> None:
         admin = AdminClient({"bootstrap.servers": address})
@@ -172,8 +172,8 @@ class Feed:
         return {f"{topic}/{partition}": count for (topic, partition), count in self.counts.items()}
 
 
-def assert_whole(path: Path, ends: dict[str, int]) -> None:
-    """Every record of every partition stands in its table exactly once."""
+def assert_loaded_once(path: Path, ends: dict[str, int]) -> None:
+    """Assert that every record of every partition is in its table exactly once."""
     for topic in TOPICS:
         rows = DeltaTable(path / topic).to_pyarrow_table(columns=["_kafka_partition", "_kafka_offset", "n"]).to_pylist()
         seen = Counter((row["_kafka_partition"], row["_kafka_offset"]) for row in rows)
@@ -183,29 +183,30 @@ def assert_whole(path: Path, ends: dict[str, int]) -> None:
         assert all(row["n"] == row["_kafka_offset"] for row in rows)
 
 
-def test_killed_at_any_moment_it_loads_every_record_once(broker: BrokerProcess, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: BrokerProcess, tmp_path: Path) -> None:
     path = tmp_path / "lakehouse"
     feed = Feed(broker.address)
     for commits, kill in ((1, TaskProcess.kill_jvm), (3, TaskProcess.kill)):
         task = TaskProcess(broker, path)
         task.until(lambda task=task, commits=commits: task.commits() >= commits)  # type: ignore[misc]
-        time.sleep(random.random() * 0.5)  # any moment will do
+        time.sleep(random.random() * 0.5)  # kill at a random moment
         kill(task)
     shutil.rmtree(path / "_checkpoints")
     ends = feed.stop()
     task = TaskProcess(broker, path)
     task.until(lambda: task.offsets() == ends)
-    assert_whole(path, ends)
+    assert_loaded_once(path, ends)
 
-    # The same task rests, goes on and ends when it is told to; a broker that goes and comes is no failure.
-    task.order("pause")
-    time.sleep(0.5)  # a query that still ran would look for records five times
+    # The same task can be paused, resumed and stopped, and survives a restart of the broker.
+    task.send_command("pause")
+    time.sleep(0.5)  # five trigger intervals, in which a query that still ran would load records
     feed = Feed(broker.address, first=ends)
     time.sleep(1)
     ends = feed.stop()
     assert task.offsets() != ends
     broker.restart()
-    task.order("resume")
+    task.send_command("resume")
     task.until(lambda: task.offsets() == ends)
-    assert_whole(path, ends)
+    assert_loaded_once(path, ends)
     task.stop(timeout_s=5)

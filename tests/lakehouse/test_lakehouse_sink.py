@@ -1,4 +1,4 @@
-"""The lakehouse sink on a real broker and a real Spark: what comes into tables, and what stops it."""
+"""The lakehouse sink with a real broker and real Spark: which rows it loads, and which errors fail it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_topic(broker: BrokerProcess, topic: str, count: int) -> list[Any]:
 
 
 class Load:
-    """A running query with the test's connector configuration."""
+    """A running query with a test's connector configuration."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class Load:
         value = ValueFormat(self.context.props)
         errors = ErrorHandling(self.context.props)
         self.query = LoadQuery(config, value, errors, self.context, "sink", contextvars.copy_context())
-        position = self.query.find_position()
+        start_offset = self.query.find_start_offset()
         checkpoints = config.checkpoint_root("sink")
         checkpoints.mkdir(parents=True, exist_ok=True)
-        self.query.start(spark.session, position, checkpoints, time.time_ns() // 1_000_000)
+        self.query.start(spark.session, start_offset, checkpoints, time.time_ns() // 1_000_000)
 
     def until(self, condition: Callable[[dict[tuple[str, int], int]], bool], timeout_s: float = 90) -> None:
-        """Wait until the reported offsets meet a condition; a failure of the query is raised."""
+        """Wait until the reported offsets meet a condition. Raises the query's error if it fails."""
         deadline = time.monotonic() + timeout_s
         changed = threading.Event()
         while not condition(self.context.offsets):
@@ -114,7 +114,7 @@ class Load:
             changed.clear()
 
     def until_offsets(self, **ends: int) -> None:
-        """Wait until each topic's partition 0 is stored up to an offset."""
+        """Wait until partition 0 of each topic is loaded up to an offset."""
         self.until(lambda offsets: all(offsets.get((topic, 0), 0) >= end for topic, end in ends.items()))
 
 
@@ -138,7 +138,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["_kafka_offset"])
 
 
-def test_every_connect_type_becomes_a_typed_column_under_its_own_name(
+def test_every_connect_type_becomes_a_typed_column(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     decimal = {"name": DATA + "Decimal", "parameters": {"scale": "2"}}
@@ -201,7 +201,7 @@ def test_every_connect_type_becomes_a_typed_column_under_its_own_name(
     first_run.until_offsets(types=5)
     first_run.query.stop()
     produce(broker, "types", [envelope(fields, full)])
-    load("types").until_offsets(types=6)  # the table's columns are those of the records, type by type
+    load("types").until_offsets(types=6)  # the columns of the existing table match those of the records
 
     first, tombstone, nulls, null_payload, last, again = rows_of(tmp_path / "types")
     expected = {
@@ -237,7 +237,7 @@ def test_every_connect_type_becomes_a_typed_column_under_its_own_name(
     assert types["time"] == "integer"
 
 
-def test_plain_json_takes_declared_columns_and_strings_one_column(
+def test_json_without_schemas_uses_declared_columns_and_strings_use_one_column(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     produce(
@@ -262,10 +262,10 @@ def test_plain_json_takes_declared_columns_and_strings_one_column(
     assert [row["value"] for row in rows_of(tmp_path / "lines")] == ["one", None, "tw�"]
 
 
-def test_a_table_that_fell_behind_gets_what_it_lacks_and_the_others_nothing(
+def test_missing_records_are_loaded_only_into_the_table_that_lacks_them(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """As after a crash between two tables' commits of one batch."""
+    """A crash between the commits of two tables in one micro-batch leaves one table with fewer records."""
     for topic in ("left", "right"):
         produce(broker, topic, [envelope([field("n", "int32")], {"n": n}) for n in range(20)])
     first = load("left", "right")
@@ -281,7 +281,9 @@ def test_a_table_that_fell_behind_gets_what_it_lacks_and_the_others_nothing(
         assert [row["n"] for row in rows] == [row["_kafka_offset"] for row in rows] == list(range(count))
 
 
-def test_parquet_files_hold_each_record_once(load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path) -> None:
+def test_parquet_table_contains_each_record_once(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
     fields = [field("n", "int64")]
     produce(broker, "files", [envelope(fields, {"n": n}) for n in range(100)], partitions=3)
     first = load("files", lakehouse__format="parquet")
@@ -295,31 +297,29 @@ def test_parquet_files_hold_each_record_once(load: Callable[..., Load], broker: 
     assert len({(row["_kafka_partition"], row["_kafka_offset"]) for row in rows}) == 150
 
 
-def test_a_topic_that_appears_is_loaded_within_seconds(
-    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_new_topic_is_loaded_within_seconds(load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path) -> None:
     running = load(regex="late[.].*")
     running.until(lambda _: running.query._query.lastProgress is not None)
     produce(broker, "late.one", [envelope([field("n", "int32")], {"n": 1})])
-    began = time.monotonic()
+    started = time.monotonic()
     running.until_offsets(**{"late.one": 1})
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - started < 5
     assert [row["n"] for row in rows_of(tmp_path / "late.one")] == [1]
 
 
-def test_what_precedes_a_changed_schema_is_loaded_and_the_rest_has_a_way_on(
+def test_records_before_a_changed_schema_are_loaded_and_dlq_records_can_be_loaded_into_another_table(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    old = [envelope([field("n", "int32"), field("gone", "string")], {"n": n, "gone": None}) for n in range(7)]
+    old = [envelope([field("n", "int32"), field("trimmed", "string")], {"n": n, "trimmed": None}) for n in range(7)]
     new = envelope([field("n", "string"), field("extra", "int32")], {"n": "x", "extra": 1})
-    produce(broker, "drift", [*old[:4], new, *old[4:]], partitions=2)  # the new one is offset 2 of partition 0
-    for _ in range(2):  # a restart says the same and adds nothing
+    produce(broker, "drift", [*old[:4], new, *old[4:]], partitions=2)  # the new record is offset 2 of partition 0
+    for _ in range(2):  # a restart fails with the same error and adds nothing
         stopped = load("drift")
         with pytest.raises(ConnectError) as error:
             stopped.until_offsets(drift=4)
         assert re.match(
-            r"topic drift, partition 0, offset 2: the record's columns are not those of table .*/drift: column n:"
-            r" int -> string, column gone removed \(string\), column extra added \(int\); all records before it are"
+            r"topic drift, partition 0, offset 2: the record's columns do not match table .*/drift: column n:"
+            r" int -> string, column trimmed removed \(string\), column extra added \(int\); all records before it are"
             r" loaded\.",
             str(error.value),
         )
@@ -332,12 +332,12 @@ def test_what_precedes_a_changed_schema_is_loaded_and_the_rest_has_a_way_on(
         ]
         assert DeltaTable(tmp_path / "drift").version() == 0
 
-    # The way on that the error tells: the others go their way, and the new form has a table of its own.
-    letters = {
+    # Do as the error recommends: send bad records to a dead letter queue, and load its topic into another table.
+    dlq = {
         "errors__deadletterqueue__topic__name": "drift.new",
         "errors__deadletterqueue__topic__replication__factor": "1",
     }
-    tolerant = load("drift", errors__tolerance="all", **letters)
+    tolerant = load("drift", errors__tolerance="all", **dlq)
     tolerant.until_offsets(drift=4)
     tolerant.query.stop()
     assert sorted(row["n"] for row in rows_of(tmp_path / "drift")) == list(range(7))
@@ -345,19 +345,19 @@ def test_what_precedes_a_changed_schema_is_loaded_and_the_rest_has_a_way_on(
     assert [(row["n"], row["extra"]) for row in rows_of(tmp_path / "drift.new")] == [("x", 1)]
 
 
-def test_a_table_of_another_tool_that_no_record_fits_is_no_bad_record(
+def test_mismatch_with_another_tools_table_fails_the_task_despite_errors_tolerance_all(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     produce(broker, "foreign", [envelope([field("n", "int32")], {"n": 1})])
     write_deltalake(tmp_path / "foreign", pa.table({"n": ["x"]}))
     with pytest.raises(ConnectError, match=r"foreign has no column _kafka_topic: .*lakehouse.metadata.columns=false"):
         load("foreign", errors__tolerance="all").until_offsets(foreign=1)
-    with pytest.raises(ConnectError, match=r"column n: string -> int; this connector has loaded nothing into that"):
+    with pytest.raises(ConnectError, match=r"column n: string -> int; this connector has not loaded records into that"):
         load("foreign", errors__tolerance="all", lakehouse__metadata__columns="false").until_offsets(foreign=1)
     assert DeltaTable(tmp_path / "foreign").version() == 0
 
 
-def test_a_default_that_changes_holds_from_its_record_on(
+def test_each_record_gets_the_defaults_of_its_own_schema(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     plain, day = field("n", "int32"), field("d", "int32", name=DATA + "Date")
@@ -375,46 +375,48 @@ def test_a_default_that_changes_holds_from_its_record_on(
     assert [(row["n"], row["d"]) for row in rows] == list(zip([None, 7, 8, 1], days, strict=True))
 
 
-def test_a_bad_record_stops_the_task_or_is_skipped(
+def test_bad_record_fails_the_task_or_is_skipped_according_to_errors_tolerance(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int32"), {"type": "string", "optional": False, "field": "s"}]
     good = envelope(fields, {"n": 1, "s": "a"})
     bad = [b"no json", envelope(fields, {"n": "x", "s": "a"}), envelope(fields, {"n": 1, "s": None}), b'{"a": 1}']
     produce(broker, "bad", [good, *bad, good])
-    with pytest.raises(Exception, match=r"topic bad, partition 0, offset 1: not a JSON envelope .* 3 more records"):
+    with pytest.raises(
+        Exception, match=r"topic bad, partition 0, offset 1: the value is not a JSON object .* 3 more bad records"
+    ):
         load("bad").until_offsets(bad=6)
     assert [row["_kafka_offset"] for row in rows_of(tmp_path / "bad")] == [0]
     tolerant = {
         "errors__tolerance": "all",
-        "errors__deadletterqueue__topic__name": "letters",
+        "errors__deadletterqueue__topic__name": "bad.dlq",
         "errors__deadletterqueue__topic__replication__factor": "1",
         "errors__deadletterqueue__context__headers__enable": "true",
     }
     load("bad", **tolerant).until_offsets(bad=6)
     assert [row["_kafka_offset"] for row in rows_of(tmp_path / "bad")] == [0, 5]
-    letters = read_topic(broker, "letters", len(bad))
-    assert [letter.value() for letter in letters] == bad
-    reasons = [dict(letter.headers())["__connect.errors.exception.message"].decode() for letter in letters]
+    dlq_records = read_topic(broker, "bad.dlq", len(bad))
+    assert [record.value() for record in dlq_records] == bad
+    reasons = [dict(record.headers())["__connect.errors.exception.message"].decode() for record in dlq_records]
     assert reasons[1:3] == [
         'field n: expected int, found "x"',
-        "field s: null, though its schema is not optional",
+        "field s is null, but its schema is not optional",
     ]
 
 
-def test_offsets_that_retention_removed_stop_the_task(
+def test_offsets_deleted_by_retention_fail_the_task(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int32")]
-    produce(broker, "gone", [envelope(fields, {"n": n}) for n in range(4)])
-    first = load("gone")
-    first.until_offsets(gone=4)
+    produce(broker, "trimmed", [envelope(fields, {"n": n}) for n in range(4)])
+    first = load("trimmed")
+    first.until_offsets(trimmed=4)
     first.query.stop()
-    produce(broker, "gone", [envelope(fields, {"n": n}) for n in range(4, 8)])
+    produce(broker, "trimmed", [envelope(fields, {"n": n}) for n in range(4, 8)])
     admin = AdminClient({"bootstrap.servers": broker.address})
-    for future in admin.delete_records([TopicPartition("gone", 0, 6)]).values():
+    for future in admin.delete_records([TopicPartition("trimmed", 0, 6)]).values():
         future.result(10)
-    with pytest.raises(Exception, match=r"topic gone, partition 0: offsets 4 to 5 are gone by retention"):
-        load("gone").until_offsets(gone=8)
-    load("gone", lakehouse__fail__on__data__loss="false").until_offsets(gone=8)
-    assert [row["n"] for row in rows_of(tmp_path / "gone")] == [0, 1, 2, 3, 6, 7]
+    with pytest.raises(Exception, match=r"topic trimmed, partition 0: retention deleted offsets 4 to 5"):
+        load("trimmed").until_offsets(trimmed=8)
+    load("trimmed", lakehouse__fail__on__data__loss="false").until_offsets(trimmed=8)
+    assert [row["n"] for row in rows_of(tmp_path / "trimmed")] == [0, 1, 2, 3, 6, 7]

@@ -1,4 +1,4 @@
-"""Converters write values in a compact form as they write the same values one by one, and fail for the same ones."""
+"""Converters encode columnar values to the same bytes as single values, and fail for the same values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.api.converter import Enclosed
 from headrace.api.errors import BatchError
 from headrace.converters.json_converter import JsonConverter
 from headrace.converters.json_template import encode_compact
-from headrace.converters.json_values import Style
+from headrace.converters.json_values import EncodingOptions
 from headrace.converters.string_converter import StringConverter
 from headrace.data.columns import Columns, Compact, Lines, Shared
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
@@ -31,34 +31,36 @@ CONVERTERS: list[tuple[type[Any], dict[str, str]]] = [
 ]
 
 
-def _either(encode: Any, schema: Schema | None, values: Any) -> Any:
+def _result_or_errors(encode: Any, schema: Schema | None, values: Any) -> Any:
     try:
-        made = encode("t", schema, values)
-        return made.whole() if isinstance(made, Enclosed) else made
+        encoded = encode("t", schema, values)
+        return encoded.whole() if isinstance(encoded, Enclosed) else encoded
     except BatchError as error:
         return {index: repr(cause) for index, cause in error.errors.items()}
 
 
 @pytest.mark.parametrize(("class_", "props"), CONVERTERS)
 @settings(deadline=None, max_examples=150)
-@given(held=compact(STRUCTS), wrong=st.sampled_from([False, False, False, True]))
-def test_same_bytes(class_: type[Any], props: dict[str, str], held: tuple[Schema | None, Compact], wrong: bool) -> None:
-    schema, values = held
-    if wrong and isinstance(values, Columns):  # values that do not fit their schema
+@given(typed_values=compact(STRUCTS), wrong=st.sampled_from([False, False, False, True]))
+def test_columnar_values_are_encoded_to_the_same_bytes(
+    class_: type[Any], props: dict[str, str], typed_values: tuple[Schema | None, Compact], wrong: bool
+) -> None:
+    schema, values = typed_values
+    if wrong and isinstance(values, Columns):  # the values do not match their schema
         values = Columns(values.names, [Shared(1.5) for _ in values.names], len(values), is_maps=values.is_maps)
     converter = class_()
     converter.configure(props, False)
-    expected = _either(converter.from_connect_batch, schema, list(values.items()))
-    assert _either(converter.from_connect_compact, schema, values) == expected
+    expected = _result_or_errors(converter.from_connect_batch, schema, list(values.items()))
+    assert _result_or_errors(converter.from_connect_compact, schema, values) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["plain", 'a "b" \\', 'say "hi"', "tab\t", "\x1b", "ä€", "\U0001f600", "\x7f\u2028", ""]
 )
-def test_lines_with_constants_need_no_closer_look(text: str) -> None:
+def test_line_and_constant_columns_are_encoded_with_json_template(text: str) -> None:
     lines = Lines(f"{text}\n\nx{text}", 3)
     columns = Columns(["line", "source"], [lines, Shared("s")], 3, is_maps=True)
-    texts = encode_compact(None, columns, Style())
+    texts = encode_compact(None, columns, EncodingOptions())
     assert texts is not None
     converter = JsonConverter()
     converter.configure({"schemas.enable": "false"})
@@ -66,12 +68,12 @@ def test_lines_with_constants_need_no_closer_look(text: str) -> None:
     assert texts.whole()[1] == b'{"line":"","source":"s"}'
 
 
-def test_a_column_with_a_null_takes_a_closer_look() -> None:
+def test_column_with_null_is_not_encoded_with_json_template() -> None:
     columns = Columns(["line"], [["a", None]], 2, is_maps=True)
-    assert encode_compact(None, columns, Style()) is None
+    assert encode_compact(None, columns, EncodingOptions()) is None
 
 
-def test_lone_surrogates_fail_alone() -> None:
+def test_only_values_with_unpaired_surrogates_fail() -> None:
     converter = JsonConverter()
     converter.configure({"schemas.enable": "false"})
     with pytest.raises(BatchError) as caught:

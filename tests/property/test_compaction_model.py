@@ -1,7 +1,7 @@
-"""Compaction against a plain list of everything ever written, and the dictionary that it folds to.
+"""Compaction compared to a list of all written records and the table of the newest value of each key.
 
-Keys, tombstones and their horizons, producers and their sequences, transactions, every codec, odd segments, key maps
-that are too small, restarts from scratch, in any order.
+Covers keys, tombstones and delete horizons, producers and sequences, transactions, all codecs, various segment sizes,
+offset maps that are too small, and restarts that rebuild indexes and producer state, in any order.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace_broker.log.admission import AppendOrigin
-from headrace_broker.log.compaction.choice import dirty_range
+from headrace_broker.log.compaction.cleanable import find_dirty_range
 from headrace_broker.log.compaction.cleaning import clean
 from headrace_broker.log.compaction.job import CleanedSegment, CleaningDone, CleaningJob, LastRecord
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
 from headrace_broker.log.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     decode_transaction_index,
     encode_transaction_index,
 )
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.records.batch import BatchHeader
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import Headers, RecordColumns
@@ -39,7 +39,7 @@ KEYS = [b"a", b"b", b"c", b"", b"d" * 33, b"d" * 40]
 
 @dataclass
 class Written:
-    """One record as it was sent; `is_aborted` is None while its transaction is open."""
+    """One record as it was written; `is_aborted` is None while its transaction is open."""
 
     offset: int
     key: bytes
@@ -48,11 +48,11 @@ class Written:
     headers: Headers
     producer_id: int
     is_aborted: bool | None = False
-    first_met_ms: int | None = None
+    first_cleaned_ms: int | None = None
 
 
 class CompactionMachine(RuleBasedStateMachine):
-    """`written` is everything in the order of its offsets."""
+    """`written` has all written records by offset."""
 
     @initialize(segment_bytes=st.integers(500, 2500), interval=st.integers(0, 400), append_time=st.booleans())
     def begin(self, segment_bytes: int, interval: int, append_time: bool) -> None:
@@ -76,7 +76,10 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log = self.load(was_closed_cleanly=False)
 
     def load(self, *, was_closed_cleanly: bool) -> PartitionLog:
-        """As a replica, whose recovery takes every gap between segments for a loss: compaction leaves none."""
+        """Open the log as a replica does: its recovery treats a gap between segments as lost records.
+
+        Compaction must leave no gaps between segments.
+        """
         log = PartitionLog.open(
             self.storage,
             DIRECTORY,
@@ -87,7 +90,7 @@ class CompactionMachine(RuleBasedStateMachine):
             was_closed_cleanly=was_closed_cleanly,
             may_have_gaps=False,
         )
-        log.high_watermark = log.log_end_offset
+        log.advance_high_watermark(log.log_end_offset)
         return log
 
     # Writing
@@ -147,7 +150,7 @@ class CompactionMachine(RuleBasedStateMachine):
         batch = build_batch(columns, compression=codec, is_transactional=is_transactional, **producer)
         sent = bytearray(batch)
         info = self.log.append_as_leader(batch, leader_epoch=0, now_ms=self.now)
-        self.log.high_watermark = self.log.log_end_offset
+        self.log.advance_high_watermark(self.log.log_end_offset)
         if producer_id >= 0:
             self.last_sent[producer_id] = (sent, info.base_offset)
         for index, (key, value, _) in enumerate(records):
@@ -161,7 +164,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), aborts=st.booleans())
-    def end_a_transaction(self, data: st.DataObject, aborts: bool) -> None:
+    def end_transaction(self, data: st.DataObject, aborts: bool) -> None:
         producer_id = data.draw(st.sampled_from(sorted(self.open)))
         first = self.open.pop(producer_id)
         kind = ControlType.ABORT if aborts else ControlType.COMMIT
@@ -169,7 +172,7 @@ class CompactionMachine(RuleBasedStateMachine):
             kind, end_transaction_value(0), timestamp=self.now, producer_id=producer_id, producer_epoch=0
         )
         info = self.log.append_as_leader(marker, leader_epoch=0, now_ms=self.now, origin=AppendOrigin.COORDINATOR)
-        self.log.high_watermark = self.log.log_end_offset
+        self.log.advance_high_watermark(self.log.log_end_offset)
         for record in self.written.values():
             if record.is_aborted is None and record.producer_id == producer_id:
                 record.is_aborted = aborts
@@ -178,7 +181,7 @@ class CompactionMachine(RuleBasedStateMachine):
             path = self.log.segments[-1].path(".txnindex")
             entries = decode_transaction_index(self.storage.read(path)) if self.storage.exists(path) else []
             stable = self.log.last_stable_offset
-            entries.append(AbortedTransaction(producer_id, first, info.base_offset, stable))
+            entries.append(AbortedTxn(producer_id, first, info.base_offset, stable))
             self.storage.write(path, encode_transaction_index(entries))
 
     @rule(elapsed=st.sampled_from([1, RETENTION_MS // 2, RETENTION_MS]))
@@ -191,10 +194,10 @@ class CompactionMachine(RuleBasedStateMachine):
 
     # Compacting
 
-    @rule(key_map_bytes_max=st.sampled_from([1, 400, 1 << 20]))
-    def compact(self, key_map_bytes_max: int) -> None:
+    @rule(offset_map_bytes_max=st.sampled_from([1, 400, 1 << 20]))
+    def compact(self, offset_map_bytes_max: int) -> None:
         log = self.log
-        dirty = dirty_range(
+        dirty = find_dirty_range(
             log.segments,
             self.config,
             cleaner_offset=log.cleaner_offset,
@@ -208,7 +211,9 @@ class CompactionMachine(RuleBasedStateMachine):
         assert dirty.end_offset <= min([log.log_end_offset, *self.open.values()])
         reports = list(
             clean(
-                self.storage, self.job(dirty.first_dirty_offset, dirty.end_offset, key_map_bytes_max), lambda size: None
+                self.storage,
+                self.job(dirty.first_dirty_offset, dirty.end_offset, offset_map_bytes_max),
+                lambda size: None,
             )
         )
         done = reports.pop()
@@ -217,11 +222,11 @@ class CompactionMachine(RuleBasedStateMachine):
             assert isinstance(report, CleanedSegment)
             log.replace_segments(report, self.now)
         assert dirty.first_dirty_offset < done.end_offset <= dirty.end_offset
-        assert done.end_offset == dirty.end_offset or key_map_bytes_max < 1 << 20
+        assert done.end_offset == dirty.end_offset or offset_map_bytes_max < 1 << 20
         log.cleaner_offset = self.cleaned_to = done.end_offset
         self.check_compacted()
 
-    def job(self, first_dirty_offset: int, end_offset: int, key_map_bytes_max: int) -> CleaningJob:
+    def job(self, first_dirty_offset: int, end_offset: int, offset_map_bytes_max: int) -> CleaningJob:
         log = self.log
         return CleaningJob(
             directory=DIRECTORY,
@@ -238,7 +243,7 @@ class CompactionMachine(RuleBasedStateMachine):
             segment_bytes=self.config.segment_bytes,
             segment_index_bytes=self.config.segment_index_bytes,
             index_interval_bytes=self.config.index_interval_bytes,
-            key_map_bytes_max=key_map_bytes_max,
+            offset_map_bytes_max=offset_map_bytes_max,
             io_bytes_per_second=1e9,
             last_records=tuple(
                 LastRecord(producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
@@ -247,7 +252,7 @@ class CompactionMachine(RuleBasedStateMachine):
         )
 
     def check_compacted(self) -> None:
-        """Right after a run: one record per key, aborted ones gone, tombstones there for their time and not longer."""
+        """Check the log after a cleaning: one record per key, no aborted ones, no tombstones after their horizon."""
         present = {offset: header for header, offsets in self.batches() for offset in offsets}
         newest: dict[bytes, Written] = {}
         for record in self.written.values():
@@ -255,7 +260,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 newest[record.key] = record
         for record in self.written.values():
             if record.value is None and record.offset in present and present[record.offset].has_delete_horizon:
-                record.first_met_ms = self.now if record.first_met_ms is None else record.first_met_ms
+                record.first_cleaned_ms = self.now if record.first_cleaned_ms is None else record.first_cleaned_ms
             if record.offset >= self.cleaned_to:
                 assert record.offset in present or record.is_aborted
             elif record.is_aborted or newest[record.key] is not record:
@@ -267,8 +272,8 @@ class CompactionMachine(RuleBasedStateMachine):
                 assert header.has_delete_horizon
                 assert self.now < header.base_timestamp <= self.now + RETENTION_MS
             else:
-                assert record.first_met_ms is not None
-                assert self.now >= record.first_met_ms + RETENTION_MS
+                assert record.first_cleaned_ms is not None
+                assert self.now >= record.first_cleaned_ms + RETENTION_MS
 
     # Restarts
 
@@ -277,7 +282,7 @@ class CompactionMachine(RuleBasedStateMachine):
         end_offset, cleaner_offset = self.log.log_end_offset, self.log.cleaner_offset
         if cleanly:
             self.log.close(clean=True, now_ms=self.now)
-        else:  # nothing is left but the records
+        else:  # delete everything except the records
             self.log.release()
             for name in self.storage.listdir(DIRECTORY):
                 if name.endswith((".index", ".timeindex", ".snapshot")):
@@ -287,25 +292,25 @@ class CompactionMachine(RuleBasedStateMachine):
         assert self.log.log_end_offset == end_offset
         for producer_id, sequence in self.sequences.items():
             assert self.log.producers.producers[producer_id].last_sequence == sequence - 1
-        self.open_transactions_agree()
+        self.check_open_transactions()
 
-    def open_transactions_agree(self) -> None:
-        known = self.log.producers.producers
+    def check_open_transactions(self) -> None:
+        producers = self.log.producers.producers
         for producer_id in (11, 12):
-            if producer_id in known:
-                assert known[producer_id].transaction_first_offset == self.open.get(producer_id, -1)
+            if producer_id in producers:
+                assert producers[producer_id].transaction_first_offset == self.open.get(producer_id, -1)
 
     @precondition(lambda self: self.last_sent)
     @rule(data=st.data())
-    def repeat_the_last_batch_of_a_producer(self, data: st.DataObject) -> None:
+    def retry_last_batch_of_a_producer(self, data: st.DataObject) -> None:
         sent, base_offset = self.last_sent[data.draw(st.sampled_from(sorted(self.last_sent)))]
         info = self.log.append_as_leader(bytearray(sent), leader_epoch=0, now_ms=self.now)
         assert (info.base_offset, info.is_duplicate) == (base_offset, True)
 
-    # What always holds
+    # Invariants
 
     def batches(self) -> list[tuple[BatchHeader, list[int]]]:
-        """Every batch with the offsets of its data records, each of which is just as it was written."""
+        """Return each batch with the offsets of its data records; check that the records are as written."""
         found = []
         last_offset = -1
         for segment in self.log.segments:
@@ -326,12 +331,12 @@ class CompactionMachine(RuleBasedStateMachine):
         assert last_offset == self.log.log_end_offset - 1
         return found
 
-    def aborted_transactions(self) -> list[AbortedTransaction]:
+    def aborted_transactions(self) -> list[AbortedTxn]:
         names = [name for name in self.storage.listdir(DIRECTORY) if name.endswith(".txnindex")]
         return [entry for name in names for entry in decode_transaction_index(self.storage.read(f"{DIRECTORY}/{name}"))]
 
     @invariant()
-    def a_reader_of_committed_records_ends_with_the_same_table(self) -> None:
+    def read_committed_consumer_sees_newest_values(self) -> None:
         aborted = self.aborted_transactions()
         table: dict[bytes, bytes | None] = {}
         for header, offsets in self.batches():
@@ -343,16 +348,16 @@ class CompactionMachine(RuleBasedStateMachine):
             for offset in offsets:
                 if self.written[offset].is_aborted is not None:
                     table[self.written[offset].key] = self.written[offset].value
-        wanted: dict[bytes, bytes | None] = {}
+        expected: dict[bytes, bytes | None] = {}
         for record in self.written.values():
             if record.is_aborted is False:
-                wanted[record.key] = record.value
+                expected[record.key] = record.value
         assert {key: value for key, value in table.items() if value is not None} == {
-            key: value for key, value in wanted.items() if value is not None
+            key: value for key, value in expected.items() if value is not None
         }
 
     @invariant()
-    def what_a_transaction_has_left_is_marked(self) -> None:
+    def remaining_transactional_data_has_its_marker(self) -> None:
         batches = self.batches()
         markers = {header.base_offset for header, _ in batches if header.is_control and header.records_count}
         for header, offsets in batches:
@@ -361,7 +366,7 @@ class CompactionMachine(RuleBasedStateMachine):
                     assert marker in markers
 
     @invariant()
-    def every_offset_can_be_read_from(self) -> None:
+    def reads_from_any_offset_return_it_or_later_records(self) -> None:
         log = self.log
         last = max((header.last_offset for header, _ in self.batches()), default=-1)
         for offset in range(log.log_start_offset, log.log_end_offset, 3):

@@ -1,4 +1,4 @@
-"""Fetch sessions: a client that is told only what is new knows as much as one that is told everything."""
+"""Property tests of fetch sessions: an incremental session delivers the same data as full fetches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
-from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessions, Key, SessionState
+from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessionCache, FetchSessionHandler, Key
 
 TOPIC = b"t" * 16
 
@@ -18,119 +18,119 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(0, 4)),
         st.tuples(st.just("commit"), st.integers(0, 4)),
-        st.tuples(st.just("want"), st.integers(0, 4)),
+        st.tuples(st.just("add"), st.integers(0, 4)),
         st.tuples(st.just("forget"), st.integers(0, 4)),
         st.tuples(st.just("fetch"), st.just(0)),
-        st.tuples(st.just("nudge"), st.just(0)),
-        st.tuples(st.just("lose the answer"), st.just(0)),
+        st.tuples(st.just("wake_up"), st.just(0)),
+        st.tuples(st.just("lose the response"), st.just(0)),
         st.tuples(st.just("evict"), st.just(0)),
     ),
     max_size=60,
 )
 
 
-class _World:
-    """Five partitions whose ends and high watermarks only grow, one broker, one client."""
+class _SimulatedFetches:
+    """Five partitions whose log ends and high watermarks only grow, one broker and one client."""
 
     def __init__(self) -> None:
         self.ends = [0] * 5
         self.high_watermarks = [0] * 5
         self.closed: list[FetchSession] = []
-        self.sessions = FetchSessions(1000, Random(1), self.closed.append)
-        self.client = SessionState()
-        self.wanted: dict[int, int] = {}  # partition -> next offset
-        self.known: dict[int, int] = {}  # partition -> high watermark as the client knows it
-        self.unsaid: set[int] = set()
-        self.gone: set[int] = set()
+        self.sessions = FetchSessionCache(1000, Random(1), self.closed.append)
+        self.client = FetchSessionHandler()
+        self.offsets: dict[int, int] = {}  # partition -> next offset
+        self.known: dict[int, int] = {}  # partition -> last high watermark that the client received
+        self.changed: set[int] = set()
+        self.removed: set[int] = set()
 
     def mark(self, index: int) -> None:
         for session in self.sessions._sessions.values():
-            session.mark((TOPIC, index))
+            session.mark_dirty((TOPIC, index))
 
-    def want(self, index: int) -> None:
-        if index not in self.wanted:
-            self.wanted[index] = 0
-            self.unsaid.add(index)
-            self.gone.discard(index)
+    def add(self, index: int) -> None:
+        if index not in self.offsets:
+            self.offsets[index] = 0
+            self.changed.add(index)
+            self.removed.discard(index)
 
     def forget(self, index: int) -> None:
-        if self.wanted.pop(index, None) is not None:
+        if self.offsets.pop(index, None) is not None:
             self.known.pop(index, None)
-            self.unsaid.discard(index)
-            self.gone.add(index)
+            self.changed.discard(index)
+            self.removed.add(index)
 
-    def begin_anew(self) -> None:
+    def restart_session(self) -> None:
         self.client.reset()
-        self.gone.clear()
-        self.unsaid = set(self.wanted)
+        self.removed.clear()
+        self.changed = set(self.offsets)
 
-    def fetch(self, *, is_lost: bool, is_nudged: bool = False) -> None:
+    def fetch(self, *, is_lost: bool, with_wake_up: bool = False) -> None:
         request = FetchRequest()
         changed = [
-            (index, TOPIC, FetchPartition(partition=index, fetch_offset=self.wanted[index], partition_max_bytes=1))
-            for index in sorted(self.unsaid)
+            (index, TOPIC, FetchPartition(partition=index, fetch_offset=self.offsets[index], partition_max_bytes=1))
+            for index in sorted(self.changed)
         ]
-        self.client.fill(request, changed, sorted(self.gone))
-        self.unsaid, self.gone = set(), set()
+        self.client.fill(request, changed, sorted(self.removed))
+        self.changed, self.removed = set(), set()
         try:
-            session = self.sessions.find(request, -1, 0)
-        except ApiError:  # the broker has forgotten the session
-            self.begin_anew()
+            session = self.sessions.get_or_create(request, -1, 0)
+        except ApiError:  # the broker has evicted the session
+            self.restart_session()
             return
         assert session is not None
-        session.take(request)
-        nudge = FetchRequest(max_bytes=1)
-        if is_nudged and self.client.nudge(nudge):
-            assert nudge.max_bytes == nudge.max_wait_ms == 0
-            assert not nudge.topics
-            assert self.sessions.find(nudge, -1, 0) is session
-        answers = self.answers(session, is_full=request.session_epoch == 0)
+        session.update(request)
+        wake_up = FetchRequest(max_bytes=1)
+        if with_wake_up and self.client.fill_wake_up(wake_up):
+            assert wake_up.max_bytes == wake_up.max_wait_ms == 0
+            assert not wake_up.topics
+            assert self.sessions.get_or_create(wake_up, -1, 0) is session
+        response = self.respond(session, is_full=request.session_epoch == 0)
         if is_lost:
-            self.begin_anew()
+            self.restart_session()
             return
-        self.client.answered(session.session_id)
-        for answer in answers:
-            index = answer.partition_index
-            assert index in self.wanted
-            self.known[index] = answer.high_watermark
-            if answer.records:
-                self.wanted[index] += len(answer.records)
-                self.unsaid.add(index)
+        self.client.on_response(session.session_id)
+        for data in response:
+            index = data.partition_index
+            assert index in self.offsets
+            self.known[index] = data.high_watermark
+            if data.records:
+                self.offsets[index] += len(data.records)
+                self.changed.add(index)
 
-    def answers(self, session: FetchSession, *, is_full: bool) -> list[PartitionData]:
-        _, untold = self.look(session, is_full=is_full)  # not enough to answer: the request waits
-        for key, _ in untold:
-            session.mark(key)
-        found, told = self.look(session, is_full=is_full)
-        for key, answer in told:
-            session.told(key, answer)
-        return found
+    def respond(self, session: FetchSession, *, is_full: bool) -> list[PartitionData]:
+        _, unsent = self.read_dirty(session, is_full=is_full)  # not enough data: the fetch is delayed
+        for key, _ in unsent:
+            session.mark_dirty(key)
+        partitions, sent = self.read_dirty(session, is_full=is_full)
+        for key, data in sent:
+            session.mark_sent(key, data)
+        return partitions
 
-    def look(
+    def read_dirty(
         self, session: FetchSession, *, is_full: bool
     ) -> tuple[list[PartitionData], list[tuple[Key, PartitionData]]]:
-        found: list[PartitionData] = []
-        told: list[tuple[Key, PartitionData]] = []
-        for key in list(session.news):
-            index, offset = key[1], session.wanted[key].partition.fetch_offset
-            answer = PartitionData(
+        partitions: list[PartitionData] = []
+        sent: list[tuple[Key, PartitionData]] = []
+        for key in list(session.dirty_partitions):
+            index, offset = key[1], session.partitions[key].partition.fetch_offset
+            data = PartitionData(
                 partition_index=index,
                 high_watermark=self.high_watermarks[index],
                 log_start_offset=0,
                 aborted_transactions=None,
                 records=b"x" * min(2, self.ends[index] - offset),
             )
-            session.looked_at(key, is_exhausted=not answer.records)
-            if session.is_news(key, answer) or is_full:
-                found.append(answer)
-                told.append((key, answer))
-        return found, told
+            session.mark_read(key, is_exhausted=not data.records)
+            if session.has_changed(key, data) or is_full:
+                partitions.append(data)
+                sent.append((key, data))
+        return partitions, sent
 
 
 @settings(deadline=None)
 @given(steps)
-def test_nothing_is_missed(moves: list[tuple[str, int]]) -> None:
-    world = _World()
+def test_incremental_session_delivers_all_records_and_high_watermarks(moves: list[tuple[str, int]]) -> None:
+    world = _SimulatedFetches()
     for move, index in moves:
         if move == "append":
             world.ends[index] += 1
@@ -138,44 +138,44 @@ def test_nothing_is_missed(moves: list[tuple[str, int]]) -> None:
         elif move == "commit":
             world.high_watermarks[index] = world.ends[index]
             world.mark(index)
-        elif move == "want":
-            world.want(index)
+        elif move == "add":
+            world.add(index)
         elif move == "forget":
             world.forget(index)
         elif move == "evict":
             for session_id in list(world.sessions._sessions):
                 world.sessions._close(session_id)
         else:
-            world.fetch(is_lost=move == "lose the answer", is_nudged=move == "nudge")
+            world.fetch(is_lost=move == "lose the response", with_wake_up=move == "wake_up")
     for _ in range(80):
         world.fetch(is_lost=False)
-    for index, offset in world.wanted.items():
+    for index, offset in world.offsets.items():
         assert offset == world.ends[index]
         assert world.known[index] == world.high_watermarks[index]
 
 
-def test_replicas_take_the_place_of_clients_when_there_is_no_room() -> None:
+def test_replica_session_evicts_consumer_session() -> None:
     closed: list[FetchSession] = []
-    sessions = FetchSessions(1, Random(1), closed.append)
+    sessions = FetchSessionCache(1, Random(1), closed.append)
     opening = FetchRequest(session_id=0, session_epoch=0)
-    first = sessions.find(opening, -1, 0)
-    assert sessions.find(opening, -1, 1) is None
-    assert sessions.find(opening, 3, 1) is not None
+    first = sessions.get_or_create(opening, -1, 0)
+    assert sessions.get_or_create(opening, -1, 1) is None
+    assert sessions.get_or_create(opening, 3, 1) is not None
     assert closed == [first]
-    assert sessions.find(opening, 4, 1) is None
-    assert sessions.find(opening, 4, 200_000) is not None  # the other one was idle for long
+    assert sessions.get_or_create(opening, 4, 1) is None
+    assert sessions.get_or_create(opening, 4, 200_000) is not None  # the other session was idle for long
 
 
-def test_an_epoch_out_of_turn_is_refused() -> None:
-    sessions = FetchSessions(1, Random(1), lambda session: None)
-    session = sessions.find(FetchRequest(session_id=0, session_epoch=0), -1, 0)
+def test_unexpected_session_epoch_is_rejected() -> None:
+    sessions = FetchSessionCache(1, Random(1), lambda session: None)
+    session = sessions.get_or_create(FetchRequest(session_id=0, session_epoch=0), -1, 0)
     assert session is not None
 
-    def ask(epoch: int) -> FetchSession | None:
-        return sessions.find(FetchRequest(session_id=session.session_id, session_epoch=epoch), -1, 0)
+    def fetch_with_epoch(epoch: int) -> FetchSession | None:
+        return sessions.get_or_create(FetchRequest(session_id=session.session_id, session_epoch=epoch), -1, 0)
 
-    with pytest.raises(ApiError, match="epoch of the fetch session"):
-        ask(2)
-    assert ask(1) is session
-    with pytest.raises(ApiError, match="epoch of the fetch session"):
-        ask(1)
+    with pytest.raises(ApiError, match="fetch session epoch"):
+        fetch_with_epoch(2)
+    assert fetch_with_epoch(1) is session
+    with pytest.raises(ApiError, match="fetch session epoch"):
+        fetch_with_epoch(1)

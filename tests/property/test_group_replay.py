@@ -1,8 +1,9 @@
-"""Laws of the group shard under any sequence of requests, time-outs and failovers.
+"""Invariants of the group shard under random sequences of requests, timeouts and failovers.
 
-* A shard rebuilt from the log has the same offsets, and the same Empty and Stable groups.
-* A group has one leader, who is a member; generations never go back; only members of a generation get assignments.
-* Every parked request is answered once, in the end.
+* A shard rebuilt from the log has the same offsets and the same Empty and Stable groups.
+* A group has one leader, which is a member; generation ids never decrease; only members of a generation receive its
+  assignments.
+* Every pending request eventually completes, exactly once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ PROTOCOLS = st.sampled_from(
 )
 
 
-def durable(shard: GroupShard) -> dict[str, Any]:
-    """What must survive: offsets always, groups when they are Empty or Stable."""
+def durable_groups(shard: GroupShard) -> dict[str, Any]:
+    """Return the state of the groups that must survive a failover: those that are Empty or Stable."""
     return {
         group_id: {
             "generation": group.generation_id,
@@ -69,7 +70,7 @@ def offsets(shard: GroupShard) -> dict[str, Any]:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Clients that do what they like: mostly what real ones do, sometimes nonsense."""
+    """Simulated clients; most requests are those of real clients, some are invalid."""
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 100]))
     def start(self, delay_ms: int, max_size: int) -> None:
@@ -79,12 +80,12 @@ class GroupMachine(RuleBasedStateMachine):
         self.syncs: dict[int, tuple[str, int, str]] = {}  # request -> group, generation, member
         self.generations: dict[str, int] = {}
 
-    def pick(self, data: st.DataObject, group_id: str) -> str:
-        """A member id: usually one of the group's, pending or not."""
+    def pick_member(self, data: st.DataObject, group_id: str) -> str:
+        """Draw a member id, usually one of the group's members or pending ids."""
         self.driver.group_id = group_id
         group = self.driver.shard.groups.get(group_id)
         known = [*group.members, *sorted(group.pending_joins)] if group is not None else []
-        return data.draw(st.sampled_from([*known, "", "stranger"]))
+        return data.draw(st.sampled_from([*known, "", "unknown-member"]))
 
     @rule(
         data=st.data(),
@@ -103,7 +104,7 @@ class GroupMachine(RuleBasedStateMachine):
         version: int,
         rebalance_ms: int,
     ) -> None:
-        member = self.pick(data, group_id)
+        member = self.pick_member(data, group_id)
         token = self.driver.join(
             member, instance=instance, protocols=protocols, version=version, rebalance_ms=rebalance_ms
         )
@@ -111,25 +112,27 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), group_id=st.sampled_from(GROUPS), payload=st.binary(max_size=3), fails=st.booleans())
     def sync(self, data: st.DataObject, group_id: str, payload: bytes, fails: bool) -> None:
-        member = self.pick(data, group_id)
+        member = self.pick_member(data, group_id)
         group = self.driver.shard.groups.get(group_id)
         generation = group.generation_id if group is not None else 0
         if fails and group is not None and group.leader_id == member:
             self.driver.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        members = [*group.members, "stranger"] if group is not None else []
+        members = [*group.members, "unknown-member"] if group is not None else []
         token = self.driver.sync(member, generation, {m: m.encode() + payload for m in members})
         self.driver.append_error = None
         self.syncs[token] = (group_id, generation, member)
 
     @rule(data=st.data(), group_id=st.sampled_from(GROUPS))
     def heartbeat(self, data: st.DataObject, group_id: str) -> None:
-        member = self.pick(data, group_id)
+        member = self.pick_member(data, group_id)
         group = self.driver.shard.groups.get(group_id)
         self.driver.heartbeat(member, group.generation_id if group is not None else 0)
 
     @rule(data=st.data(), group_id=st.sampled_from(GROUPS))
     def leave(self, data: st.DataObject, group_id: str) -> None:
-        self.driver.leave(self.pick(data, group_id), ("", "i1") if data.draw(st.booleans()) else "stranger")
+        self.driver.leave(
+            self.pick_member(data, group_id), ("", "i1") if data.draw(st.booleans()) else "unknown-member"
+        )
 
     @rule(
         data=st.data(),
@@ -142,7 +145,7 @@ class GroupMachine(RuleBasedStateMachine):
     def commit(
         self, data: st.DataObject, group_id: str, topic: str, offset: int, retention_ms: int, fails: bool
     ) -> None:
-        member = self.pick(data, group_id)
+        member = self.pick_member(data, group_id)
         group = self.driver.shard.groups.get(group_id)
         generation = group.generation_id if group is not None and member else -1
         before = offsets(self.driver.shard)
@@ -161,7 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["t", "u"]))
     def delete_topic(self, topic: str) -> None:
-        self.driver.run(self.driver.shard.topics_deleted(frozenset({topic})))
+        self.driver.run(self.driver.shard.on_topics_deleted(frozenset({topic})))
 
     @rule(group_id=st.sampled_from(GROUPS))
     def delete_group(self, group_id: str) -> None:
@@ -181,10 +184,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def fail_over(self) -> None:
-        """Another node takes over: parked requests are answered, unstored generations are gone."""
+        """Another node becomes the coordinator: pending requests fail, generations without a group record are lost."""
         self.driver.run(self.driver.shard.unload(ErrorCode.NOT_COORDINATOR))
-        assert set(self.joins) <= set(self.driver.replies)
-        assert set(self.syncs) <= set(self.driver.replies)
+        assert set(self.joins) <= set(self.driver.responses)
+        assert set(self.syncs) <= set(self.driver.responses)
         self.driver.restart()
         self.generations.clear()
         self.joins.clear()
@@ -195,19 +198,19 @@ class GroupMachine(RuleBasedStateMachine):
         self.joins = {token: group for token, group in self.joins.items() if group != group_id}
 
     @invariant()
-    def a_shard_rebuilt_from_the_log_is_the_same(self) -> None:
-        rebuilt = self.driver.replayed()
+    def shard_rebuilt_from_the_log_is_equal(self) -> None:
+        rebuilt = self.driver.replay_log()
         assert offsets(rebuilt) == offsets(self.driver.shard)
         assert rebuilt.groups.keys() == self.driver.shard.groups.keys()
-        live = durable(self.driver.shard)
-        copy = durable(rebuilt)
+        live = durable_groups(self.driver.shard)
+        copy = durable_groups(rebuilt)
         for group_id, group in live.items():
             assert copy[group_id] == group
         for group_id, group in copy.items():
             assert group["generation"] <= self.driver.shard.groups[group_id].generation_id
 
     @invariant()
-    def groups_are_in_order(self) -> None:
+    def groups_are_consistent(self) -> None:
         for group_id, group in self.driver.shard.groups.items():
             assert (group.leader_id in group.members) == bool(group.members)
             assert group.generation_id >= self.generations.get(group_id, 0)
@@ -223,37 +226,37 @@ class GroupMachine(RuleBasedStateMachine):
             assert bool(group.members) or group.state in ("Empty", "PreparingRebalance")
 
     @invariant()
-    def whoever_waits_has_a_deadline(self) -> None:
-        waits = any(
+    def pending_requests_have_a_deadline(self) -> None:
+        has_pending_requests = any(
             member.awaiting_join is not None or member.awaiting_sync is not None
             for group in self.driver.shard.groups.values()
             for member in group.members.values()
         )
-        preparing = any(group.state == "PreparingRebalance" for group in self.driver.shard.groups.values())
-        assert not (waits or preparing) or self.driver.shard.next_deadline_ms() is not None
+        is_preparing = any(group.state == "PreparingRebalance" for group in self.driver.shard.groups.values())
+        assert not (has_pending_requests or is_preparing) or self.driver.shard.next_deadline_ms() is not None
 
     @invariant()
-    def only_members_of_a_generation_are_led_and_assigned(self) -> None:
+    def only_members_of_a_generation_receive_its_leader_and_assignments(self) -> None:
         leaders: dict[tuple[str, int], set[str]] = {}
         for token, group_id in list(self.joins.items()):
-            reply = self.driver.replies.get(token)
-            if reply is not None and not reply.error_code and reply.members and not reply.skip_assignment:
-                leaders.setdefault((group_id, reply.generation_id), set()).add(reply.leader)
-        assert all(len(who) == 1 for who in leaders.values()), leaders
+            response = self.driver.responses.get(token)
+            if response is not None and not response.error_code and response.members and not response.skip_assignment:
+                leaders.setdefault((group_id, response.generation_id), set()).add(response.leader)
+        assert all(len(ids) == 1 for ids in leaders.values()), leaders
         for token, (_, generation, member) in list(self.syncs.items()):
-            reply = self.driver.replies.pop(token, None)
-            if reply is None:
+            response = self.driver.responses.pop(token, None)
+            if response is None:
                 continue
             del self.syncs[token]
-            if not reply.error_code and reply.assignment:
-                assert reply.assignment.startswith(member.encode()) or member.startswith("i"), (member, generation)
+            if not response.error_code and response.assignment:
+                assert response.assignment.startswith(member.encode()) or member.startswith("i"), (member, generation)
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
             return
         self.driver.advance(400_000)
-        unanswered = (set(self.joins) | set(self.syncs)) - set(self.driver.replies)
-        assert not unanswered, "everybody gets an answer in the end"
+        incomplete = (set(self.joins) | set(self.syncs)) - set(self.driver.responses)
+        assert not incomplete, "every request must complete"
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""Java's texts of floating point numbers read back as the same number, and no shorter text does."""
+"""Floating-point numbers formatted as in Java parse to the same number, and no shorter string does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _check_shape(text: str, value: float) -> None:
 
 @settings(deadline=None)
 @given(_finite)
-def test_double(value: float) -> None:
+def test_double_text_round_trips_and_is_shortest(value: float) -> None:
     text = double_text(value)
     _check_shape(text, value)
     assert math.copysign(1, float(text)) == math.copysign(1, value)
@@ -33,7 +33,7 @@ def test_double(value: float) -> None:
 
 @settings(deadline=None)
 @given(_finite32)
-def test_float(value: float) -> None:
+def test_float_text_round_trips_and_is_shortest(value: float) -> None:
     text = float_text(value)
     _check_shape(text, value)
     assert float32(float(text)) == value
@@ -44,7 +44,7 @@ def test_float(value: float) -> None:
 
 @settings(deadline=None)
 @given(st.integers(), st.sampled_from([8, 16, 32, 64]))
-def test_wrap(number: int, bits: int) -> None:
+def test_wrapped_integer_fits_bit_width_and_is_congruent_to_original(number: int, bits: int) -> None:
     wrapped = wrap(number, bits)
     assert -(1 << (bits - 1)) <= wrapped < 1 << (bits - 1)
     assert (wrapped - number) % (1 << bits) == 0

@@ -1,4 +1,4 @@
-"""JsonConverter: what is written is read back, and the fast ways agree with the definitions."""
+"""JsonConverter: values round-trip, and the list functions match the reference implementations of single values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace.api.converter import Run
 from headrace.api.errors import BatchError, DataError
 from headrace.converters.json_converter import JsonConverter
-from headrace.converters.json_encoding import encode_list, encoder, write
-from headrace.converters.json_lists import Decoder
-from headrace.converters.json_values import Style, to_json
+from headrace.converters.json_encoding import encode_list, encode_tree, list_encoder
+from headrace.converters.json_lists import PayloadDecoder
+from headrace.converters.json_values import EncodingOptions, to_json
 from headrace.data.columns import Columns, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import to_rows
@@ -23,9 +23,9 @@ from support.connect_data import primitives, schemaless, schemas, struct_of, val
 
 
 def _converter(**props: str) -> JsonConverter:
-    made = JsonConverter()
-    made.configure({key.replace("_", "."): value for key, value in props.items()})
-    return made
+    configured = JsonConverter()
+    configured.configure({key.replace("_", "."): value for key, value in props.items()})
+    return configured
 
 
 @st.composite
@@ -36,7 +36,7 @@ def schema_and_values(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values(), st.booleans())
-def test_with_schema(data: tuple[Schema, list[Any]], numeric: bool) -> None:
+def test_values_with_schema_round_trip(data: tuple[Schema, list[Any]], numeric: bool) -> None:
     schema, items = data
     converter = _converter(decimal_format="NUMERIC" if numeric else "BASE64")
     rows = to_rows(schema, items)
@@ -52,27 +52,27 @@ def test_with_schema(data: tuple[Schema, list[Any]], numeric: bool) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values(), st.booleans())
-def test_lists_are_encoded_as_single_values_are(data: tuple[Schema, list[Any]], numeric: bool) -> None:
+def test_list_encoding_matches_single_values(data: tuple[Schema, list[Any]], numeric: bool) -> None:
     schema, items = data
-    style = Style(numeric_decimals=numeric)
+    options = EncodingOptions(numeric_decimals=numeric)
     rows = to_rows(schema, items)
-    slow = [write(to_json(schema, row, style)) for row in rows]
-    assert encode_list(schema, rows, style) == slow
-    assert encoder(schema, style)(rows) in (slow, None)
+    slow = [encode_tree(to_json(schema, row, options)) for row in rows]
+    assert encode_list(schema, rows, options) == slow
+    assert list_encoder(schema, options)(rows) in (slow, None)
 
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values())
-def test_lists_are_decoded_as_single_values_are(data: tuple[Schema, list[Any]]) -> None:
+def test_list_decoding_matches_single_values(data: tuple[Schema, list[Any]]) -> None:
     schema, items = data
-    payloads = encode_list(schema, to_rows(schema, items), Style())
-    decoder = Decoder(schema, True)
+    payloads = encode_list(schema, to_rows(schema, items), EncodingOptions())
+    decoder = PayloadDecoder(schema, True)
     assert listed(decoder.decode_list(payloads)) == [decoder.decode(payload) for payload in payloads]
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(schemaless(), max_size=4))
-def test_without_schema(items: list[Any]) -> None:
+def test_schemaless_values_round_trip(items: list[Any]) -> None:
     converter = _converter(schemas_enable="false")
     encoded = converter.from_connect_batch("t", None, items)
     runs = converter.to_connect_batch("t", encoded)
@@ -85,13 +85,13 @@ def test_without_schema(items: list[Any]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
-def test_any_bytes_either_way(data: list[bytes | None]) -> None:
-    """A list fails exactly at the places where its items fail, and otherwise gives what they give."""
+def test_decoding_of_arbitrary_bytes_matches_single_values(data: list[bytes | None]) -> None:
+    """Decoding a list fails for exactly the items that fail alone, and otherwise returns the same values."""
     for converter in (_converter(), _converter(schemas_enable="false")):
-        _agrees(converter, data)
+        _check_batch_matches_items(converter, data)
 
 
-def _agrees(converter: JsonConverter, data: list[bytes | None]) -> None:
+def _check_batch_matches_items(converter: JsonConverter, data: list[bytes | None]) -> None:
     expected: list[Any] = []
     failing = []
     for index, item in enumerate(data):
@@ -108,7 +108,7 @@ def _agrees(converter: JsonConverter, data: list[bytes | None]) -> None:
 
 
 _NAMES = st.lists(st.sampled_from(["a", "b", "", "é", 'q"', "x\\y", "v0", "v1"]), max_size=4, unique=True)
-_ODD = st.sampled_from(
+_OTHER_JSON = st.sampled_from(
     [
         b'{"a":1,"a":2}',
         b'{"\\u0061":1}',
@@ -130,21 +130,21 @@ _ODD = st.sampled_from(
 
 
 @st.composite
-def like_maps(draw: st.DrawFn) -> list[bytes]:
-    """JSON of many maps with the same keys, sometimes with something odd among them."""
+def similar_maps(draw: st.DrawFn) -> list[bytes]:
+    """Generate the JSON of many maps with the same keys, sometimes with other JSON among them."""
     names = draw(_NAMES)
     maps = st.fixed_dictionaries({name: schemaless() for name in names})
     texts = [msgspec.json.encode(item) for item in draw(st.lists(maps, min_size=1, max_size=4))] * 16
-    for odd in draw(st.lists(_ODD | st.just(b'{"a":1,"b":2}'), max_size=3)):
+    for odd in draw(st.lists(_OTHER_JSON | st.just(b'{"a":1,"b":2}'), max_size=3)):
         texts.insert(draw(st.integers(0, len(texts))), odd)
     return texts
 
 
 @settings(deadline=None, max_examples=100)
-@given(like_maps())
-def test_maps_of_the_same_keys(payloads: list[bytes]) -> None:
-    """The columns hold what each payload by itself does, to the type; a list fails where its items fail."""
-    decoder = Decoder(None, True)
+@given(similar_maps())
+def test_decoding_of_similar_maps_matches_single_values(payloads: list[bytes]) -> None:
+    """The columns contain the same values and types as single payloads; a list fails where its items fail."""
+    decoder = PayloadDecoder(None, True)
     expected: list[Any] = []
     failing = []
     for index, payload in enumerate(payloads):
@@ -158,16 +158,16 @@ def test_maps_of_the_same_keys(payloads: list[bytes]) -> None:
         assert list(caught.value.errors) == failing
         return
     decoded = listed(decoder.decode_list(payloads))
-    assert [_exactly(item) for item in decoded] == [_exactly(item) for item in expected]
+    assert [_canonical_json(item) for item in decoded] == [_canonical_json(item) for item in expected]
 
 
-def test_what_is_read_by_column() -> None:
-    alike = [b'{"a":%d,"b":"x"}' % number for number in range(20)]
-    for payloads in (alike, [*alike, b'{"b":"y","a":0}']):
-        assert isinstance(Decoder(None, True).decode_list(payloads), Columns)
-    for odd in (b'{"a":1}', b'{"a":1,"b":2,"c":3}', b"null", b"[1]"):
-        assert isinstance(Decoder(None, True).decode_list([*alike, odd]), list)
+def test_maps_with_equal_keys_are_decoded_to_columns() -> None:
+    similar = [b'{"a":%d,"b":"x"}' % number for number in range(20)]
+    for payloads in (similar, [*similar, b'{"b":"y","a":0}']):
+        assert isinstance(PayloadDecoder(None, True).decode_list(payloads), Columns)
+    for different in (b'{"a":1}', b'{"a":1,"b":2,"c":3}', b"null", b"[1]"):
+        assert isinstance(PayloadDecoder(None, True).decode_list([*similar, different]), list)
 
 
-def _exactly(item: Any) -> bytes:
+def _canonical_json(item: Any) -> bytes:
     return msgspec.json.encode(item, order="deterministic")

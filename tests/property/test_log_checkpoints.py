@@ -1,4 +1,4 @@
-"""Whatever checkpoints say and whichever files a crash leaves: the log opens to something sound, and stays so."""
+"""With any checkpoints and any files after a crash, the log opens in a consistent state and keeps it when reopened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST = 10
 VALUES = [b"value %d" % number for number in range(70)]
 
 
-def written() -> dict[str, bytes]:
+def create_files() -> dict[str, bytes]:
     storage = MemoryStorage()
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, CONFIG, NOW, log_start_offset=FIRST)
     for number in range(FIRST, len(VALUES), 3):
@@ -34,13 +34,13 @@ def written() -> dict[str, bytes]:
     return {path: bytes(data) for path, data in storage._files.items()}
 
 
-FILES = written()
+FILES = create_files()
 BASES = sorted(int(path[-24:-4]) for path in FILES if path.endswith(".log"))
 OFFSETS = st.integers(-3, len(VALUES) + 20)
 
 
 @pytest.fixture(autouse=True)
-def _in_silence() -> Iterator[None]:
+def _without_logging() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -53,7 +53,7 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
         data = b"".join(log.read(offset, 500, upper_bound_offset=log.log_end_offset).buffers)
         columns = read_columns(data, offset)
         if not columns.offsets:
-            break  # of the last segments nothing is left
+            break  # the last segments have no records left
         assert columns.offsets[0] >= offset
         found.update(zip(columns.offsets, columns.values, strict=True))
         offset = columns.offsets[-1] + 1
@@ -65,29 +65,29 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
     recovery_point=OFFSETS,
     high_watermark=OFFSETS,
     log_start_offset=OFFSETS,
-    gone=st.sets(st.sampled_from(sorted(FILES))),
-    torn=st.tuples(st.sampled_from(BASES), st.integers(0, 700), st.booleans()),
+    missing=st.sets(st.sampled_from(sorted(FILES))),
+    damage=st.tuples(st.sampled_from(BASES), st.integers(0, 700), st.booleans()),
     may_have_gaps=st.booleans(),
     was_closed_cleanly=st.booleans(),
 )
-def test_any_checkpoints_and_files_make_a_sound_log(
+def test_log_opens_consistently_with_any_checkpoints_and_files(
     recovery_point: int,
     high_watermark: int,
     log_start_offset: int,
-    gone: set[str],
-    torn: tuple[int, int, bool],
+    missing: set[str],
+    damage: tuple[int, int, bool],
     may_have_gaps: bool,
     was_closed_cleanly: bool,
 ) -> None:
     storage = MemoryStorage()
     storage.makedirs(DIRECTORY)
-    storage._files = {path: bytearray(data) for path, data in FILES.items() if path not in gone}
-    base, size, is_zeroed = torn
+    storage._files = {path: bytearray(data) for path, data in FILES.items() if path not in missing}
+    base, size, is_zeroed = damage
     path = f"{DIRECTORY}/{base:020d}.log"
-    is_torn = base >= recovery_point and path not in gone  # what was synced is as it was
-    if is_torn:
-        lost = len(storage._files[path][size:])
-        storage._files[path][size:] = bytes(lost) if is_zeroed else b""
+    is_damaged = base >= recovery_point and path not in missing  # synced records are not damaged
+    if is_damaged:
+        lost_bytes = len(storage._files[path][size:])
+        storage._files[path][size:] = bytes(lost_bytes) if is_zeroed else b""
 
     def reopened(recovery_point: int, high_watermark: int, log_start_offset: int) -> PartitionLog:
         return PartitionLog.open(
@@ -101,7 +101,7 @@ def test_any_checkpoints_and_files_make_a_sound_log(
             high_watermark=high_watermark,
             log_start_offset=log_start_offset,
             may_have_gaps=may_have_gaps,
-            was_closed_cleanly=was_closed_cleanly and not is_torn,
+            was_closed_cleanly=was_closed_cleanly and not is_damaged,
         )
 
     log = reopened(recovery_point, high_watermark, log_start_offset)

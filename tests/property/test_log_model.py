@@ -1,4 +1,4 @@
-"""The log against a plain list: appends, reads anywhere, rolls, retention, truncation, clean and unclean restarts."""
+"""The log compared to a list: appends, reads, rolls, retention, truncation, clean and unclean restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCER_ID = 5
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`model` holds (value, timestamp, epoch) of every offset from 0 on; `start` is where the log starts."""
+    """`model` has (value, timestamp, epoch) of every offset from 0 on; `start` is the expected log start offset."""
 
     @initialize(segment_bytes=st.integers(600, 1800), interval=st.integers(0, 400))
     def begin(self, segment_bytes: int, interval: int) -> None:
@@ -46,7 +46,7 @@ class LogMachine(RuleBasedStateMachine):
             was_closed_cleanly=was_closed_cleanly,
             log_start_offset=self.start,
         )
-        log.high_watermark = log.log_end_offset
+        log.advance_high_watermark(log.log_end_offset)
         return log
 
     @rule(
@@ -64,7 +64,7 @@ class LogMachine(RuleBasedStateMachine):
         sent = bytearray(batch)
         info = self.log.append_as_leader(batch, leader_epoch=self.epoch, now_ms=NOW)
         assert (info.base_offset, info.is_duplicate) == (base, False)
-        self.log.high_watermark = self.log.log_end_offset
+        self.log.advance_high_watermark(self.log.log_end_offset)
         if idempotent:
             self.sequence += len(values)
             self.last_sent = (sent, base)
@@ -73,7 +73,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.last_sent is not None and self.last_sent[1] >= self.start)
     @rule()
-    def repeat_the_last_idempotent_batch(self) -> None:
+    def retry_last_idempotent_batch(self) -> None:
         sent, base = self.last_sent
         info = self.log.append_as_leader(bytearray(sent), leader_epoch=self.epoch, now_ms=NOW)
         assert (info.base_offset, info.is_duplicate) == (base, True)
@@ -82,10 +82,10 @@ class LogMachine(RuleBasedStateMachine):
     def new_leader(self) -> None:
         self.epoch += 1
 
-    @rule(where=st.floats(0, 1), max_bytes=st.integers(1, 2000), bound=st.floats(0, 1))
-    def read(self, where: float, max_bytes: int, bound: float) -> None:
+    @rule(fraction=st.floats(0, 1), max_bytes=st.integers(1, 2000), bound=st.floats(0, 1))
+    def read(self, fraction: float, max_bytes: int, bound: float) -> None:
         end = len(self.model)
-        offset = self.start + int(where * (end - self.start))
+        offset = self.start + int(fraction * (end - self.start))
         upper_bound = self.start + int(bound * (end - self.start))
         read = self.log.read(offset, max_bytes, upper_bound_offset=upper_bound)
         columns = read_columns(b"".join(read.buffers), offset)
@@ -93,20 +93,19 @@ class LogMachine(RuleBasedStateMachine):
         assert got == [row[:2] for row in self.model[offset : offset + len(got)]]
         assert list(columns.offsets or ()) == list(range(offset, offset + len(got)))
         if offset < upper_bound:
-            starts = self.batch_holding(upper_bound)
-            assert got or starts <= offset
+            assert got or self.base_offset_of_batch_with(upper_bound) <= offset
 
-    def batch_holding(self, offset: int) -> int:
-        """The first offset of the batch in which the upper bound falls: it and what follows is not to be read."""
+    def base_offset_of_batch_with(self, offset: int) -> int:
+        """Return the base offset of the batch that contains `offset`."""
         for segment in self.log.segments:
             for _, header in segment.iter_headers(0):
                 if header.last_offset >= offset:
                     return header.base_offset
         return len(self.model)
 
-    @rule(where=st.floats(0, 1), shift=st.integers(-60, 60))
-    def find_by_timestamp(self, where: float, shift: int) -> None:
-        target = NOW + int(where * len(self.model)) * 3 + shift
+    @rule(fraction=st.floats(0, 1), shift=st.integers(-60, 60))
+    def find_by_timestamp(self, fraction: float, shift: int) -> None:
+        target = NOW + int(fraction * len(self.model)) * 3 + shift
         rows = enumerate(self.model[self.start :], self.start)
         expected = next(((row[1], offset, row[2]) for offset, row in rows if row[1] >= target), None)
         assert self.log.offset_for_timestamp(target) == expected
@@ -116,20 +115,20 @@ class LogMachine(RuleBasedStateMachine):
         self.log.roll(NOW)
 
     @rule()
-    def retain(self) -> None:
+    def apply_retention(self) -> None:
         self.log.apply_retention(NOW)
         self.start = self.log.log_start_offset
         assert self.log.size_bytes <= 3000 + max(self.config.segment_bytes, 600)
 
-    @rule(where=st.floats(0, 1))
-    def delete_records(self, where: float) -> None:
-        self.start = max(self.start, int(where * len(self.model)))
+    @rule(fraction=st.floats(0, 1))
+    def delete_records(self, fraction: float) -> None:
+        self.start = max(self.start, int(fraction * len(self.model)))
         assert self.log.delete_records_before(self.start) == self.start
 
-    @rule(where=st.floats(0, 1))
-    def truncate(self, where: float) -> None:
-        offset = self.start + int(where * (len(self.model) - self.start))
-        end = max(self.batch_holding(offset), self.start)
+    @rule(fraction=st.floats(0, 1))
+    def truncate(self, fraction: float) -> None:
+        offset = self.start + int(fraction * (len(self.model) - self.start))
+        end = max(self.base_offset_of_batch_with(offset), self.start)
         self.log.truncate_to(offset, NOW)
         assert self.log.log_end_offset == end
         del self.model[end:]
@@ -156,18 +155,18 @@ class LogMachine(RuleBasedStateMachine):
             recovery_point=recovery_point,
             log_start_offset=self.start,
         )
-        self.log.high_watermark = self.log.log_end_offset
+        self.log.advance_high_watermark(self.log.log_end_offset)
 
     @rule()
     def flush(self) -> None:
         self.log.flush(NOW)
 
     @invariant()
-    def offsets_agree(self) -> None:
+    def offsets_match_model(self) -> None:
         assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, len(self.model))
 
     @invariant()
-    def everything_is_there(self) -> None:
+    def all_records_are_readable(self) -> None:
         offset = self.start
         while offset < len(self.model):
             columns = read_columns(b"".join(self.log.read(offset, 700).buffers), offset)
@@ -176,11 +175,11 @@ class LogMachine(RuleBasedStateMachine):
             offset += len(columns)
         if self.model and self.start < len(self.model):
             epochs = [row[2] for row in self.model]
-            for wanted in (self.start, len(self.model) - 1):
-                assert self.log.epoch_for_offset(wanted) == epochs[wanted]
+            for offset in (self.start, len(self.model) - 1):
+                assert self.log.epoch_for_offset(offset) == epochs[offset]
 
     @invariant()
-    def outside_is_out_of_range(self) -> None:
+    def offsets_outside_the_log_are_out_of_range(self) -> None:
         for offset in (self.start - 1, len(self.model) + 1):
             with pytest.raises(ApiError) as raised:
                 self.log.read(offset, 100)
@@ -192,7 +191,7 @@ TestLog = LogMachine.TestCase
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_a_log_cut_at_every_byte_of_its_last_batch_keeps_what_was_before(codec: Compression) -> None:
+def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -> None:
     """R15: recovery truncates at the first bad batch only."""
     storage = MemoryStorage()
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)
@@ -203,23 +202,23 @@ def test_a_log_cut_at_every_byte_of_its_last_batch_keeps_what_was_before(codec: 
         log.append_as_leader(batch, leader_epoch=number // 5, now_ms=NOW)
     active = log.segments[-1]
     last_batch = active.locate(19)
-    whole = dict(storage._files)
-    content = bytes(whole[active.path(".log")])
+    files = dict(storage._files)
+    content = bytes(files[active.path(".log")])
     for size in range(last_batch, len(content) + 1):
         for tail in (b"", bytes(40)):
-            is_whole = (content[:size] + tail).startswith(content)  # its last byte is a zero, too
-            storage._files = {path: bytearray(data) for path, data in whole.items()}
+            is_complete = (content[:size] + tail).startswith(content)  # the last byte of the content is a zero as well
+            storage._files = {path: bytearray(data) for path, data in files.items()}
             storage._files[active.path(".log")] = bytearray(content[:size] + tail)
-            again = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)
-            expected = 20 if is_whole else 19
-            assert again.log_end_offset == expected
+            reopened = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)
+            expected = 20 if is_complete else 19
+            assert reopened.log_end_offset == expected
             assert storage.size(active.path(".log")) == (len(content) if expected == 20 else last_batch)
-            assert again.epoch_for_offset(expected - 1) == 3
-            again.high_watermark = expected
+            assert reopened.epoch_for_offset(expected - 1) == 3
+            reopened.advance_high_watermark(expected)
             found: list[bytes | None] = []
             while len(found) < expected:
-                found += read_columns(b"".join(again.read(len(found), 1 << 20).buffers), len(found)).values
+                found += read_columns(b"".join(reopened.read(len(found), 1 << 20).buffers), len(found)).values
             assert found == values[:expected]
             producer = {"producer_id": PRODUCER_ID, "producer_epoch": 0, "base_sequence": expected}
             next_batch = build_batch(RecordColumns(values=[b"n"], timestamps=NOW + 20), **producer)
-            assert again.append_as_leader(next_batch, leader_epoch=3, now_ms=NOW).base_offset == expected
+            assert reopened.append_as_leader(next_batch, leader_epoch=3, now_ms=NOW).base_offset == expected

@@ -1,8 +1,8 @@
-"""The laws of the controller's decisions, whatever is asked of it in whatever order.
+"""Invariants of the controller under random sequences of requests.
 
-Replay: the image reached by deciding equals the one rebuilt from the records that were written.  Snapshots: what an
-image is written as makes that image again.  And every partition stays sound: who leads is in sync, who is in sync is a
-replica, nobody is in sync and eligible at once, epochs only grow.
+Replay: the controller's image equals the image rebuilt from the records it wrote.  Snapshots: an image survives a round
+trip through its snapshot records.  Partitions: the leader is in the ISR, the ISR is a subset of the replicas, ISR and
+ELR are disjoint, and epochs never decrease.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from headrace_broker.metadata.brokers import fence_broker, heartbeat, register_b
 from headrace_broker.metadata.cluster import bootstrap_records
 from headrace_broker.metadata.configs import alter_configs
 from headrace_broker.metadata.controller import Controller
-from headrace_broker.metadata.delta import MetadataDelta, difference, replayed
+from headrace_broker.metadata.controller_result import ControllerResult
+from headrace_broker.metadata.delta import MetadataDelta, apply_records, diff_images
 from headrace_broker.metadata.elections import elect_leaders
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage
 from headrace_broker.metadata.isr import alter_partitions
 from headrace_broker.metadata.liveness import BrokerLiveness
-from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.producer_ids import allocate_producer_ids
 from headrace_broker.metadata.reassignment import alter_reassignments, grow_internal_topics
-from headrace_broker.metadata.snapshots import image_of, image_records
+from headrace_broker.metadata.snapshots import image_from_records, image_records
 from headrace_broker.metadata.topics import TopicDefaults, create_partitions, create_topics, delete_topics
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.alter_partition import (
@@ -46,9 +46,9 @@ from headrace_broker.protocol.messages.create_topics import CreatableTopic, Crea
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest
 from headrace_broker.protocol.metadata_records import MetadataRecord, decode_metadata_record, encode_metadata_record
 from headrace_broker.server.kraft.snapshot_files import encode_snapshot, parse_snapshot
-from headrace_broker.server.topic_rules import topic_rules
+from headrace_broker.server.log_config_provider import controller_topic_configs
 
-RULES = topic_rules({})
+CONTROLLER_CONFIGS = controller_topic_configs({})
 brokers = st.integers(1, 4)
 names = st.sampled_from(["a", "b", "c.d", "c_d", "bad name", "__consumer_offsets"])
 configs = st.dictionaries(
@@ -73,8 +73,8 @@ steps = st.one_of(
 )
 
 
-class Plan:
-    """Carries out steps as the active controller would."""
+class SimulatedController:
+    """Executes the generated steps as the active controller would."""
 
     def __init__(self) -> None:
         self.controller = Controller(MetadataImage(), epoch=1)
@@ -83,47 +83,51 @@ class Plan:
         self.liveness = BrokerLiveness(9000)
         self.now_ms = 0
 
-    def submit(self, decide: Any) -> None:
+    def submit(self, operation: Any) -> None:
         before = self.controller.image
         try:
-            outcome = self.controller.decide(decide, len(self.written))
+            result = self.controller.run(operation, len(self.written))
         except ApiError:
             assert self.controller.image is before
             return
-        self.written.extend(encode_metadata_record(record) for record in outcome.records)
+        self.written.extend(encode_metadata_record(record) for record in result.records)
 
     def step(self, step: tuple[Any, ...]) -> None:
         self.now_ms += 1000
-        decide = getattr(self, step[0].replace(" ", "_"))
-        self.submit(lambda image: decide(image, *step[1:]))
+        operation = getattr(self, step[0].replace(" ", "_"))
+        self.submit(lambda image: operation(image, *step[1:]))
 
     def new_id(self) -> bytes:
         return next(self._ids).to_bytes(16)
 
-    def create(self, image: MetadataImage, name: str, partitions: int, factor: int, configs: Any) -> Outcome[Any]:
+    def create(
+        self, image: MetadataImage, name: str, partitions: int, factor: int, configs: Any
+    ) -> ControllerResult[Any]:
         values = [CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=values)
         request = CreateTopicsRequest(topics=[topic])
         return create_topics(image, request, defaults=TopicDefaults(2, 2), broker_properties={}, new_id=self.new_id)
 
-    def delete(self, image: MetadataImage, name: str) -> Outcome[Any]:
+    def delete(self, image: MetadataImage, name: str) -> ControllerResult[Any]:
         return delete_topics(image, [(name, bytes(16))])
 
-    def grow(self, image: MetadataImage, name: str, total: int) -> Outcome[Any]:
-        wanted = CreatePartitionsTopic(name=name, count=total, assignments=None)
-        return create_partitions(image, CreatePartitionsRequest(topics=[wanted]))
+    def grow(self, image: MetadataImage, name: str, total: int) -> ControllerResult[Any]:
+        topic = CreatePartitionsTopic(name=name, count=total, assignments=None)
+        return create_partitions(image, CreatePartitionsRequest(topics=[topic]))
 
-    def alter(self, image: MetadataImage, name: str, key: str, operation: int) -> Outcome[Any]:
-        return alter_configs(image, [(TOPIC_RESOURCE, name, [(key, operation, "3")])], RULES)
+    def alter(self, image: MetadataImage, name: str, key: str, operation: int) -> ControllerResult[Any]:
+        return alter_configs(image, [(TOPIC_RESOURCE, name, [(key, operation, "3")])], CONTROLLER_CONFIGS)
 
-    def broker_config(self, image: MetadataImage, name: str, enable: bool) -> Outcome[Any]:
+    def broker_config(self, image: MetadataImage, name: str, enable: bool) -> ControllerResult[Any]:
         value = "true" if enable else "false"
-        return alter_configs(image, [(BROKER_RESOURCE, name, [("unclean.leader.election.enable", 0, value)])], RULES)
+        return alter_configs(
+            image, [(BROKER_RESOURCE, name, [("unclean.leader.election.enable", 0, value)])], CONTROLLER_CONFIGS
+        )
 
-    def ids(self, image: MetadataImage) -> Outcome[Any]:
+    def ids(self, image: MetadataImage) -> ControllerResult[Any]:
         return allocate_producer_ids(image, 1)
 
-    def register(self, image: MetadataImage, broker: int, was_clean: bool) -> Outcome[Any]:
+    def register(self, image: MetadataImage, broker: int, was_clean: bool) -> ControllerResult[Any]:
         known = image.brokers.get(broker)
         request = BrokerRegistrationRequest(
             broker_id=broker,
@@ -135,12 +139,17 @@ class Plan:
             log_dirs=[bytes(15) + bytes([broker])],
             previous_broker_epoch=known.epoch if known is not None and was_clean else -1,
         )
-        self.liveness.registered(broker, self.now_ms)
+        self.liveness.on_registered(broker, self.now_ms)
         return register_broker(
-            image, request, cluster_id="C", next_offset=len(self.written), is_alive=False, rules=RULES
+            image,
+            request,
+            cluster_id="C",
+            next_offset=len(self.written),
+            is_alive=False,
+            topic_configs=CONTROLLER_CONFIGS,
         )
 
-    def heartbeat(self, image: MetadataImage, broker: int, want_shut_down: bool) -> Outcome[Any]:
+    def heartbeat(self, image: MetadataImage, broker: int, want_shut_down: bool) -> ControllerResult[Any]:
         epoch = image.brokers[broker].epoch if broker in image.brokers else 0
         request = BrokerHeartbeatRequest(
             broker_id=broker,
@@ -148,20 +157,22 @@ class Plan:
             current_metadata_offset=len(self.written),
             want_shut_down=want_shut_down,
         )
-        self.liveness.heard(broker, len(self.written), self.now_ms)
-        return heartbeat(image, request, self.liveness, RULES, len(self.written))
+        self.liveness.on_heartbeat(broker, len(self.written), self.now_ms)
+        return heartbeat(image, request, self.liveness, CONTROLLER_CONFIGS, len(self.written))
 
-    def fence(self, image: MetadataImage, broker: int) -> Outcome[Any]:
+    def fence(self, image: MetadataImage, broker: int) -> ControllerResult[Any]:
         known = image.brokers.get(broker)
-        return Outcome(None, [] if known is None or known.fenced else fence_broker(image, known, RULES))
+        return ControllerResult(
+            None, [] if known is None or known.fenced else fence_broker(image, known, CONTROLLER_CONFIGS)
+        )
 
-    def unregister(self, image: MetadataImage, broker: int) -> Outcome[Any]:
-        return unregister_broker(image, broker, RULES)
+    def unregister(self, image: MetadataImage, broker: int) -> ControllerResult[Any]:
+        return unregister_broker(image, broker, CONTROLLER_CONFIGS)
 
-    def isr(self, image: MetadataImage, name: str, index: int, isr: set[int]) -> Outcome[Any]:
+    def isr(self, image: MetadataImage, name: str, index: int, isr: set[int]) -> ControllerResult[Any]:
         partition = partition_of(image, name, index)
         if partition is None or partition.leader < 0:
-            return Outcome(None)
+            return ControllerResult(None)
         states = [BrokerState(broker_id=broker) for broker in sorted({*isr, partition.leader})]
         data = AlterPartitionRequestPartitionData(
             partition_index=index,
@@ -172,22 +183,22 @@ class Plan:
         topic = AlterPartitionRequestTopicData(topic_id=image.topics[name].topic_id, partitions=[data])
         epoch = image.brokers[partition.leader].epoch
         request = AlterPartitionRequest(broker_id=partition.leader, broker_epoch=epoch, topics=[topic])
-        return alter_partitions(image, request, RULES)
+        return alter_partitions(image, request, CONTROLLER_CONFIGS)
 
-    def move(self, image: MetadataImage, name: str, index: int, replicas: list[int] | None) -> Outcome[Any]:
+    def move(self, image: MetadataImage, name: str, index: int, replicas: list[int] | None) -> ControllerResult[Any]:
         topic = ReassignableTopic(
             name=name, partitions=[ReassignablePartition(partition_index=index, replicas=replicas)]
         )
-        return alter_reassignments(image, AlterPartitionReassignmentsRequest(topics=[topic]), RULES)
+        return alter_reassignments(image, AlterPartitionReassignmentsRequest(topics=[topic]), CONTROLLER_CONFIGS)
 
-    def cancel(self, image: MetadataImage, name: str, index: int) -> Outcome[Any]:
+    def cancel(self, image: MetadataImage, name: str, index: int) -> ControllerResult[Any]:
         return self.move(image, name, index, None)
 
-    def elect(self, image: MetadataImage, kind: int) -> Outcome[Any]:
-        return elect_leaders(image, ElectLeadersRequest(election_type=kind, topic_partitions=None), RULES)
+    def elect(self, image: MetadataImage, kind: int) -> ControllerResult[Any]:
+        return elect_leaders(image, ElectLeadersRequest(election_type=kind, topic_partitions=None), CONTROLLER_CONFIGS)
 
-    def internal(self, image: MetadataImage) -> Outcome[Any]:
-        return grow_internal_topics(image, 3, RULES)
+    def internal(self, image: MetadataImage) -> ControllerResult[Any]:
+        return grow_internal_topics(image, 3, CONTROLLER_CONFIGS)
 
 
 def partition_of(image: MetadataImage, name: str, index: int) -> PartitionImage | None:
@@ -195,15 +206,15 @@ def partition_of(image: MetadataImage, name: str, index: int) -> PartitionImage 
     return None if topic is None or index >= len(topic.partitions) else topic.partitions[index]
 
 
-def check_sound(before: MetadataImage, image: MetadataImage) -> None:
+def check_partitions(before: MetadataImage, image: MetadataImage) -> None:
     for topic in image.topics.values():
         old = before.topic_by_id(topic.topic_id)
         for index, partition in enumerate(topic.partitions):
             where = (topic.name, index, partition)
-            members, isr, elr = set(partition.replicas), set(partition.isr), set(partition.eligible_leader_replicas)
+            replicas, isr, elr = set(partition.replicas), set(partition.isr), set(partition.eligible_leader_replicas)
             assert partition.leader in {-1, *isr}, where
-            assert len(members) == len(partition.replicas) == len(partition.directories), where
-            assert isr | elr | {*partition.adding_replicas, *partition.removing_replicas} <= members, where
+            assert len(replicas) == len(partition.replicas) == len(partition.directories), where
+            assert isr | elr | {*partition.adding_replicas, *partition.removing_replicas} <= replicas, where
             assert not isr & elr, where
             if old is not None and index < len(old.partitions):
                 was = old.partitions[index]
@@ -214,27 +225,27 @@ def check_sound(before: MetadataImage, image: MetadataImage) -> None:
 
 @settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
-def test_replay_snapshots_and_soundness(steps_taken: list[tuple[Any, ...]]) -> None:
-    plan = Plan()
-    plan.submit(lambda image: Outcome(None, bootstrap_records(image, 2)))
+def test_replay_and_snapshots_reproduce_image_and_partitions_are_consistent(steps_taken: list[tuple[Any, ...]]) -> None:
+    simulated = SimulatedController()
+    simulated.submit(lambda image: ControllerResult(None, bootstrap_records(image, 2)))
     started: list[tuple[Any, ...]] = [("register", 1, True), ("heartbeat", 1, False), ("register", 2, True)]
     for step in [*started, ("heartbeat", 2, False), *steps_taken]:
-        before = plan.controller.image
-        plan.step(step)
-        check_sound(before, plan.controller.image)
-    image = plan.controller.image
+        before = simulated.controller.image
+        simulated.step(step)
+        check_partitions(before, simulated.controller.image)
+    image = simulated.controller.image
 
-    records: list[MetadataRecord] = [decode_metadata_record(value) for value in plan.written]
+    records: list[MetadataRecord] = [decode_metadata_record(value) for value in simulated.written]
     all_at_once = MetadataDelta(MetadataImage())
     one_by_one = MetadataImage()
     for offset, record in enumerate(records):
         all_at_once.replay(record)
-        one_by_one = replayed(one_by_one, [record], offset, 1)
+        one_by_one = apply_records(one_by_one, [record], offset, 1)
     assert all_at_once.image(len(records) - 1, 1) == image
     assert one_by_one == image
 
     written = b"".join(encode_snapshot(image_records(image), image.epoch, 1_700_000_000_000))
-    assert image_of(parse_snapshot(written), image.offset, image.epoch) == image
-    told = difference(MetadataImage(), image)
-    assert told.changed_topics.keys() == image.topics.keys()
-    assert told.changed_configs == set(image.configs)
+    assert image_from_records(parse_snapshot(written), image.offset, image.epoch) == image
+    delta = diff_images(MetadataImage(), image)
+    assert delta.changed_topics.keys() == image.topics.keys()
+    assert delta.changed_configs == set(image.configs)

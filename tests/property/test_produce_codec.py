@@ -1,4 +1,4 @@
-"""The hand-written Produce codec says what the compiled one says, errors included."""
+"""The hand-written Produce codec reads and writes the same as the compiled one, errors included."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ requests = st.builds(
 
 
 def compiled(frame: memoryview, version: int) -> ProduceParts:
-    """What the compiled decoder reads, in the shape of the hand-written one."""
+    """Decode with the compiled decoder; returns the tuples of the hand-written one."""
     request, end = decoder(ProduceRequest, version)(frame, parse_request_header(frame).body_offset)
     if end != len(frame):
         raise ProtocolError("stray bytes")
@@ -64,7 +64,7 @@ def outcome(read: object, frame: memoryview, version: int) -> object:
     try:
         return read(frame, version)  # type: ignore[operator]
     except ProtocolError:
-        return "refused"
+        return "rejected"
 
 
 def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> bytearray:
@@ -73,12 +73,12 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> by
 
 @settings(deadline=None, max_examples=300)
 @given(requests, versions, st.none() | st.text(max_size=20))
-def test_requests_are_read_alike(request: ProduceRequest, version: int, client_id: str | None) -> None:
+def test_hand_written_and_compiled_decoder_agree(request: ProduceRequest, version: int, client_id: str | None) -> None:
     frame = memoryview(frame_of(request, version, client_id))
     parts = read_produce_request(frame, version)
     assert parts == compiled(frame, version)
-    for _, of_topic in parts[3]:
-        for _, records in of_topic:
+    for _, partition_data in parts[3]:
+        for _, records in partition_data:
             assert records is None or records.obj is frame.obj, "records must stay in the receive buffer"
 
 
@@ -86,12 +86,12 @@ def test_requests_are_read_alike(request: ProduceRequest, version: int, client_i
 @given(
     requests, versions, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3), st.integers(-3, 3)
 )
-def test_damaged_requests_are_read_or_refused_alike(
+def test_decoders_agree_on_malformed_requests(
     request: ProduceRequest, version: int, changes: list[tuple[int, int]], longer: int
 ) -> None:
     data = frame_of(request, version, "client")
     for position, value in changes:
-        if 16 <= position < len(data):  # behind the client id, which the hot path does not look at
+        if 16 <= position < len(data):  # after the client id, which the hot path does not read
             data[position] = value
     data = data + bytes(longer) if longer >= 0 else data[:longer]
     frame = memoryview(data)
@@ -99,7 +99,7 @@ def test_damaged_requests_are_read_or_refused_alike(
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_counts_of_billions_are_refused_at_once(version: int) -> None:
+def test_huge_counts_are_rejected_immediately(version: int) -> None:
     body = struct.pack(">hhihx" if version >= 9 else ">hhih", 0, version, 1, -1)
     body += b"\0" if version >= 9 else b"\xff\xff"
     body += struct.pack(">hi", 1, 1000) + (b"\xff\xff\xff\xff\x0f" if version >= 9 else b"\x7f\xff\xff\xff")
@@ -120,7 +120,7 @@ int64s = st.integers(-1, 2**63 - 1)
     int64s,
     int64s,
 )
-def test_the_usual_answer_is_written_alike(
+def test_hand_written_and_compiled_encoder_agree(
     version: int, name: str, topic_id: bytes, index: int, base_offset: int, time_ms: int, start_offset: int
 ) -> None:
     partition = PartitionProduceResponse(

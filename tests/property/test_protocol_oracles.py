@@ -1,8 +1,8 @@
-"""Our codecs against two that others wrote: kio 0.6.5 and kafka-python 3.0.12.
+"""Compares our codecs with two independent ones, the oracles: kio 0.6.5 and kafka-python 3.0.12.
 
-For every API, version and direction, random messages are encoded by us; each oracle that covers the version decodes and
-encodes them again, and the bytes must be ours. What they decoded is compared field by field where the names allow it
-(kafka-python). What neither covers is held by round trips and by the golden bytes of the unit tests.
+For every API, version and direction we encode random messages. Each oracle that supports the version decodes them and
+encodes them again, and must return the same bytes. For kafka-python, whose field names match, the decoded fields are
+compared too. Versions that neither oracle supports are tested by round trips and by the unit tests `test_golden_bytes`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace_broker.protocol import (
 )
 from headrace_broker.protocol.apis import API, Api, ApiKey
 from headrace_broker.protocol.codec import decoder, encode, encode_joined
-from headrace_broker.protocol.messages import module_of
+from headrace_broker.protocol.messages import module_name
 from headrace_broker.protocol.notation import VERSION_MAX, ZERO_UUID, Field, Message, StructField
 from support.random_messages import random_message
 
@@ -37,12 +37,12 @@ MESSAGES_PER_VERSION = 20
 
 
 def versions_of(message: type[Message]) -> range:
-    """The versions that the class is written for."""
+    """Return the versions that the class supports."""
     return range(message.__versions__[0], message.__versions__[1] + 1)
 
 
-def tame(field: Field, rng: Random) -> Any:
-    """Keep to values that kio can hold: it makes dates, durations and enumerations of numbers."""
+def choose_for_kio(field: Field, rng: Random) -> Any:
+    """Choose only values that kio supports: it converts numbers to dates, durations and enums."""
     if field.kind == "int16" and field.name.endswith("error_code"):
         return rng.randint(-1, 133)
     if field.kind == "int64" and ("time" in field.name or field.name.endswith("_ms")):
@@ -52,8 +52,8 @@ def tame(field: Field, rng: Random) -> Any:
 
 @cache
 def kio_class(api_name: str, version: int, direction: str) -> Any:
-    """kio's class for a message, or None if it has none."""
-    path = schema_name_map.get(module_of(api_name), {}).get(version, {}).get(EntityType[direction])
+    """Return kio's class for a message, None if kio does not support the message."""
+    path = schema_name_map.get(module_name(api_name), {}).get(version, {}).get(EntityType[direction])
     if path is None:
         return None
     module, _, name = path.partition(":")
@@ -62,9 +62,9 @@ def kio_class(api_name: str, version: int, direction: str) -> Any:
 
 @cache
 def kafka_python_classes() -> dict[str, Any]:
-    """kafka-python's messages by name."""
+    """Return kafka-python's message classes by name."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with a deprecated function
+        warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas with a deprecated function
         for part in ("admin", "consumer", "metadata", "producer", "sasl"):
             importlib.import_module(f"kafka.protocol.{part}")
         from kafka.protocol.api_message import ApiMessage
@@ -76,7 +76,7 @@ def kafka_python_classes() -> dict[str, Any]:
     return found
 
 
-# kafka-python renames, or knows under the name that Kafka 4.2 had.
+# Fields whose names differ in kafka-python, some because Kafka 4.2 used another name.
 RENAMED = {
     "topic_authorized_operations": "authorized_operations",
     "cluster_authorized_operations": "authorized_operations",
@@ -85,7 +85,7 @@ RENAMED = {
 
 
 def differences(ours: Message, theirs: Any, version: int) -> list[str]:
-    """The fields that have another value in a message of kafka-python."""
+    """Return the fields whose values differ from those of kafka-python's message."""
     found = []
     for field in ours.__fields__:
         if not field.is_present(version):
@@ -93,7 +93,7 @@ def differences(ours: Message, theirs: Any, version: int) -> list[str]:
         name = field.name if hasattr(theirs, field.name) else RENAMED[field.name]
         mine, other = getattr(ours, field.name), getattr(theirs, name)
         if isinstance(mine, Message):
-            # A tagged struct that did not travel is None there, its default here.
+            # An absent tagged struct is None in kafka-python, and the default here.
             found += [] if other is None and mine == type(mine)() else differences(mine, other, version)
         elif isinstance(mine, list) and mine and isinstance(mine[0], Message):
             for one, another in zip(mine, other, strict=True):
@@ -104,7 +104,7 @@ def differences(ours: Message, theirs: Any, version: int) -> list[str]:
 
 
 def plain(field: Field, value: Any) -> Any:
-    """A value of kafka-python as we have it: UUIDs as 16 bytes, bit fields as a number."""
+    """Convert a value of kafka-python to ours: UUIDs to 16 bytes, bit fields to a number."""
     if isinstance(value, UUID):
         return value.bytes
     if isinstance(value, list):
@@ -117,17 +117,17 @@ def plain(field: Field, value: Any) -> Any:
 
 
 def no_error(field: Field, _rng: Random) -> Any:
-    """Keep the error code at 0: a client reads an ApiVersionsResponse with an error as version 0."""
+    """Keep the error code 0: a client decodes an ApiVersionsResponse with an error as version 0."""
     return 0 if field.name == "error_code" else None
 
 
 def kio_versions(api: Api, direction: str) -> list[int]:
-    """The versions of a message of ours that kio covers."""
+    """Return the versions of our message that kio supports."""
     return [each for each in versions_of(getattr(api, direction)) if kio_class(api.name, each, direction)]
 
 
 def kafka_python_versions(message: type[Message]) -> list[int]:
-    """The versions of a message of ours that kafka-python covers."""
+    """Return the versions of our message that kafka-python supports."""
     oracle = kafka_python_classes().get(message.__name__)
     return [each for each in versions_of(message) if oracle is not None and each <= oracle.max_version]
 
@@ -147,7 +147,7 @@ KAFKA_PYTHON = [
     if kafka_python_versions(getattr(api, kind))
 ]
 
-# New with Kafka 4.4, later than both oracles.
+# New in Kafka 4.4, which neither oracle supports.
 UNCOVERED = {
     ("ApiVersionsRequest", 5),
     ("ApiVersionsResponse", 5),
@@ -167,7 +167,7 @@ UNCOVERED = {
 
 
 @pytest.mark.parametrize(("api", "direction"), EVERY)
-def test_round_trip(api: Api, direction: str) -> None:
+def test_random_messages_round_trip(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     for version in versions_of(message):
         rng = Random(f"{message.__name__} {version}")
@@ -185,24 +185,24 @@ def check_round_trip(message: type[Message], version: int, rng: Random) -> None:
 
 
 @pytest.mark.parametrize(("api", "direction"), KIO)
-def test_kio_agrees(api: Api, direction: str) -> None:
+def test_kio_decodes_and_encodes_the_same_bytes(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     for version in kio_versions(api, direction):
         rng = Random(f"kio {message.__name__} {version}")
         oracle = kio_class(api.name, version, direction)
         for _ in range(MESSAGES_PER_VERSION):
-            check_kio(oracle, encode_joined(random_message(message, version, rng, tame), version))
+            check_kio(oracle, encode_joined(random_message(message, version, rng, choose_for_kio), version))
 
 
 def check_kio(oracle: Any, data: bytes) -> None:
     theirs, size = entity_reader(oracle)(data, 0)
-    again = io.BytesIO()
-    entity_writer(oracle)(again, theirs)
-    assert (size, again.getvalue()) == (len(data), data)
+    encoded = io.BytesIO()
+    entity_writer(oracle)(encoded, theirs)
+    assert (size, encoded.getvalue()) == (len(data), data)
 
 
 @pytest.mark.parametrize(("api", "direction"), KAFKA_PYTHON)
-def test_kafka_python_agrees(api: Api, direction: str) -> None:
+def test_kafka_python_decodes_and_encodes_the_same_bytes(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     oracle = kafka_python_classes()[message.__name__]
     for version in kafka_python_versions(message):
@@ -211,17 +211,17 @@ def test_kafka_python_agrees(api: Api, direction: str) -> None:
             ours = random_message(message, version, rng, no_error if api.key == ApiKey.API_VERSIONS else None)
             data = encode_joined(ours, version)
             theirs = oracle.decode(data, version=version)
-            theirs._header = None  # without it, what was decoded cannot be encoded
+            theirs._header = None  # otherwise a decoded message cannot be encoded
             assert theirs.encode(version=version) == data
             assert differences(ours, theirs, version) == []
 
 
-# Where a default of kafka-python is not Kafka's: empty records instead of null, and the replica id of a consumer.
+# kafka-python's defaults of these differ from Kafka's: empty records instead of null, and the replica id of a consumer.
 OTHER_DEFAULTS = {"ProduceRequest", "FetchResponse", "ListOffsetsRequest"}
 
 
 def with_one_of_each(message: type[Message], version: int) -> Any:
-    """A message of defaults, with one message of defaults in each of its arrays."""
+    """Return a message with default fields, whose arrays contain one such message each."""
     return message(
         **{
             field.name: [with_one_of_each(field.element.message, version)]
@@ -232,7 +232,7 @@ def with_one_of_each(message: type[Message], version: int) -> Any:
 
 
 def theirs_with_one_of_each(ours: Message, oracle: Any, version: int) -> Any:
-    """The same of kafka-python."""
+    """Return the message of `with_one_of_each` as a message of kafka-python."""
     values = {
         field.name: [theirs_with_one_of_each(each, oracle._struct.fields[field.name].data_class, version)]
         for field in ours.__fields__
@@ -243,7 +243,7 @@ def theirs_with_one_of_each(ours: Message, oracle: Any, version: int) -> Any:
 
 
 @pytest.mark.parametrize(("api", "direction"), KAFKA_PYTHON)
-def test_defaults_agree(api: Api, direction: str) -> None:
+def test_defaults_equal_those_of_kafka_python(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     oracle = kafka_python_classes()[message.__name__]
     equal = []
@@ -255,7 +255,7 @@ def test_defaults_agree(api: Api, direction: str) -> None:
     assert not any(equal) if message.__name__ in OTHER_DEFAULTS else all(equal)
 
 
-def test_what_no_oracle_covers_is_known() -> None:
+def test_versions_without_oracle_are_listed() -> None:
     uncovered = {
         (getattr(api, kind).__name__, version)
         for api in API.values()
@@ -288,11 +288,11 @@ def test_stored_records_round_trip(family: ModuleType) -> None:
         (control_records.VotersRecord, "voters_record"),
     ],
 )
-def test_kio_agrees_on_control_records(message: type[Message], name: str) -> None:
+def test_kio_decodes_and_encodes_the_same_control_records(message: type[Message], name: str) -> None:
     for version in versions_of(message):
         path = schema_name_map[name][version][EntityType.data]
         module, _, class_name = path.partition(":")
         oracle = getattr(importlib.import_module(module), class_name)
         rng = Random(f"kio {name} {version}")
         for _ in range(MESSAGES_PER_VERSION):
-            check_kio(oracle, encode_joined(random_message(message, version, rng, tame), version))
+            check_kio(oracle, encode_joined(random_message(message, version, rng, choose_for_kio), version))

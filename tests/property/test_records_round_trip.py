@@ -1,4 +1,4 @@
-"""Batches built here are read by two independent parsers, theirs are read here, in every codec."""
+"""Batches are exchanged in both directions with kafka-python and aiokafka, with every codec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace_broker.records.compression import Compression, compress, decompres
 from headrace_broker.records.reader import read_columns
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas by a deprecated call
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python uses a deprecated function to load its schemas
     from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
     from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
@@ -34,7 +34,7 @@ HAS_CODEC = {
     Compression.LZ4: has_lz4(),
     Compression.ZSTD: has_zstd(),
 }
-"""kafka-python's codecs are libraries of their own, which may not be installed."""
+"""kafka-python uses separate libraries for its codecs, which may not be installed."""
 KAFKA_PYTHON_CODECS = st.sampled_from([codec for codec in Compression if HAS_CODEC[codec]])
 
 
@@ -90,7 +90,7 @@ def aiokafka_rows(buffer: bytes) -> list[tuple[object, ...]]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=30), CODECS, st.integers(min_value=0, max_value=2**40))
-def test_any_records_are_read_alike_by_three_parsers(records, codec, base_offset) -> None:
+def test_batches_are_read_identically_by_three_parsers(records, codec, base_offset) -> None:
     columns = columns_of(records)
     batch = bytes(build_batch(columns, compression=codec, base_offset=base_offset, partition_leader_epoch=4))
     expected = [
@@ -105,23 +105,23 @@ def test_any_records_are_read_alike_by_three_parsers(records, codec, base_offset
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(BYTES, min_size=1, max_size=200), CODECS, st.integers(min_value=0, max_value=2**42))
-def test_the_path_for_values_only_gives_the_same_bytes_as_the_general_one(values, codec, timestamp) -> None:
+def test_values_only_builder_produces_same_bytes_as_general_builder(values, codec, timestamp) -> None:
     fast = build_batch(RecordColumns(values=list(values), timestamps=timestamp), compression=codec)
     general = build_batch(
         RecordColumns(values=list(values), keys=[None] * len(values), timestamps=[timestamp] * len(values)),
         compression=codec,
     )
     assert fast == general
-    back = read_columns(fast)
-    assert back.values == values
-    assert back.keys is None
-    assert back.headers is None
-    assert back.timestamps == timestamp
-    assert back.offsets == range(len(values))
+    columns = read_columns(fast)
+    assert columns.values == values
+    assert columns.keys is None
+    assert columns.headers is None
+    assert columns.timestamps == timestamp
+    assert columns.offsets == range(len(values))
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 8191, 8192, 8193, 20_000])
-def test_offset_deltas_of_every_width_are_right(count: int) -> None:
+def test_offset_deltas_of_every_varint_size(count: int) -> None:
     values: list[bytes | None] = [b"%d" % index for index in range(count)]
     batch = bytes(build_batch(RecordColumns(values=values, timestamps=5)))
     assert [row[0] for row in aiokafka_rows(batch)] == list(range(count))
@@ -130,7 +130,7 @@ def test_offset_deltas_of_every_width_are_right(count: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), KAFKA_PYTHON_CODECS)
-def test_batches_of_kafka_python_are_read(records, codec) -> None:
+def test_batches_built_by_kafka_python_are_read(records, codec) -> None:
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 20)
     for key, value, headers, timestamp in records:
         builder.append(timestamp, key, value, headers)
@@ -141,7 +141,7 @@ def test_batches_of_kafka_python_are_read(records, codec) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), CODECS)
-def test_batches_of_aiokafka_are_read(records, codec) -> None:
+def test_batches_built_by_aiokafka_are_read(records, codec) -> None:
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(2, int(codec), 0, -1, -1, -1, 1 << 20)
@@ -153,7 +153,7 @@ def test_batches_of_aiokafka_are_read(records, codec) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(RECORD, min_size=1, max_size=5), min_size=1, max_size=5), st.data())
-def test_batches_join_and_reading_starts_anywhere(batches, data) -> None:
+def test_concatenated_batches_are_read_from_any_offset(batches, data) -> None:
     buffer = b""
     expected = []
     for records in batches:
@@ -168,7 +168,7 @@ def test_batches_join_and_reading_starts_anywhere(batches, data) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=40), st.integers(min_value=61, max_value=4000))
-def test_split_keeps_every_record_and_the_limit(records, size_bytes_max) -> None:
+def test_split_keeps_all_records_and_respects_size_limit(records, size_bytes_max) -> None:
     parts = list(split(columns_of(records), size_bytes_max))
     assert [value for part in parts for value in part.values] == [record[1] for record in records]
     for part in parts:
@@ -177,13 +177,13 @@ def test_split_keeps_every_record_and_the_limit(records, size_bytes_max) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200_000), CODECS)
-def test_codecs_round_trip(data, codec) -> None:
+def test_compressed_data_round_trips_with_every_codec(data, codec) -> None:
     assert bytes(decompress(codec, compress(codec, data))) == data
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=5), CODECS, st.data())
-def test_broken_bytes_raise_one_error_only(records, codec, data) -> None:
+def test_corrupt_bytes_raise_only_corrupt_batch_error(records, codec, data) -> None:
     from headrace_broker.records.batch import HEADER_SIZE, CorruptBatchError
 
     batch = build_batch(columns_of(records), compression=codec)
@@ -206,7 +206,7 @@ def test_broken_bytes_raise_one_error_only(records, codec, data) -> None:
     st.booleans(),
     CODECS,
 )
-def test_what_values_share_at_both_ends_is_put_around_each(
+def test_prefix_and_suffix_are_added_to_each_value(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
     before: bytes,
     after: bytes,
@@ -224,9 +224,9 @@ def test_what_values_share_at_both_ends_is_put_around_each(
     columns.before, columns.after = before, after
     assert columns.whole_values() == whole.values
     assert build_batch(columns, compression=codec) == build_batch(whole, compression=codec)
-    cut = [bytes(build_batch(part)) for part in split(columns, 5000)]
-    assert [value for part in cut for value in read_columns(part).values] == whole.values
-    assert all(len(part) <= 5000 or len(read_columns(part)) == 1 for part in cut)
+    batches = [bytes(build_batch(part)) for part in split(columns, 5000)]
+    assert [value for batch in batches for value in read_columns(batch).values] == whole.values
+    assert all(len(batch) <= 5000 or len(read_columns(batch)) == 1 for batch in batches)
     assert read_columns(build_batch(concatenate([columns, whole]))).values == whole.values * 2
     assert read_columns(build_batch(concatenate([columns, columns]))).values == whole.values * 2
     assert estimate_bytes(columns) >= sum(len(value or b"") for value in whole.values)

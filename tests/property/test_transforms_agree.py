@@ -1,4 +1,4 @@
-"""Every transform does the same list-wise as record by record, and reports exactly the records that fail alone."""
+"""Every transform returns the same records for a batch as for single records, and reports exactly the bad records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.data.schema import (
 )
 from support.compact_values import compact
 from support.connect_data import schemaless, values
-from support.transforms import failures, make, one_by_one, records, sink, source
+from support.transforms import apply_to_each, make_plugin, records, sink_batch, source_batch, transform_errors
 
 ROW = struct(
     [
@@ -53,7 +53,7 @@ TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("HeaderFrom", {"fields": "a,b", "headers": "x,y", "operation": "move"}),
     ("Flatten", {}),
 ]
-OTHERS: list[tuple[str, dict[str, str]]] = [
+RECORD_TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("ValueToKey", {"fields": "a,in.x", "field.syntax.version": "V2"}),
     ("RegexRouter", {"regex": "(.).*", "replacement": "$1"}),
     ("TimestampRouter", {}),
@@ -62,7 +62,7 @@ OTHERS: list[tuple[str, dict[str, str]]] = [
     ("Filter", {}),
 ]
 
-COMPACT_TOO: list[tuple[str, dict[str, str]]] = [
+COLUMNAR_CASES: list[tuple[str, dict[str, str]]] = [
     ("InsertField$Value", {"topic.field": "b", "timestamp.field": "a"}),
     ("ReplaceField$Value", {"renames": "a:b,b:c"}),
     ("ExtractField$Value", {"field": "b"}),
@@ -82,21 +82,23 @@ def _values(schema: Schema | None) -> st.SearchStrategy[Any]:
 def batch(draw: st.DrawFn, for_key: bool) -> Any:
     schema = draw(st.sampled_from(SCHEMAS))
     items = draw(st.lists(_values(schema), min_size=1, max_size=5))
-    make_batch = draw(st.sampled_from([source, sink]))
+    make_batch = draw(st.sampled_from([source_batch, sink_batch]))
     times = draw(st.lists(st.none() | st.integers(0, 10**13), min_size=len(items), max_size=len(items)))
-    made = make_batch(items, schema, timestamps=times)
+    result = make_batch(items, schema, timestamps=times)
     if for_key:
-        return made.replace(keys=made.values, key_schema=schema, values=["v"] * len(items), value_schema=STRING_SCHEMA)
-    return made
+        return result.replace(
+            keys=result.values, key_schema=schema, values=["v"] * len(items), value_schema=STRING_SCHEMA
+        )
+    return result
 
 
 def _check(transform: Any, given_batch: Any) -> None:
-    expected, failed = one_by_one(transform, given_batch)
+    expected, failed = apply_to_each(transform, given_batch)
     before = repr((given_batch.values, given_batch.keys, given_batch.headers))
-    assert list(failures(transform, given_batch)) == failed
-    rest = given_batch.take([index for index in range(len(given_batch)) if index not in failed])
-    if len(rest):
-        result = records(transform.apply_batch(rest))
+    assert list(transform_errors(transform, given_batch)) == failed
+    valid = given_batch.take([index for index in range(len(given_batch)) if index not in failed])
+    if len(valid):
+        result = records(transform.apply_batch(valid))
         assert repr(result) == repr(expected)
         assert [record.value_schema for record in result] == [record.value_schema for record in expected]
         assert [record.key_schema for record in result] == [record.key_schema for record in expected]
@@ -107,33 +109,35 @@ def _check(transform: Any, given_batch: Any) -> None:
 @pytest.mark.parametrize(("name", "props"), TRANSFORMS)
 @settings(deadline=None, max_examples=15)
 @given(data=st.data())
-def test_transforms_of_a_side(name: str, props: dict[str, str], side: str, data: st.DataObject) -> None:
-    _check(make(f"{name}${side}", **props), data.draw(batch(side == "Key")))
+def test_key_and_value_transforms_agree_on_batches_and_records(
+    name: str, props: dict[str, str], side: str, data: st.DataObject
+) -> None:
+    _check(make_plugin(f"{name}${side}", **props), data.draw(batch(side == "Key")))
 
 
-@pytest.mark.parametrize(("name", "props"), OTHERS)
+@pytest.mark.parametrize(("name", "props"), RECORD_TRANSFORMS)
 @settings(deadline=None, max_examples=15)
 @given(data=st.data())
-def test_other_transforms(name: str, props: dict[str, str], data: st.DataObject) -> None:
-    _check(make(name, **props), data.draw(batch(False)))
+def test_record_transforms_agree_on_batches_and_records(name: str, props: dict[str, str], data: st.DataObject) -> None:
+    _check(make_plugin(name, **props), data.draw(batch(False)))
 
 
 @pytest.mark.parametrize(
-    ("name", "props"), [*((f"{name}$Value", props) for name, props in TRANSFORMS), *OTHERS, *COMPACT_TOO]
+    ("name", "props"), [*((f"{name}$Value", props) for name, props in TRANSFORMS), *RECORD_TRANSFORMS, *COLUMNAR_CASES]
 )
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_values_by_column_are_changed_as_values_one_by_one(
+def test_columnar_values_are_transformed_like_lists_of_values(
     name: str, props: dict[str, str], data: st.DataObject
 ) -> None:
     schema, held = data.draw(compact((ROW, ROW_WITHOUT_DEFAULTS)))
     times = data.draw(st.none() | st.integers(0, 10**13) | st.just([None, *range(1, len(held))]))
-    make_batch = data.draw(st.sampled_from([source, sink]))
+    make_batch = data.draw(st.sampled_from([source_batch, sink_batch]))
     given_batch = make_batch([None] * len(held), None, timestamps=times).replace(value_schema=schema, values=held)
     listed_batch = given_batch.replace(values=list(held.items()))
-    transform = make(name, **props)
-    assert list(failures(transform, given_batch)) == list(failures(transform, listed_batch))
-    if failures(transform, listed_batch):
+    transform = make_plugin(name, **props)
+    assert list(transform_errors(transform, given_batch)) == list(transform_errors(transform, listed_batch))
+    if transform_errors(transform, listed_batch):
         return
     result, expected = records(transform.apply_batch(given_batch)), records(transform.apply_batch(listed_batch))
     assert repr(result) == repr(expected)

@@ -1,4 +1,4 @@
-"""The writer's core against a broker that loses requests, loses answers, moves leaders and forgets producers."""
+"""WriterCore against a model of brokers that lose requests and responses, change leaders and forget producers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
 
-FATES = ("ok", "ok", "ok", "lost", "stalled", "not leader", "too few replicas", "refused")
+RESULTS = ("ok", "ok", "ok", "lost", "stalled", "not leader", "too few replicas", "rejected")
 DEADLINE_MS = 100
 
 
 class LogModel:
-    """One partition as a broker keeps it: Kafka's sequence checks, and the last five batches of a producer."""
+    """A model of a partition's log: Kafka's sequence checks, and the last five batches of the producer."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -29,13 +29,13 @@ class LogModel:
         self.history: list[tuple[int, int, int, int]] = []  # epoch, first and last sequence, values before
 
     def restart(self) -> None:
-        """Apache Kafka's snapshots hold a producer's last batch alone."""
+        """Restart the broker: Apache Kafka's producer snapshots contain only a producer's last batch."""
         while len(self.recent) > 1:
             self.recent.popleft()
 
-    def lose(self, count: int) -> None:
-        """An unclean election: the log ends earlier, and what was acknowledged may go with the rest."""
-        count = min(count, len(self.history) - 1)  # a producer that is not known at all may begin anywhere
+    def truncate(self, count: int) -> None:
+        """Remove the last `count` batches, as after an unclean leader election; acknowledged records may be lost."""
+        count = min(count, len(self.history) - 1)  # an unknown producer could start with any sequence
         for _ in range(count):
             del self.values[self.history.pop()[3] :]
         if count > 0:
@@ -64,13 +64,13 @@ class LogModel:
         return ErrorCode.NONE
 
 
-class World:
-    """The core, a log for each partition, and requests in flight on connections that break."""
+class ProducerModel:
+    """A WriterCore, a log for each partition, and requests in flight on connections that can fail."""
 
     def __init__(self, *, idempotent: bool, partitions: int) -> None:
         self.core = WriterCore(
             idempotent=idempotent,
-            waits_for_answers=True,
+            expects_responses=True,
             in_flight_requests_max=5,
             request_bytes_max=1_000_000,
             retries_max=2**31 - 1,
@@ -79,19 +79,19 @@ class World:
         self.core.set_producer_id(1, 0)
         self.logs = [LogModel() for _ in range(partitions)]
         self.leaders = [0] * partitions
-        self.answers: dict[ReadyBatch, ErrorCode] = {}  # that are under way
+        self.late_responses: dict[ReadyBatch, ErrorCode] = {}  # sent by a former leader, not received yet
         self.in_flight: deque[RequestPlan] = deque()
         self.sent: list[list[bytes]] = [[] for _ in range(partitions)]
         self.outcome: dict[bytes, Verdict] = {}
         self.stalled: deque[tuple[int, bytearray]] = deque()
         self.now_ms = 0.0
-        self.losses = 0
+        self.data_losses = 0
 
     def send(self, partition: int, count: int, deadline_ms: int = DEADLINE_MS) -> list[bytes]:
         values = [b"%d-%d" % (partition, len(self.sent[partition]) + index) for index in range(count)]
         self.sent[partition] += values
         data = build_batch(RecordColumns(list(values), timestamps=1))
-        self.core.add(ReadyBatch("t", partition, data, count, self.now_ms + deadline_ms, completion=values))
+        self.core.add(ReadyBatch("t", partition, data, count, self.now_ms + deadline_ms, delivery_parts=values))
         return values
 
     def pump(self) -> None:
@@ -101,56 +101,58 @@ class World:
     def leader_of(self, topic: str, partition: int) -> int:
         return self.leaders[partition]
 
-    def move(self, partition: int, arrived: int) -> None:
-        """The leader hangs, and another takes over: the first `arrived` requests had been carried out, others may be at
-        some later time, when it leads again; its answers come after all that others say."""
+    def change_leader(self, partition: int, arrived: int) -> None:
+        """Change the leader because the old leader hangs. The latter has processed the first `arrived` requests and may
+        process the others later, when it is the leader again. Its responses arrive after those of the new leader."""
         old = self.leaders[partition]
         sent = [(plan, batch) for plan in self.in_flight if plan.node_id == old for batch in plan.batches]
         self.leaders[partition] = 1 - old
         self.in_flight = deque(sorted(self.in_flight, key=lambda plan: plan.node_id == old))
-        self.core.take_back(self.now_ms, self.leader_of)
+        self.core.requeue_from_former_leaders(self.now_ms, self.leader_of)
         for index, (plan, batch) in enumerate(item for item in sent if item[1].partition == partition):
             if index < arrived:
                 code = self.logs[partition].append(batch.data)
                 if batch in plan.batches:
-                    self.answers.setdefault(batch, code)
+                    self.late_responses.setdefault(batch, code)
             elif batch not in plan.batches:
                 self.stalled.append((partition, bytearray(batch.data)))
 
-    def answer(self, fate: str, arrived: int = 0) -> None:
-        """Let the oldest request meet its fate; a lost connection takes those behind it along, as TCP does."""
+    def complete_oldest_request(self, result: str, arrived: int = 0) -> None:
+        """Complete the oldest request with this result; a lost connection also loses all later requests, as in TCP."""
         if not self.in_flight:
             return
-        if fate in ("lost", "stalled"):
-            self.break_connection(arrived=arrived, stalled=fate == "stalled")
+        if result in ("lost", "stalled"):
+            self.break_connection(arrived=arrived, stalled=result == "stalled")
             return
         plan = self.in_flight.popleft()
         self.core.request_done(plan.node_id)
         for batch in plan.batches:
-            code = self.code_for(fate, batch)
+            code = self.code_for(result, batch)
             verdict = (
-                self.core.acknowledge(batch) if code == ErrorCode.NONE else self.core.refuse(batch, code, self.now_ms)
+                self.core.acknowledge(batch)
+                if code == ErrorCode.NONE
+                else self.core.handle_error(batch, code, self.now_ms)
             )
-            self.settle(batch, verdict)
+            self.record_outcome(batch, verdict)
 
     def break_connection(self, *, arrived: int, stalled: bool) -> None:
-        """The first `arrived` requests were carried out; the rest are never, or (stalled) at some later time."""
-        doomed = list(self.in_flight)
+        """Fail all requests. The first `arrived` were processed; the rest is lost, or processed later if `stalled`."""
+        lost_requests = list(self.in_flight)
         self.in_flight.clear()
-        batches = [bytearray(batch.data) for plan in doomed for batch in plan.batches]
-        partitions = [batch.partition for plan in doomed for batch in plan.batches]
+        batches = [bytearray(batch.data) for plan in lost_requests for batch in plan.batches]
+        partitions = [batch.partition for plan in lost_requests for batch in plan.batches]
         for data, partition in list(zip(batches, partitions, strict=True))[:arrived]:
             self.logs[partition].append(data)
         if stalled:
             self.stalled.extend(list(zip(partitions, batches, strict=True))[arrived:])
-        for plan in doomed:
+        for plan in lost_requests:
             self.core.request_done(plan.node_id)
             for batch in plan.batches:
-                self.answers.pop(batch, None)
-                self.settle(batch, self.core.lose(batch, self.now_ms))
+                self.late_responses.pop(batch, None)
+                self.record_outcome(batch, self.core.handle_disconnect(batch, self.now_ms))
 
-    def carry_out_stalled(self, count: int) -> None:
-        """The broker comes to requests of a connection that its client has given up."""
+    def process_stalled_requests(self, count: int) -> None:
+        """Process requests of a connection that the client has already closed."""
         for _ in range(min(count, len(self.stalled))):
             partition, data = self.stalled.popleft()
             self.logs[partition].append(data)
@@ -158,38 +160,38 @@ class World:
     def wait(self, duration_ms: int) -> None:
         self.now_ms += duration_ms
         for batch in self.core.expire(self.now_ms):
-            self.settle(batch, Verdict.FAILED)
+            self.record_outcome(batch, Verdict.FAILED)
 
-    def code_for(self, fate: str, batch: ReadyBatch) -> ErrorCode:
-        if batch in self.answers:
-            return self.answers.pop(batch)
-        if fate == "not leader":
+    def code_for(self, result: str, batch: ReadyBatch) -> ErrorCode:
+        if batch in self.late_responses:
+            return self.late_responses.pop(batch)
+        if result == "not leader":
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if fate == "refused":
+        if result == "rejected":
             return ErrorCode.INVALID_RECORD
         if batch.plan is not None and batch.plan.node_id != self.leaders[batch.partition]:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         code = self.logs[batch.partition].append(batch.data)
-        if fate == "too few replicas" and code == ErrorCode.NONE:
+        if result == "too few replicas" and code == ErrorCode.NONE:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return code
 
-    def settle(self, batch: ReadyBatch, verdict: Verdict) -> None:
-        self.losses += verdict is Verdict.LOSS
-        for value in batch.completion:
-            if verdict not in (Verdict.RETRY, Verdict.LOSS, Verdict.FORGOTTEN):
+    def record_outcome(self, batch: ReadyBatch, verdict: Verdict) -> None:
+        self.data_losses += verdict is Verdict.RETRY_AFTER_DATA_LOSS
+        for value in batch.delivery_parts:
+            if verdict not in (Verdict.RETRY, Verdict.RETRY_AFTER_DATA_LOSS, Verdict.ALREADY_EXPIRED):
                 assert value not in self.outcome
                 self.outcome[value] = verdict
 
     def finish(self) -> None:
-        """Everything goes well from now on: what is sent last must get through, and soon."""
+        """Continue without faults: the records sent last must be acknowledged within a limited time."""
         last = [value for partition in range(len(self.logs)) for value in self.send(partition, 1, 10_000)]
         for _ in range(50):
             self.wait(20)
             self.pump()
-            self.carry_out_stalled(1)
+            self.process_stalled_requests(1)
             while self.in_flight:
-                self.answer("ok")
+                self.complete_oldest_request("ok")
                 self.pump()
             if self.core.is_idle:
                 break
@@ -199,7 +201,7 @@ class World:
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 3)),
-        st.tuples(st.just("answer"), st.sampled_from(FATES), st.integers(0, 4)),
+        st.tuples(st.just("respond"), st.sampled_from(RESULTS), st.integers(0, 4)),
         st.tuples(st.just("stalled"), st.integers(1, 3), st.just(0)),
         st.tuples(st.just("wait"), st.integers(1, 30), st.just(0)),
         st.tuples(st.just("restart"), st.integers(0, 1), st.just(0)),
@@ -212,59 +214,63 @@ WITH_LOSSES = st.lists(
 ).map(lambda lists: [event for events in lists for event in events])
 
 
-def run(events: list[tuple[str, int | str, int]], *, idempotent: bool) -> World:
-    world = World(idempotent=idempotent, partitions=2)
+def run(events: list[tuple[str, int | str, int]], *, idempotent: bool) -> ProducerModel:
+    model = ProducerModel(idempotent=idempotent, partitions=2)
     for kind, first, second in events:
         if kind == "send":
-            world.send(int(first), second)
-        elif kind == "answer":
-            fate = "lost" if first == "stalled" and not idempotent else str(first)  # order cannot hold against that
-            world.answer(fate, second)
+            model.send(int(first), second)
+        elif kind == "respond":
+            result = (
+                "lost" if first == "stalled" and not idempotent else str(first)
+            )  # a stalled request would break the order
+            model.complete_oldest_request(result, second)
         elif kind == "stalled":
-            world.carry_out_stalled(int(first))
+            model.process_stalled_requests(int(first))
         elif kind == "restart":
-            world.logs[int(first)].restart()
+            model.logs[int(first)].restart()
         elif kind == "move":
-            world.move(int(first), second if idempotent else 5)  # order cannot hold against what comes late
+            model.change_leader(int(first), second if idempotent else 5)  # late requests would break the order
         elif kind == "lose":
-            world.logs[int(first)].lose(second)
+            model.logs[int(first)].truncate(second)
         else:
-            world.wait(int(first))
-        world.pump()
-    world.finish()
-    return world
+            model.wait(int(first))
+        model.pump()
+    model.finish()
+    return model
 
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS)
-def test_an_idempotent_writer_neither_duplicates_nor_reorders_nor_loses(
+def test_idempotent_writer_has_no_duplicates_reordering_or_loss(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    world = run(events, idempotent=True)
-    for partition, log in enumerate(world.logs):
-        acknowledged = [value for value in world.sent[partition] if world.outcome.get(value) is Verdict.DONE]
+    model = run(events, idempotent=True)
+    for partition, log in enumerate(model.logs):
+        acknowledged = [value for value in model.sent[partition] if model.outcome.get(value) is Verdict.DONE]
         assert len(log.values) == len(set(log.values))
         kept = [value for value in log.values if value is not None]
-        assert [value for value in world.sent[partition] if value in set(kept)] == kept
+        assert [value for value in model.sent[partition] if value in set(kept)] == kept
         assert set(acknowledged) <= set(kept)
-    assert world.losses == 0
+    assert model.data_losses == 0
 
 
 @settings(max_examples=300, deadline=None)
 @given(WITH_LOSSES)
-def test_what_a_log_loses_is_not_made_up_for_by_duplicates(events: list[tuple[str, int | str, int]]) -> None:
-    for log, sent in zip((world := run(events, idempotent=True)).logs, world.sent, strict=True):
+def test_idempotent_writer_has_no_duplicates_after_the_log_loses_records(
+    events: list[tuple[str, int | str, int]],
+) -> None:
+    for log, sent in zip((model := run(events, idempotent=True)).logs, model.sent, strict=True):
         assert len(log.values) == len(set(log.values))
         assert [value for value in sent if value in set(log.values)] == log.values
 
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_without_idempotence_order_holds_and_nothing_acknowledged_is_lost(
+def test_non_idempotent_writer_keeps_order_and_acknowledged_records(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    world = run(events, idempotent=False)
-    for partition, log in enumerate(world.logs):
+    model = run(events, idempotent=False)
+    for partition, log in enumerate(model.logs):
         first_seen = list(dict.fromkeys(value for value in log.values if value is not None))
-        assert first_seen == [value for value in world.sent[partition] if value in set(first_seen)]
-        assert {value for value in world.sent[partition] if world.outcome.get(value) is Verdict.DONE} <= set(first_seen)
+        assert first_seen == [value for value in model.sent[partition] if value in set(first_seen)]
+        assert {value for value in model.sent[partition] if model.outcome.get(value) is Verdict.DONE} <= set(first_seen)

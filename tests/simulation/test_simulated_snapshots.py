@@ -1,5 +1,8 @@
-"""Metadata snapshots under faults: written every few batches, with the log before them gone at once, so that nodes
-that come back start from them and those that lag behind are sent one."""
+"""Metadata snapshots under faults.
+
+A snapshot is written every few batches and the log before it is deleted at once, so restarted nodes load a snapshot and
+lagging nodes fetch one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 
 @pytest.mark.timeout(300)
-def test_snapshots_lose_no_metadata() -> None:
+def test_frequent_snapshots_lose_no_metadata() -> None:
     command = [sys.executable, "-m", "headrace_broker.simulation", "--seed", "0", "--count", "8"]
     command += ["--property", "metadata.log.max.record.bytes.between.snapshots=3000"]
     command += ["--property", "metadata.max.retention.bytes=1"]

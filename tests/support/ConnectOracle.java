@@ -14,10 +14,10 @@ import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.transforms.Transformation;
 
 /**
- * Runs Kafka Connect's own classes on lines of standard input, one answer per line; columns are separated by tabs.
+ * Runs Kafka Connect's classes on lines of standard input and prints one result per line; tabs separate the columns.
  *
- * json ENVELOPE                       -> with schemas, without, with numeric decimals, toString
- * text TEXT                           -> what Values.parseString makes of it: schema, text again
+ * json ENVELOPE                       -> JSON with schemas, without schemas, with numeric decimals, toString
+ * text TEXT                           -> the schema that Values.parseString infers, and the value as text
  * smt CLASS KEY=VALUE;... on|off JSON -> topic, value, key
  */
 public class ConnectOracle {
@@ -30,18 +30,18 @@ public class ConnectOracle {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            String answer;
+            String result;
             try {
-                answer = answer(line.split("\t", -1));
+                result = evaluate(line.split("\t", -1));
             } catch (Exception error) {
-                answer = "error";
+                result = "error";
             }
-            out.print(answer + "\n");
+            out.print(result + "\n");
         }
         out.flush();
     }
 
-    private static String answer(String[] columns) throws Exception {
+    private static String evaluate(String[] columns) throws Exception {
         switch (columns[0]) {
             case "json": {
                 SchemaAndValue data = ON.toConnectData("t", utf8(columns[1]));

@@ -1,4 +1,4 @@
-"""Apache Kafka and Kafka Connect as peers: jars by Maven into build/, processes on free ports, gone afterwards."""
+"""Runs Apache Kafka and Kafka Connect for comparison: Maven fetches the jars into build/; processes use free ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 POM = Path(__file__).with_name("apache-pom.xml")
 LIBS = ROOT / "build" / "apache-kafka"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-# The flags of Kafka's own start script.
+# The JVM flags of Kafka's start script.
 BROKER_FLAGS = (
     "-Xmx1G",
     "-Xms1G",
@@ -33,17 +33,17 @@ BROKER_FLAGS = (
 START_TIMEOUT_S = 60.0
 
 
-def missing() -> str | None:
-    """Why Apache Kafka cannot run here, or None."""
+def unavailable_reason() -> str | None:
+    """Return why Apache Kafka cannot run here, or None if it can."""
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
-            return f"{program} is not on the path: Apache Kafka as the peer needs Maven and Java 17"
+            return f"{program} is not on the path: running Apache Kafka needs Maven and Java 17"
     return None
 
 
 @functools.cache
 def classpath() -> str:
-    """The class path of Apache Kafka; fetches the jars the first time."""
+    """Return the class path of Apache Kafka; the first call fetches the jars."""
     marker = LIBS / ".complete"
     if not marker.exists():
         LIBS.mkdir(parents=True, exist_ok=True)
@@ -60,17 +60,19 @@ def classpath() -> str:
     return f"{LIBS}/*"
 
 
-def java(main_class: str, *arguments: str, flags: Sequence[str] = ("-Xmx512M",)) -> list[str]:
-    """The command line of one of Kafka's main classes."""
+def java_command(main_class: str, *arguments: str, flags: Sequence[str] = ("-Xmx512M",)) -> list[str]:
+    """Return the command line for one of Kafka's main classes."""
     logging = f"-Dlog4j2.configurationFile={LIBS / 'log4j2.properties'}"
     return ["java", *flags, logging, "-cp", classpath(), main_class, *arguments]
 
 
-def tool(
+def run_tool(
     main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's command-line tools to its end."""
-    return subprocess.run(java(main_class, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s)
+    """Run one of Kafka's command-line tools."""
+    return subprocess.run(
+        java_command(main_class, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class ApacheProcess:
 
 @contextmanager
 def broker(**overrides: str) -> Iterator[ApacheProcess]:
-    """A single Apache Kafka node, broker and controller."""
+    """Run a single Apache Kafka node, which is broker and controller."""
     directory = Path(mkdtemp(prefix="headrace-apache-kafka-"))
     port, controller_port = free_ports(2)
     settings = {
@@ -105,17 +107,17 @@ def broker(**overrides: str) -> Iterator[ApacheProcess]:
     }
     properties = directory / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    formatted = tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+    formatted = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
     if formatted.returncode:
         raise RuntimeError(f"could not format Apache Kafka's storage: {formatted.stdout}{formatted.stderr}")
-    command = java("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
+    command = java_command("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
     with _process(command, directory, f"127.0.0.1:{port}") as running:
         yield running
 
 
 @contextmanager
 def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
-    """A cluster of Apache Kafka nodes, each broker and controller."""
+    """Run a cluster of Apache Kafka nodes, each of which is broker and controller."""
     ports = free_ports(2 * nodes)
     voters = ",".join(f"{number}@127.0.0.1:{ports[2 * number - 1]}" for number in range(1, nodes + 1))
     with ExitStack() as stack:
@@ -135,19 +137,21 @@ def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
             }
             properties = directory / "server.properties"
             properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-            formatted = tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+            formatted = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
             if formatted.returncode:
                 raise RuntimeError(f"could not format Apache Kafka's storage: {formatted.stdout}{formatted.stderr}")
-            command = java("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
-            started.append(stack.enter_context(_process(command, directory, f"127.0.0.1:{port}", await_it=False)))
+            command = java_command("kafka.Kafka", str(properties), flags=BROKER_FLAGS)
+            started.append(
+                stack.enter_context(_process(command, directory, f"127.0.0.1:{port}", wait_until_listening=False))
+            )
         for node in started:
-            _await_port(node)
+            _wait_for_port(node)
         yield started
 
 
 @contextmanager
 def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
-    """Apache's connect-standalone with these configurations; the address is that of its REST API."""
+    """Run Apache's connect-standalone with these configurations; the address is its REST API's."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
     settings = {
@@ -161,21 +165,21 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
         file = directory / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         files.append(str(file))
-    command = java("org.apache.kafka.connect.cli.ConnectStandalone", *files, flags=("-Xms256M", "-Xmx2G"))
+    command = java_command("org.apache.kafka.connect.cli.ConnectStandalone", *files, flags=("-Xms256M", "-Xmx2G"))
     with _process(command, directory, f"127.0.0.1:{port}") as running:
         yield running
 
 
 @contextmanager
 def _process(
-    command: Sequence[str], directory: Path, address: str, *, await_it: bool = True
+    command: Sequence[str], directory: Path, address: str, *, wait_until_listening: bool = True
 ) -> Iterator[ApacheProcess]:
     log = directory / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=directory)
     try:
-        if await_it:
-            _await_listening(process, address, log)
+        if wait_until_listening:
+            _wait_until_listening(process, address, log)
         yield ApacheProcess(address, process.pid, log, directory)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -187,7 +191,7 @@ def _process(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _await_port(node: ApacheProcess) -> None:
+def _wait_for_port(node: ApacheProcess) -> None:
     host, port = node.address.rsplit(":", 1)
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
@@ -197,10 +201,10 @@ def _await_port(node: ApacheProcess) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{node.address} does not listen: {node.log.read_text()[-2000:]}") from None
-            time.sleep(0.05)  # polling a foreign process: it has no other sign of life
+            time.sleep(0.05)  # another project's process: polling its port is the only way to know that it is ready
 
 
-def _await_listening(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+def _wait_until_listening(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     host, port = address.rsplit(":", 1)
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -209,7 +213,7 @@ def _await_listening(process: subprocess.Popen[bytes], address: str, log: Path) 
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
         except OSError:
-            time.sleep(0.05)  # polling a foreign process: it has no other sign of life
+            time.sleep(0.05)  # another project's process: polling its port is the only way to know that it is ready
             continue
         return
     raise RuntimeError(f"{address} did not start to listen:\n{log.read_text()[-3000:]}")

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, for tests that talk to it over sockets.
+"""A real broker in its own process, for tests that connect to it.
 
     with running_broker(tmp_path) as broker:
         client = connect(broker.address)          # "127.0.0.1:PORT"
@@ -6,7 +6,7 @@
         broker.kill(); broker.start()             # a crash
         assert "..." in broker.log
 
-The process dies with the test run, however that ends: it watches the read end of a pipe.
+The process ends when the test run ends, in whatever way: it watches the read end of a pipe.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BrokerProcess:
         self._watch_fd = -1
 
     def start(self) -> None:
-        """Start the process and wait until it serves; a later start keeps the port of the first."""
+        """Start the process and wait until it serves; later starts use the port of the first one."""
         read_fd, self._watch_fd = os.pipe()
         seen = len(self.log)
         command = [sys.executable, *self._program, "--watch-fd", str(read_fd)]
@@ -94,7 +94,7 @@ class BrokerProcess:
 
     @property
     def log(self) -> str:
-        """Everything the broker has printed so far, over all its starts."""
+        """Everything that the broker has printed in all its runs."""
         return self._log_path.read_text() if self._log_path.exists() else ""
 
     @property
@@ -127,20 +127,20 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            raise AssertionError(f"the broker did not end within {_STOP_TIMEOUT_S} s:\n{self.log}") from None
+            raise AssertionError(f"the broker did not stop within {_STOP_TIMEOUT_S} s:\n{self.log}") from None
         finally:
             self._process = None
             os.close(self._watch_fd)
 
     def close(self) -> None:
-        """End the process if it still runs."""
+        """Stop the process if it still runs."""
         if self._process is not None:
             self.stop()
 
 
 @contextmanager
 def running_broker(directory: Path, **properties: str) -> Iterator[BrokerProcess]:
-    """A broker that serves on a free loopback port until the block ends; `a_b="x"` sets the key `a.b`."""
+    """Run a broker on a free loopback port until the block ends; `a_b="x"` sets the key `a.b`."""
     broker = BrokerProcess(directory, {key.replace("_", "."): value for key, value in properties.items()})
     broker.start()
     try:

@@ -23,11 +23,11 @@ from pathlib import Path
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 60
 _NODE_LINE = re.compile(r"^node (\d+) (\S+) pid (\d+)$", re.MULTILINE)
-_ACTIVE = re.compile(r"^\[(.{23})\] INFO controller \d+ is active in epoch (\d+)", re.MULTILINE)
+_ACTIVE = re.compile(r"^\[(.{23})\] INFO Controller \d+ is active in epoch (\d+)", re.MULTILINE)
 
 
 class ClusterProcess:
-    """The supervisor's process and the nodes that it started."""
+    """The supervisor process and its nodes."""
 
     def __init__(self, directory: Path, nodes: int = 3, properties: dict[str, str] | None = None) -> None:
         self.directory = directory
@@ -46,7 +46,7 @@ class ClusterProcess:
         self.await_output(lambda text: len(_NODE_LINE.findall(text[seen:])) >= self.nodes)
 
     def launch(self, *arguments: str) -> None:
-        """Start the supervisor, without waiting for anything."""
+        """Start the supervisor without waiting."""
         command = [sys.executable, "-m", "headrace.cli.main", "cluster", "start", "--dir", str(self.directory)]
         command += ["--nodes", str(self.nodes), "--base-port", str(self.base_port), *arguments]
         command += [word for key, value in self.properties.items() for word in ("--property", f"{key}={value}")]
@@ -59,7 +59,7 @@ class ClusterProcess:
         return self._output.read_text() if self._output.exists() else ""
 
     def await_output(self, holds: Callable[[str], bool], timeout_s: float = _START_TIMEOUT_S) -> str:
-        """Wait until the supervisor's output is as wanted; returns it."""
+        """Wait until the condition holds for the supervisor's output; returns the output."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             text = self.output
@@ -69,32 +69,32 @@ class ClusterProcess:
             if self._process.poll() is not None and not holds(self.output):
                 break
             time.sleep(0.005)
-        raise AssertionError(f"the cluster did not get there:\n{self.output}{self.logs()}")
+        raise AssertionError(f"the cluster's output is not as expected:\n{self.output}{self.logs()}")
 
-    def ask(self, command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """`headrace cluster COMMAND` from another shell."""
+    def run_cli(self, command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run `headrace cluster COMMAND`."""
         words = [sys.executable, "-m", "headrace.cli.main", "cluster", command, *map(str, arguments)]
         return subprocess.run(
             [*words, "--dir", str(self.directory)], capture_output=True, text=True, timeout=_STOP_TIMEOUT_S
         )
 
     def signal(self, number: int) -> None:
-        """Send the supervisor a signal."""
+        """Send a signal to the supervisor."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """The supervisor's exit status."""
+        """Wait for the supervisor; returns its exit status."""
         assert self._process is not None
         return self._process.wait(_STOP_TIMEOUT_S)
 
     def stop(self) -> int:
-        """Stop everything as Ctrl-C does; returns the exit status."""
+        """Stop the cluster as Ctrl-C does; returns the exit status."""
         self.signal(signal.SIGINT)
         return self.wait()
 
     def close(self) -> None:
-        """End what still runs, also after a failed test."""
+        """Stop everything that still runs, also after a failed test."""
         if self._process is None or self._process.poll() is not None:
             return
         for node_id in range(1, self.nodes + 1):
@@ -118,7 +118,7 @@ class ClusterProcess:
         return f"127.0.0.1:{self.base_port + node_id - 1}"
 
     def pid(self, node_id: int) -> int:
-        """The process that the node's last line named."""
+        """The pid in the node's last line of output."""
         return next(int(pid) for found, _, pid in reversed(_NODE_LINE.findall(self.output)) if int(found) == node_id)
 
     def kill(self, node_id: int) -> None:
@@ -137,31 +137,31 @@ class ClusterProcess:
         try:
             os.kill(self.pid(node_id), number)
         except (ProcessLookupError, StopIteration):
-            return  # it has gone already
+            return  # it has exited already
 
     def is_serving(self, node_id: int) -> bool:
-        """Whether the supervisor says so."""
+        """Whether the node serves, by the supervisor's status."""
         prefix = f"node {node_id} "
-        lines = self.ask("status").stdout.splitlines()
+        lines = self.run_cli("status").stdout.splitlines()
         return any(line.startswith(prefix) and line.endswith(" serving") for line in lines)
 
     def start_node(self, node_id: int) -> None:
         """Start a node again, and wait until it serves."""
-        done = self.ask("start-node", node_id)
+        done = self.run_cli("start-node", node_id)
         assert done.returncode == 0, done.stderr + self.logs()
 
     def stop_node(self, node_id: int) -> None:
         """Controlled shutdown."""
-        done = self.ask("stop-node", node_id)
+        done = self.run_cli("stop-node", node_id)
         assert done.returncode == 0, done.stderr + self.logs()
 
     def restart_node(self, node_id: int) -> None:
-        """Controlled shutdown, and the start afterwards."""
+        """Controlled shutdown, then start."""
         self.stop_node(node_id)
         self.start_node(node_id)
 
     def reconfigure(self, added: dict[int, dict[str, str]]) -> None:
-        """Add these properties to the nodes' files, and start everything again."""
+        """Add these properties to the nodes' files, and restart the cluster."""
         self.stop()
         for node_id, properties in added.items():
             with (self.directory / f"node-{node_id}" / "server.properties").open("a") as file:
@@ -169,23 +169,23 @@ class ClusterProcess:
         self.start()
 
     def log(self, node_id: int) -> str:
-        """What a node has printed."""
+        """Everything that a node has printed."""
         path = self.directory / f"node-{node_id}" / "server.log"
         return path.read_text() if path.exists() else ""
 
     def logs(self) -> str:
-        """The ends of all nodes' logs, for a failure's message."""
+        """The last lines of all nodes' logs, for assertion messages."""
         return "".join(f"\n-- node {node} --\n{self.log(node)[-2000:]}" for node in range(1, self.nodes + 1))
 
     def active_controller(self) -> int:
-        """The node that was the last to become active."""
+        """The node that became the active controller in the highest epoch."""
         found = {node: _ACTIVE.findall(self.log(node)) for node in range(1, self.nodes + 1)}
         return max((int(epoch), node) for node, lines in found.items() for _, epoch in lines)[1]
 
 
 @contextmanager
 def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Iterator[ClusterProcess]:
-    """A cluster that serves until the block ends; `a_b="x"` sets the key `a.b`."""
+    """Run a cluster until the block ends; `a_b="x"` sets the key `a.b`."""
     cluster = ClusterProcess(directory, nodes, {key.replace("_", "."): value for key, value in properties.items()})
     try:
         cluster.start()
@@ -195,7 +195,7 @@ def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Itera
 
 
 def free_base_port(nodes: int) -> int:
-    """A base port whose client and controller ports are free, below those that the system hands out."""
+    """Return a base port whose client and controller ports are free, below the system's ephemeral ports."""
     while True:
         base = random.randrange(12_000, 31_000)
         if all(_is_free(base + offset + index) for offset in (0, 1000) for index in range(nodes)):

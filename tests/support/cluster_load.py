@@ -1,7 +1,8 @@
-"""A client workload beside a cluster that is hurt, and what became of every record.
+"""A client workload during cluster failures, and a check of every record.
 
-An idempotent producer with default settings (acks=all) sends numbered records all the time; a consumer group reads
-them.  `Load.verify` compares: nothing acknowledged is missing, nothing is there twice, each partition is in order.
+An idempotent producer with default settings (acks=all) sends numbered records continuously, and a consumer group reads
+them. `Load.verify` checks that no acknowledged record is missing, no record is duplicated, and each partition is in
+order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _READ_TIMEOUT_S = 60
 
 
 class Load:
-    """One producer and one consumer in threads of their own."""
+    """One producer and one consumer, each in its own thread."""
 
     def __init__(self, bootstrap_servers: str, topic: str, **producer_settings: object) -> None:
         self._servers = bootstrap_servers
@@ -37,7 +38,7 @@ class Load:
                 "bootstrap.servers": bootstrap_servers,
                 "enable.idempotence": True,
                 "linger.ms": 0,
-                "error_cb": lambda error: None,  # brokers that are down are the point of these tests
+                "error_cb": lambda error: None,  # these tests stop brokers on purpose
                 "log_level": 0,
                 **producer_settings,
             }
@@ -45,7 +46,7 @@ class Load:
         self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -101,10 +102,10 @@ class Load:
         finally:
             consumer.close()
 
-    # -- how it went -------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def await_acknowledged(self, count: int, timeout_s: float = 30) -> None:
-        """Wait until so many more records are acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + timeout_s
         while len(self.acknowledged) < wanted:
@@ -112,32 +113,34 @@ class Load:
             time.sleep(0.01)
 
     def longest_pause_s(self, since_s: float) -> float:
-        """The longest time between two acknowledgements from that moment on."""
+        """The longest time between two acknowledgements since that time."""
         moments = [since_s, *(moment for moment in self.acknowledged_at_s if moment >= since_s), time.monotonic()]
         return max(later - earlier for earlier, later in pairwise(moments))
 
     def stop(self) -> None:
-        """End, with everything that was sent answered."""
+        """Stop after every sent record is acknowledged or has failed."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def verify(self) -> None:
-        """Read everything back and compare; call it after `stop`."""
+        """Read all records back and check them; call it after `stop`."""
         read = self._read_back()
         values = [number for numbers in read.values() for _, number in numbers]
         counts = Counter(values)
         lost = sorted(self.acknowledged.keys() - counts.keys())
         assert not lost, f"{len(lost)} acknowledged records are lost, first {lost[:5]}: {self.acknowledged[lost[0]]}"
         twice = sorted(number for number, count in counts.items() if count > 1)
-        assert not twice, f"{len(twice)} records are there twice, first {twice[:5]}"
+        assert not twice, f"{len(twice)} records are duplicated, first {twice[:5]}"
         for partition, items in read.items():
             numbers = [number for _, number in items]
             assert numbers == sorted(numbers), f"partition {partition} is not in the order of sending"
             for offset, number in items:
-                told, at = self.acknowledged.get(number, (partition, offset))
-                # librdkafka does not know the place of what a later answer acknowledged
-                assert (told, offset if at is None else at) == (partition, offset), f"{number} is at {offset}, not {at}"
+                acknowledged, at = self.acknowledged.get(number, (partition, offset))
+                # librdkafka does not report the offset of a record that the response for a later batch acknowledged
+                assert (acknowledged, offset if at is None else at) == (partition, offset), (
+                    f"{number} is at {offset}, not {at}"
+                )
         unknown = counts.keys() - set(range(self.sent))
         assert not unknown
 
@@ -163,7 +166,7 @@ class Load:
 
 @contextmanager
 def running_load(bootstrap_servers: str, topic: str, partitions: int = 6, **settings: object) -> Iterator[Load]:
-    """A load on a new topic; at the end of the block it is stopped and everything is compared."""
+    """Run a load on a new topic; at the end of the block it is stopped and verified."""
     create_topic(bootstrap_servers, topic, partitions)
     load = Load(bootstrap_servers, topic, **settings)
     load.start()
@@ -176,20 +179,20 @@ def running_load(bootstrap_servers: str, topic: str, partitions: int = 6, **sett
 
 
 def create_topic(bootstrap_servers: str, topic: str, partitions: int, replication: int = 3) -> None:
-    """Create a topic and wait until it is there."""
+    """Create a topic and wait until it exists."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, partitions, replication)])[topic].result(30)
 
 
 def leader_of(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
-    """The broker that leads a partition, -1 when none does."""
+    """Return the leader of a partition, -1 when there is none."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     leader: int = admin.list_topics(topic, 10).topics[topic].partitions[partition].leader
     return leader
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
-    """A partition's high watermark; librdkafka gives up where the leader it knows has just been replaced."""
+    """Return a partition's high watermark; retries because librdkafka fails when the leader has just changed."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -201,7 +204,7 @@ def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
 
 
 def elect_preferred(bootstrap_servers: str, topic: str, partition: int = 0) -> None:
-    """Give a partition back to its preferred leader, and wait until clients are told so."""
+    """Elect the preferred leader of a partition, and wait until clients see it in the metadata."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, partition)]).result(30)
     preferred = admin.list_topics(topic, 10).topics[topic].partitions[partition].replicas[0]
@@ -212,7 +215,7 @@ def elect_preferred(bootstrap_servers: str, topic: str, partition: int = 0) -> N
 
 
 def await_in_sync(bootstrap_servers: str, topic: str, replicas: int, timeout_s: float = 60) -> None:
-    """Wait until every partition of the topic has so many replicas in sync."""
+    """Wait until every partition of the topic has this number of in-sync replicas."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for values in a compact form."""
+"""Hypothesis strategies for columnar values (`headrace.data.columns`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.connect_data import schemaless, values
 
 @st.composite
 def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
-    """A column in any of its forms, with values as rows have them."""
+    """Generate a column in any of its representations, with values in row form."""
     strategy = schemaless() if schema is None else values(schema)
     if draw(st.booleans()):
         return Shared(to_rows(schema, [draw(strategy)])[0])
@@ -28,7 +28,7 @@ def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
 
 @st.composite
 def compact(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema | None, Compact]:
-    """Values in a compact form with their schema: lines, maps, or structs of those schemas."""
+    """Generate columnar values with their schema: lines, maps, or structs of one of the schemas."""
     count = draw(st.integers(1, 4))
     if draw(st.sampled_from([True, False, False, False])):
         column = draw(_column(STRING_SCHEMA, count).filter(lambda column: isinstance(column, Lines)))

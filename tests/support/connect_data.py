@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Connect schemas and values that fit them."""
+"""Hypothesis strategies for Connect schemas and matching values."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _MOMENTS = st.integers(-62_135_596_800_000, 253_402_300_799_999).map(
 
 
 def primitives() -> st.SearchStrategy[Schema]:
-    """Primitive and logical schemas, some optional."""
+    """Generate primitive and logical schemas, some optional."""
     plain = st.sampled_from([Schema(type_) for type_ in Type if type_.is_primitive])
     logical = st.sampled_from([DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema(2), decimal_schema(-1)])
     return st.builds(lambda schema, optional: schema.replace(optional=optional), plain | logical, st.booleans())
 
 
 def struct_of(fields: st.SearchStrategy[Schema], max_size: int = 5) -> st.SearchStrategy[Schema]:
-    """Struct schemas of such fields."""
+    """Generate struct schemas with these field schemas."""
     names = _TEXT.filter(bool)
     named = st.lists(st.tuples(names, fields), max_size=max_size, unique_by=lambda pair: pair[0])
     return st.builds(lambda pairs, optional: struct(pairs, optional=optional), named, st.booleans())
 
 
 def schemas() -> st.SearchStrategy[Schema]:
-    """Any schema; map keys are strings or integers."""
+    """Generate any schema; map keys are strings or integers."""
     keys = st.sampled_from([Schema(Type.STRING), Schema(Type.INT32)])
     return st.recursive(
         primitives(),
@@ -53,7 +53,7 @@ def schemas() -> st.SearchStrategy[Schema]:
 
 
 def values(schema: Schema) -> st.SearchStrategy[Any]:
-    """Values of a schema, structs as `Struct`."""
+    """Generate values of a schema; structs are `Struct` objects."""
     strategy = _values(schema)
     return st.none() | strategy if schema.optional else strategy
 
@@ -93,15 +93,15 @@ def _logical(schema: Schema) -> st.SearchStrategy[Any]:
 
 
 def schemaless() -> st.SearchStrategy[Any]:
-    """Schemaless data as JSON can hold it."""
+    """Generate schemaless data that JSON can represent."""
     leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT
     return st.recursive(
         leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3), max_leaves=6
     )
 
 
-def same(left: Any, right: Any) -> bool:
-    """Equality that tells Decimals of different scale, and types, apart."""
+def is_identical(left: Any, right: Any) -> bool:
+    """Whether two values are equal and have the same type, and Decimals the same scale."""
     if isinstance(left, Decimal) and isinstance(right, Decimal):
         return str(left) == str(right)
     return type(left) is type(right) and bool(left == right)

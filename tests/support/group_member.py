@@ -1,6 +1,6 @@
-"""One consumer of a group in a process of its own, so that it can be killed: `python group_member.py KIND ...`.
+"""A group member in a process of its own, so that tests can kill it: `python group_member.py KIND ...`.
 
-Prints a JSON line for each change of its assignment, `{"assigned": [0, 1]}`, and for each record,
+It prints a JSON line for each change of its assignment, `{"assigned": [0, 1]}`, and for each record,
 `{"record": [partition, offset, value]}`. KIND is confluent, aiokafka or kafka-python.
 """
 
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 HEARTBEAT_MS = 200
 
 
-def show(what: str, value: object) -> None:
-    print(json.dumps({what: value}), flush=True)
+def print_json(kind: str, value: object) -> None:
+    print(json.dumps({kind: value}), flush=True)
 
 
-class Shown:
-    """Prints an assignment when it differs from the last."""
+class AssignmentPrinter:
+    """Prints an assignment if it differs from the last one."""
 
     def __init__(self) -> None:
         self._last: list[int] | None = None
@@ -28,7 +28,7 @@ class Shown:
         assigned = sorted(partitions)
         if assigned != self._last:
             self._last = assigned
-            show("assigned", assigned)
+            print_json("assigned", assigned)
 
 
 def confluent(address: str, group: str, topic: str, session_ms: int, instance: str | None) -> None:
@@ -46,13 +46,13 @@ def confluent(address: str, group: str, topic: str, session_ms: int, instance: s
         config["group.instance.id"] = instance
     consumer = Consumer(config)
     consumer.subscribe([topic])
-    shown = Shown()
+    print_assignment = AssignmentPrinter()
     while True:
         messages = consumer.consume(100, 0.05)
-        shown(p.partition for p in consumer.assignment())
+        print_assignment(p.partition for p in consumer.assignment())
         for message in messages:
             assert message.error() is None, message.error()
-            show("record", [message.partition(), message.offset(), (message.value() or b"").decode()])
+            print_json("record", [message.partition(), message.offset(), (message.value() or b"").decode()])
 
 
 def kafka_python(address: str, group: str, topic: str, session_ms: int, instance: str | None) -> None:
@@ -68,14 +68,14 @@ def kafka_python(address: str, group: str, topic: str, session_ms: int, instance
         auto_offset_reset="earliest",
         auto_commit_interval_ms=100,
     )
-    shown = Shown()
+    print_assignment = AssignmentPrinter()
     while True:
-        # kafka-python 3.0.12 loses its assignment when this time is over while its SyncGroup is on the way
+        # kafka-python 3.0.12 loses its assignment if this timeout ends while its SyncGroup is in flight
         batches = consumer.poll(timeout_ms=1000)
-        shown(p.partition for p in consumer.assignment())
+        print_assignment(p.partition for p in consumer.assignment())
         for records in batches.values():
             for record in records:
-                show("record", [record.partition, record.offset, record.value.decode()])
+                print_json("record", [record.partition, record.offset, record.value.decode()])
 
 
 async def aiokafka(address: str, group: str, topic: str, session_ms: int, instance: str | None) -> None:
@@ -92,13 +92,13 @@ async def aiokafka(address: str, group: str, topic: str, session_ms: int, instan
         auto_commit_interval_ms=100,
     )
     await consumer.start()
-    shown = Shown()
+    print_assignment = AssignmentPrinter()
     while True:
         batches = await consumer.getmany(timeout_ms=50)
-        shown(p.partition for p in consumer.assignment())
+        print_assignment(p.partition for p in consumer.assignment())
         for records in batches.values():
             for record in records:
-                show("record", [record.partition, record.offset, record.value.decode()])
+                print_json("record", [record.partition, record.offset, record.value.decode()])
 
 
 def main(kind: str, address: str, group: str, topic: str, session_ms: str, instance: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Members of consumer groups as processes: started, watched through what they print, killed."""
+"""Runs group members as processes, follows their assignments and records by their output, and kills them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _KCAT_PARTITION = re.compile(rb"\[(\d+)\]")
 _KCAT_FORMAT = "%p %o %s\n"
 
 
-class Member:
-    """One consumer process; `assigned` and `records` follow its output."""
+class MemberProcess:
+    """One consumer process; `assigned` and `records` are parsed from its output."""
 
     def __init__(self, kind: str, command: list[str], changed: threading.Condition) -> None:
         self.kind = kind
         self.assigned: set[int] | None = None
         self.assignments = 0
         self.records: list[tuple[int, int, str]] = []
-        self.complaints: list[bytes] = []
+        self.other_output: list[bytes] = []
         self._changed = changed
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -34,7 +34,7 @@ class Member:
             threading.Thread(target=self._follow, args=(stream,), daemon=True).start()
 
     def kill(self) -> None:
-        """SIGKILL: no LeaveGroup, no goodbye."""
+        """Kill the process with SIGKILL, so that it sends no LeaveGroup."""
         self._process.kill()
         self._process.wait()
 
@@ -46,16 +46,16 @@ class Member:
         with stream:  # type: ignore[attr-defined]
             for line in stream:  # type: ignore[attr-defined]
                 with self._changed:
-                    self._take(line.rstrip())
+                    self._handle_line(line.rstrip())
                     self._changed.notify_all()
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         if line.startswith(b'{"assigned"'):
             self._assign(set(json.loads(line)["assigned"]))
         elif line.startswith(b'{"record"'):
             partition, offset, value = json.loads(line)["record"]
             self.records.append((partition, offset, value))
-        elif line.startswith(b"%"):  # what kcat has to say
+        elif line.startswith(b"%"):  # a message of kcat
             found = _KCAT_ASSIGNED.search(line)
             if found is not None:
                 self._assign({int(partition) for partition in _KCAT_PARTITION.findall(found[1])})
@@ -65,15 +65,15 @@ class Member:
             partition, offset, value = line.decode().split(" ", 2)
             self.records.append((int(partition), int(offset), value))
         else:
-            self.complaints.append(line)
+            self.other_output.append(line)
 
     def _assign(self, partitions: set[int]) -> None:
         self.assigned = partitions
         self.assignments += 1
 
 
-class Members:
-    """The members of one group. Leaving the block kills those that still live."""
+class GroupProcesses:
+    """The members of one group. Leaving the block kills all running members."""
 
     def __init__(self, address: str, group: str, topic: str, session_ms: int) -> None:
         self._address = address
@@ -81,9 +81,9 @@ class Members:
         self._topic = topic
         self._session_ms = session_ms
         self._changed = threading.Condition()
-        self.all: list[Member] = []
+        self.all: list[MemberProcess] = []
 
-    def __enter__(self) -> Members:
+    def __enter__(self) -> GroupProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,12 +92,12 @@ class Members:
                 member.kill()
 
     @property
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[MemberProcess]:
         return [member for member in self.all if member.is_alive]
 
-    def start(self, kind: str, instance: str | None = None) -> Member:
+    def start(self, kind: str, instance: str | None = None) -> MemberProcess:
         command = self._kcat() if kind == "kcat" else self._script(kind, instance)
-        member = Member(kind, command, self._changed)
+        member = MemberProcess(kind, command, self._changed)
         self.all.append(member)
         return member
 
@@ -115,17 +115,17 @@ class Members:
         options = [word for key, value in settings.items() for word in ("-X", f"{key}={value}")]
         return ["kcat", "-b", self._address, *options, "-u", "-f", _KCAT_FORMAT, "-G", self._group, self._topic]
 
-    def await_(self, condition: Callable[[], bool], timeout_s: float, what: str) -> float:
-        """Wait until the condition holds; the seconds it took."""
+    def await_(self, condition: Callable[[], bool], timeout_s: float, description: str) -> float:
+        """Wait until the condition is true; return the seconds it took."""
         started = time.monotonic()
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):
-                told = [(m.kind, m.assigned, len(m.records), m.complaints[-5:]) for m in self.all]
-                raise AssertionError(f"not within {timeout_s} s: {what}; members: {told}")
+                states = [(m.kind, m.assigned, len(m.records), m.other_output[-5:]) for m in self.all]
+                raise AssertionError(f"not within {timeout_s} s: {description}; members: {states}")
         return time.monotonic() - started
 
     def await_shared(self, partitions: int, timeout_s: float) -> float:
-        """Wait until the living members own every partition once, and each of them some."""
+        """Wait until each partition is owned by exactly one running member, and each member owns at least one."""
 
         def is_shared() -> bool:
             owned = [member.assigned or set() for member in self.alive]
@@ -134,7 +134,7 @@ class Members:
         return self.await_(is_shared, timeout_s, f"{partitions} partitions shared by {len(self.alive)} members")
 
     def await_values(self, values: set[str], timeout_s: float) -> None:
-        """Wait until the members, dead ones included, have received all these values."""
+        """Wait until the members, including killed ones, have received all these values."""
         self.await_(
             lambda: values <= {value for member in self.all for _, _, value in member.records},
             timeout_s,

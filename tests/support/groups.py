@@ -1,4 +1,4 @@
-"""Drives a group shard as its runner would, with a fake clock and a list for a log; an offsets topic in memory."""
+"""GroupDriver runs a group shard with a fake clock and an in-memory log; MemoryTopic replaces `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import count
 from typing import Any
 
 from headrace_broker.coordinator.groups.config import GroupConfig
-from headrace_broker.coordinator.groups.joining import ClientIdentity
+from headrace_broker.coordinator.groups.join_requests import ClientIdentity
 from headrace_broker.coordinator.groups.records import decode_record, encode_record
 from headrace_broker.coordinator.groups.shard import GroupShard
-from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome
+from headrace_broker.coordinator.runtime import CoordinatorRecord, CoordinatorResult
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import (
     HeartbeatRequest,
@@ -33,20 +33,21 @@ FAST = GroupConfig(initial_rebalance_delay_ms=0)
 
 
 def consumer_subscription(*topics: str, user_data: bytes = b"") -> bytes:
-    """A consumer's metadata, version 0."""
+    """Encode a consumer's subscription, version 0."""
     names = b"".join(len(t.encode()).to_bytes(2, "big") + t.encode() for t in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + len(user_data).to_bytes(4, "big") + user_data
 
 
 class GroupDriver:
-    """A shard, its log and its clients. Every request gets a number; `replies[number]` is there once it is answered."""
+    """A shard, its log and its clients.  Every request has a number; `responses[number]` contains its response after
+    the response is sent."""
 
     def __init__(self, config: GroupConfig = FAST, group_id: str = "g") -> None:
         self.config = config
         self.group_id = group_id
         self.now_ms = 1_000_000
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.replies: dict[int, Any] = {}
+        self.responses: dict[int, Any] = {}
         self.append_error: ErrorCode | None = None
         self._tokens = count()
         self._ids = count(1)
@@ -54,42 +55,42 @@ class GroupDriver:
 
     # -- running
 
-    def run(self, outcome: Outcome) -> None:
-        if outcome.records and self.append_error is not None:
-            after = self.shard.append_failed(outcome, self.append_error, self.now_ms)
+    def run(self, result: CoordinatorResult) -> None:
+        if result.records and self.append_error is not None:
+            after = self.shard.on_append_failed(result, self.append_error, self.now_ms)
         else:
-            self.log += [encode_record(record) for record in outcome.records]
-            after = self.shard.appended(outcome, self.now_ms)
-        for reply in outcome.replies:
-            assert reply.token not in self.replies, "answered twice"
-            self.replies[reply.token] = reply.response
-        if after.records or after.replies:
+            self.log += [encode_record(record) for record in result.records]
+            after = self.shard.on_appended(result, self.now_ms)
+        for response in result.responses:
+            assert response.token not in self.responses, "a request has two responses"
+            self.responses[response.token] = response.response
+        if after.records or after.responses:
             self.run(after)
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, timer by timer."""
+        """Advance the clock, and run each timer when it is due."""
         end_ms = self.now_ms + milliseconds
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
-            self.settle()
+            self.run_due_timers()
         self.now_ms = end_ms
 
-    def settle(self) -> None:
-        """Run what is due now."""
-        for outcome in self.shard.run_timers(self.now_ms):
-            self.run(outcome)
+    def run_due_timers(self) -> None:
+        """Run the timers that are due now."""
+        for result in self.shard.run_timers(self.now_ms):
+            self.run(result)
 
-    def replayed(self) -> GroupShard:
-        """A new shard made from the log, through the records' bytes."""
+    def replay_log(self) -> GroupShard:
+        """Return a new shard built from the encoded records of the log."""
         shard = GroupShard(self.config, lambda: f"id{next(self._ids)}")
         for record in self.records():
             shard.replay(record)
         return shard
 
     def restart(self) -> None:
-        """Lose everything but the log."""
-        self.shard = self.replayed()
-        self.run(self.shard.loaded(self.now_ms))
+        """Replace the shard with one loaded from the log."""
+        self.shard = self.replay_log()
+        self.run(self.shard.on_loaded(self.now_ms))
 
     def records(self) -> list[CoordinatorRecord]:
         decoded = [decode_record(key, value) for key, value in self.log]
@@ -123,9 +124,9 @@ class GroupDriver:
         self.run(self.shard.join(request, version, ClientIdentity(client, "/127.0.0.1"), token, self.now_ms))
         return token
 
-    def join_twice(self, **options: Any) -> tuple[str, int]:
-        """A new member's first two joins: the id it was given, and the number of the second request."""
-        first = self.replies[self.join(**options)]
+    def join_new_member(self, **options: Any) -> tuple[str, int]:
+        """Join as a new member, which takes two requests; return the member id and the number of the second request."""
+        first = self.responses[self.join(**options)]
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return first.member_id, self.join(first.member_id, **options)
 
@@ -162,7 +163,7 @@ class GroupDriver:
         return ErrorCode(self.shard.heartbeat(request, self.now_ms).error_code)
 
     def leave(self, *members: str | tuple[str, str], version: int = 5) -> Any:
-        """Member ids, or pairs of member id and instance id."""
+        """Leave the group; `members` are member ids, or pairs of member id and instance id."""
         identities = [
             MemberIdentity(member_id=m)
             if isinstance(m, str)
@@ -174,7 +175,7 @@ class GroupDriver:
             request = LeaveGroupRequest(group_id=self.group_id, member_id=identities[0].member_id)
         token = next(self._tokens)
         self.run(self.shard.leave(request, version, token, self.now_ms))
-        return self.replies[token]
+        return self.responses[token]
 
     def commit(
         self,
@@ -208,11 +209,11 @@ class GroupDriver:
         )
         token = next(self._tokens)
         self.run(self.shard.commit(request, version, token, self.now_ms))
-        reply = self.replies[token]
-        return [ErrorCode(part.error_code) for topic in reply.topics for part in topic.partitions]
+        response = self.responses[token]
+        return [ErrorCode(part.error_code) for topic in response.topics for part in topic.partitions]
 
     def fetch(self, group_id: str | None = None) -> dict[tuple[str, int], int]:
-        """All that the group has committed."""
+        """Return all committed offsets of the group."""
         response = self.shard.fetch(OffsetFetchRequestGroup(group_id=group_id or self.group_id, topics=None))
         return {(t.name, p.partition_index): p.committed_offset for t in response.topics for p in t.partitions}
 
@@ -226,21 +227,24 @@ class GroupDriver:
         )
         token = next(self._tokens)
         self.run(self.shard.delete_offsets(request, token))
-        return self.replies[token]
+        return self.responses[token]
 
     def delete_group(self, group_id: str | None = None) -> ErrorCode:
         token = next(self._tokens)
         self.run(self.shard.delete_groups([group_id or self.group_id], token))
-        return ErrorCode(self.replies[token][0].error_code)
+        return ErrorCode(self.responses[token][0].error_code)
 
-    # -- short cuts
+    # -- shortcuts
 
-    def stable(self, size: int = 1, **options: Any) -> list[str]:
-        """A Stable group of `size` members; its members' ids, the leader first. Each is assigned its own id."""
-        joins = [self.join_twice(**options) for _ in range(size)]
-        self.advance(2 * self.config.initial_rebalance_delay_ms)  # company prolongs the first delay
-        generation = self.replies[joins[0][1]].generation_id
-        leader = self.replies[joins[0][1]].leader
+    def create_stable_group(self, size: int = 1, **options: Any) -> list[str]:
+        """Create a Stable group of `size` members; return the member ids, the leader first.
+
+        The assignment of each member is its own id.
+        """
+        joins = [self.join_new_member(**options) for _ in range(size)]
+        self.advance(2 * self.config.initial_rebalance_delay_ms)  # the members extend the initial delay once
+        generation = self.responses[joins[0][1]].generation_id
+        leader = self.responses[joins[0][1]].leader
         members = sorted((member for member, _ in joins), key=lambda member: member != leader)
         for member in members[1:]:
             self.sync(member, generation)
@@ -254,13 +258,13 @@ class GroupDriver:
 
 
 class MemoryTopic:
-    """`__consumer_offsets` in memory; `commits` False holds the high watermark back."""
+    """`__consumer_offsets` in memory; appends advance the high watermark if `advances_high_watermark` is True."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.ends = [0] * PARTITIONS
         self.committed = [0] * PARTITIONS
-        self.commits = True
+        self.advances_high_watermark = True
         self.error: ErrorCode | None = None
         self.count = PARTITIONS
         self.missing: set[str] = set()
@@ -277,7 +281,7 @@ class MemoryTopic:
         patch_offset_and_epoch(batch, 0, self.ends[partition], 0)
         self.batches[partition].append(bytes(batch))
         self.ends[partition] += read_header(batch).records_count
-        if self.commits:
+        if self.advances_high_watermark:
             self.committed[partition] = self.ends[partition]
         return self.ends[partition] - 1
 
@@ -292,9 +296,11 @@ class MemoryTopic:
 
 
 class Clock:
+    """A wall clock in milliseconds, `offset_ms` ahead of the event loop's clock; tests change `offset_ms` to set it."""
+
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.set_ahead_ms = 1_000_000
+        self.offset_ms = 10_000_000
 
     def __call__(self) -> int:
-        return int(self.loop.time() * 1000) + self.set_ahead_ms
+        return int(self.loop.time() * 1000) + self.offset_ms

@@ -1,4 +1,4 @@
-"""A standalone herder over a worker that starts nothing but remembers what it was to start."""
+"""A standalone herder with a fake worker that records which connectors and tasks the herder started."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.stores.file_offsets import FileOffsetStore
 
 
 class SlowWorker:
-    """Every call lets the others run first; `running` is what has been started and not stopped."""
+    """A fake worker whose calls yield to the event loop first; `running` = the instances started and not stopped."""
 
     def __init__(self) -> None:
         self.running: set[Instance] = set()
         self.tasks = 2
-        self.fails = False
-        self.told: list[tuple[str, str]] = []
+        self.fails_to_start = False
+        self.sent_orders: list[tuple[str, str]] = []
 
     async def validate(self, config: dict[str, str]) -> dict[str, Any]:
         await asyncio.sleep(0)
         return {"type": "source", "configs": []}
 
     async def start_connector(self, name: str, config: dict[str, str], generation: int) -> Instance:
-        if self.fails:
+        if self.fails_to_start:
             raise RemoteError("ValueError", "no", "the trace")
         return await self._started(Instance(name, None, generation, ""))
 
@@ -39,10 +39,10 @@ class SlowWorker:
         return await self._started(Instance(spec.connector, spec.number, generation, ""))
 
     def tell(self, instance: Instance, order: str) -> None:
-        self.told.append((instance.name, order))
+        self.sent_orders.append((instance.name, order))
 
-    def names(self) -> list[str]:
-        """What runs."""
+    def running_names(self) -> list[str]:
+        """Return the sorted names of the running instances."""
         return sorted(instance.name for instance in self.running)
 
     async def stop_connector(self, instance: Instance) -> None:
@@ -61,7 +61,7 @@ class SlowWorker:
 CONFIG = {"connector.class": "C"}
 
 
-def make(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
+def make_herder(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
     worker = SlowWorker()
     herder = StandaloneHerder(
         WorkerConfig.standalone({"key.converter": "K", "value.converter": "V", "bootstrap.servers": "none:1",

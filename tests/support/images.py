@@ -1,13 +1,13 @@
-"""Small cluster images for tests of decisions, and the change that a decision makes to them."""
+"""Builds small metadata images for tests of controller operations, and applies the operations' results."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headrace_broker.metadata.delta import replayed
+from headrace_broker.metadata.controller_result import ControllerResult
+from headrace_broker.metadata.delta import apply_records
 from headrace_broker.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
-from headrace_broker.metadata.leadership import TopicRules
-from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.leadership import TopicConfigs
 
 TOPIC_ID = b"t" * 16
 
@@ -15,7 +15,7 @@ TOPIC_ID = b"t" * 16
 def broker_image(
     broker_id: int, *, fenced: bool = False, stopping: bool = False, rack: str | None = None
 ) -> BrokerImage:
-    """A broker whose epoch is 100 + its id, with one directory."""
+    """Return a broker with epoch 100 + id and one log directory."""
     return BrokerImage(
         broker_id,
         bytes([broker_id]) * 16,
@@ -29,20 +29,20 @@ def broker_image(
 
 
 def partition_image(replicas: str, isr: str, leader: int, elr: str = "", **more: Any) -> PartitionImage:
-    """A partition by the digits of its replicas, e.g. ("123", "12", 1)."""
-    members = tuple(map(int, replicas))
+    """Return a partition; each digit is a broker id, e.g. ("123", "12", 1) has replicas 1, 2, 3 and ISR 1, 2."""
+    broker_ids = tuple(map(int, replicas))
     return PartitionImage(
-        replicas=members,
+        replicas=broker_ids,
         isr=tuple(map(int, isr)),
         leader=leader,
-        directories=tuple(bytes([broker]) * 16 for broker in members),
+        directories=tuple(bytes([broker]) * 16 for broker in broker_ids),
         eligible_leader_replicas=tuple(map(int, elr)),
         **more,
     )
 
 
 def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str = "") -> MetadataImage:
-    """Brokers by their digits, and a topic `t` with these partitions."""
+    """Return an image with these brokers, one digit each, and a topic `t` with these partitions."""
     return MetadataImage(
         offset=500,
         brokers={int(digit): broker_image(int(digit), fenced=digit in fenced) for digit in brokers},
@@ -51,18 +51,18 @@ def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str
     )
 
 
-def rules(min_insync: int = 2, *, unclean: bool = False) -> TopicRules:
-    """The same rules for every topic."""
-    return TopicRules(lambda image, topic: min_insync, lambda image, topic: unclean)
+def topic_configs(min_insync: int = 2, *, unclean: bool = False) -> TopicConfigs:
+    """Return the same configs for every topic."""
+    return TopicConfigs(lambda image, topic: min_insync, lambda image, topic: unclean)
 
 
-def after(image: MetadataImage, outcome: Outcome[Any]) -> MetadataImage:
-    """The image with the records of the outcome."""
-    return replayed(image, outcome.records, image.offset + len(outcome.records), 1)
+def apply_result(image: MetadataImage, result: ControllerResult[Any]) -> MetadataImage:
+    """Return the image after the records of the result."""
+    return apply_records(image, result.records, image.offset + len(result.records), 1)
 
 
-def shown(image: MetadataImage, index: int = 0) -> str:
-    """A partition of `t` in one line: leader/isr/elr/last known."""
+def describe_partition(image: MetadataImage, index: int = 0) -> str:
+    """Return a partition of `t` as "leader/isr/elr/last known leader"."""
     partition = image.topics["t"].partitions[index]
     parts = (partition.isr, partition.eligible_leader_replicas, partition.last_known_elr)
     return "/".join([str(partition.leader), *("".join(map(str, part)) for part in parts)])

@@ -1,6 +1,6 @@
-"""Nodes that are machines of their own: each with its network namespace, its small disk and its process.
+"""A cluster of isolated nodes: each has its own network namespace, small disk and process.
 
-To be used by a program in a room (`support.namespaces`).
+For programs that run in a sandbox (`support.namespaces`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _CLIENT_PORT = 9092
 _CONTROLLER_PORT = 9093
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 60
-_ASK_TIMEOUT_S = 2.0
+_METADATA_TIMEOUT_S = 2.0
 _CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-_ACTIVE = re.compile(r"INFO controller \d+ is active in epoch (\d+)")
+_ACTIVE = re.compile(r"INFO Controller \d+ is active in epoch (\d+)")
 
 
 class IsolatedNode:
@@ -45,7 +45,7 @@ class IsolatedNode:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, frozen or not."""
+        """Whether the process exists, frozen or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -62,7 +62,7 @@ class IsolatedNode:
         self.is_frozen = False
 
     def send(self, number: int) -> None:
-        """A signal, if there is a process."""
+        """Send a signal, if there is a process."""
         if self.is_running:
             assert self._process is not None
             self._process.send_signal(number)
@@ -82,12 +82,12 @@ class IsolatedNode:
 
     @property
     def log(self) -> str:
-        """What the node has printed."""
+        """Everything that the node has printed."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
 
 class IsolatedCluster:
-    """Nodes 1..N, each broker and controller, at their machines' addresses."""
+    """Nodes 1..N, each broker and controller, one per machine of the network."""
 
     def __init__(self, network: Network, directory: Path, disk_mib: int, properties: dict[str, str]) -> None:
         self.network = network
@@ -123,43 +123,44 @@ class IsolatedCluster:
                 assert time.monotonic() < deadline_s, node.log
                 time.sleep(0.05)
 
-    def lacking(self, topic: str) -> str:
-        """What keeps the cluster from being whole, asked of every node itself; empty when nothing does.
+    def unhealthy_reason(self, topic: str) -> str:
+        """Return why the cluster is not healthy, from the metadata of every node; empty when it is healthy.
 
-        Every node has to know the same leaders, so that none still takes itself for one, and every replica in sync.
+        All nodes must have the same leaders, so that no node still considers itself the leader, and all replicas must
+        be in sync.
         """
         known = {}
         for node, address in zip(self.nodes, self.bootstrap_servers.split(","), strict=True):
             try:
-                with RawClient(address, _ASK_TIMEOUT_S) as client:
+                with RawClient(address, _METADATA_TIMEOUT_S) as client:
                     known[node] = _leaders(client, topic)
             except OSError as error:
-                return f"node {node} does not tell: {error}"
+                return f"node {node} does not respond: {error}"
         short = {name: isr for name, (_, isr) in known[1].items() if len(isr) < len(self.nodes)}
         if short:
             return f"in-sync replicas {short}"
-        return "" if all(item == known[1] for item in known.values()) else f"the nodes know different leaders: {known}"
+        return "" if all(item == known[1] for item in known.values()) else f"the nodes have different leaders: {known}"
 
     def active_controller(self) -> int:
-        """The node that was the last to become active."""
+        """The node that became the active controller in the highest epoch."""
         return max(self._activations())[1]
 
     def elections(self) -> int:
-        """How many epochs of the quorum had an active controller."""
+        """The number of quorum epochs with an active controller."""
         return len({epoch for epoch, _ in self._activations()})
 
     def _activations(self) -> list[tuple[int, int]]:
         return [(int(epoch), node.node_id) for node in self.nodes.values() for epoch in _ACTIVE.findall(node.log)]
 
     def stop(self) -> None:
-        """Stop every node as an operator does, all together."""
+        """Stop all nodes at the same time with SIGTERM."""
         for node in self.nodes.values():
             node.send(signal.SIGTERM)
         for node in self.nodes.values():
             node.stop()
 
     def replicas(self, topic: str, partition: int) -> dict[int, bytes]:
-        """The bytes of each node's log of one partition; the nodes are stopped."""
+        """The bytes of a partition's log on each node; call it when the nodes are stopped."""
         found = {}
         for node in self.nodes.values():
             files = sorted((node.disk.path / "data" / f"{topic}-{partition}").glob("*.log"))
@@ -167,7 +168,7 @@ class IsolatedCluster:
         return found
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The newest leader epoch in which something was written to a partition."""
+        """The highest leader epoch in which a record was appended to a partition."""
         newest = 0
         for node in self.nodes.values():
             path = node.disk.path / "data" / f"{topic}-{partition}" / "leader-epoch-checkpoint"
@@ -177,18 +178,18 @@ class IsolatedCluster:
 
 
 def _leaders(client: RawClient, topic: str) -> dict[str, tuple[tuple[int, int], tuple[int, ...]]]:
-    """{partition: ((leader, epoch), in-sync replicas)} of that topic and of the groups', as one node knows them."""
-    answer = client.call(
+    """Return {partition: ((leader, epoch), in-sync replicas)} of the topic and `__consumer_offsets` from one node."""
+    response = client.call(
         MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in (topic, GROUP_METADATA_TOPIC)]), 9
     )
     return {
         f"{found.name}-{item.partition_index}": ((item.leader_id, item.leader_epoch), tuple(item.isr_nodes))
-        for found in answer.topics
+        for found in response.topics
         for item in found.partitions
     }
 
 
 def environment() -> dict[str, str]:
-    """What a program in a room needs to find the sources of the tests."""
+    """The environment variables with which a program in a sandbox finds the test sources."""
     tests = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -11,7 +11,7 @@ from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 
 
 class Offsets:
-    """Committed offsets, as a source task reads them."""
+    """An in-memory source offset store."""
 
     def __init__(self) -> None:
         self.committed: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
@@ -27,7 +27,7 @@ class Offsets:
 
 
 class Context:
-    """What a connector and a task are given."""
+    """A fake context for a connector and its tasks."""
 
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets
@@ -42,7 +42,7 @@ class Context:
 
 
 def read_all(props: Mapping[str, str], offsets: Offsets | None = None) -> list[SourceBatch]:
-    """Everything that one round over the tables delivers; offsets are committed batch by batch."""
+    """Poll all tables once and return the batches; each batch's offset is committed."""
     offsets = offsets or Offsets()
     settings = {"poll.interval.ms": "600000", "connection.backoff.ms": "0", **props}
     connector = JdbcSourceConnector()
@@ -73,5 +73,5 @@ def _drain(task_config: Mapping[str, str], offsets: Offsets) -> list[SourceBatch
 
 
 def rows(batches: Iterable[SourceBatch]) -> list[tuple[Any, ...]]:
-    """The rows of all batches."""
+    """Return the rows of all batches."""
     return [row for batch in batches for row in batch.values]

@@ -1,9 +1,9 @@
-"""Runs one LakehouseSinkTask in a process of its own, as a worker would, for tests that kill it.
+"""Runs one LakehouseSinkTask in its own process, as a worker does, for tests that kill it.
 
     python lakehouse_task.py '{"address": "127.0.0.1:9092", "topics": ["t"], "props": {"lakehouse.path": "..."}}'
 
-Prints `reported {"t/0": 5}` whenever the task reports offsets; takes the orders pause, resume and stop, a line each,
-from its input; ends with the task.
+Prints `reported {"t/0": 5}` when the task reports offsets; reads the commands pause, resume and stop from standard
+input, one per line; exits when the task ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
 
 
 class Context:
-    """What the platform gives to a task."""
+    """A fake task context."""
 
     def __init__(
         self, address: str, topics: Sequence[str], props: Mapping[str, str], topics_regex: str | None = None
@@ -37,11 +37,11 @@ class Context:
         self.offsets: dict[tuple[str, int], int] = {}
 
     def committed_offsets(self) -> Mapping[tuple[str, int], int]:
-        """What the group has committed."""
+        """Return the group's committed offsets: none."""
         return {}
 
     def report_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Keep and print what is stored."""
+        """Record and print the reported offsets."""
         self.offsets.update(offsets)
         print(
             "reported", json.dumps({f"{topic}/{partition}": o for (topic, partition), o in offsets.items()}), flush=True
@@ -49,23 +49,25 @@ class Context:
 
 
 def make_task(context: Context) -> LakehouseSinkTask:
-    """A started task."""
+    """Create and start a task."""
     task = LakehouseSinkTask()
     task.context = context
     task.start(task.config_model.parse(context.props))
     return task
 
 
-def _obey(task: LakehouseSinkTask) -> None:
+def _run_commands(task: LakehouseSinkTask) -> None:
     for line in sys.stdin:
         {"pause": task.pause, "resume": task.resume, "stop": task.stop}[line.strip()]()
-        print("obeyed", line.strip(), flush=True)
+        print("executed", line.strip(), flush=True)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    order = json.loads(sys.argv[1])
-    running = make_task(Context(order["address"], order["topics"], order["props"], order.get("topics_regex")))
-    threading.Thread(target=_obey, args=(running,), daemon=True).start()
-    running.run()
+    settings = json.loads(sys.argv[1])
+    running_task = make_task(
+        Context(settings["address"], settings["topics"], settings["props"], settings.get("topics_regex"))
+    )
+    threading.Thread(target=_run_commands, args=(running_task,), daemon=True).start()
+    running_task.run()

@@ -1,4 +1,4 @@
-"""A node's `/metrics` page as a scraper reads it."""
+"""Scrapes and parses a node's `/metrics` page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(log: str) -> Samples:
-    """The samples of the page whose address a node's log names last."""
-    address = re.findall(r"metrics at (http://\S+)", log)[-1]
+    """Fetch the metrics page whose address the node has logged last; returns its samples."""
+    address = re.findall(r"Metrics: serving (http://\S+)", log)[-1]
     with urllib.request.urlopen(address, timeout=10) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = response.read().decode()
@@ -27,5 +27,5 @@ def scrape(log: str) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    """One sample, by its name and all its labels."""
+    """The value of one sample, by its name and all its labels."""
     return samples[name, tuple(sorted(labels.items()))]

@@ -1,4 +1,4 @@
-"""Files in memory, and a process that ends at one of the renames: what its next start finds is what a kill leaves."""
+"""A storage in memory that kills the process before a given rename, to test the start after a kill."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from headrace_broker.log.storage import MemoryStorage
 
 
 class Killed(BaseException):
-    """The process is dead: nothing that handles an exception sees it."""
+    """Simulates a kill of the process; a BaseException, so that no exception handler catches it."""
 
 
 class MortalStorage(MemoryStorage):
-    """Ends the process before the rename number `renames_left`."""
+    """Raises `Killed` at the first rename after `renames_left` renames."""
 
     renames_left = 1 << 30
 

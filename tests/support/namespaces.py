@@ -1,13 +1,13 @@
-"""A network of machines inside this one, made of namespaces: every link can lose packets, every disk can be full.
+"""A simulated network of machines, built from Linux namespaces: every link can lose packets, every disk can be full.
 
-A test starts a program in a room: user, mount, process and network namespaces of its own, where it is root and its
-process the first.  However that program ends, the kernel ends everything in the room with it, and links, routes and
-file systems go too: nothing has a name outside, so nothing is left behind.  No rights are needed where the kernel
-lets users make namespaces; else root's are used.
+A test starts a program in a sandbox: its own user, mount, process and network namespaces, in which it is root and has
+pid 1. When that program ends, in whatever way, the kernel ends all processes of the sandbox and removes its links,
+routes and file systems, so nothing is left behind. No privileges are needed if the kernel allows unprivileged user
+namespaces; otherwise root is needed.
 
-Inside, the program makes a `Network`: each machine has a network namespace and a link to one router.  The router loses
-without a word what it is told to lose, in one direction or both, so connections hang as they do when a cable is
-pulled: nobody is told by a reset.
+In the sandbox, the program creates a `Network`: each machine has a network namespace and a link to one router. The
+router silently drops packets as configured, in one direction or both, so connections hang as they do when a cable is
+pulled: nobody receives a reset.
 
     10.77.0.1 (the program itself)  ── router ──  10.77.1.1, 10.77.2.1, ... (machines, whose processes run `within`)
 """
@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-_ROOM = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+_UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 _TRY = (
     "mount -t tmpfs -o size=1m none /mnt && ip link add v0 type veth peer name v1 && ip rule add to 10.0.0.9 blackhole"
 )
@@ -31,10 +31,10 @@ _HERE = 0
 
 @functools.cache
 def _prefix() -> tuple[list[str], str]:
-    """(the words that put a command into a room, why there are none)."""
+    """Return (the command prefix that starts a sandbox, the reason if there is none)."""
     reasons = []
     for own_users in (["--map-root-user"], []) if os.geteuid() == 0 else (["--map-root-user"],):
-        prefix = [_ROOM[0], *own_users, *_ROOM[1:]]
+        prefix = [_UNSHARE[0], *own_users, *_UNSHARE[1:]]
         try:
             done = subprocess.run([*prefix, "sh", "-c", _TRY], capture_output=True, text=True, timeout=30)
         except FileNotFoundError:
@@ -46,18 +46,18 @@ def _prefix() -> tuple[list[str], str]:
 
 
 def missing() -> str:
-    """What keeps rooms from being made on this machine, in one line; empty when nothing does."""
+    """Return why sandboxes cannot be created on this machine, in one line; empty when they can."""
     return _prefix()[1]
 
 
-def in_room(command: list[str]) -> list[str]:
-    """The command, in a room of its own.  Give it a pipe as standard input: see `end_with_parent`."""
+def in_sandbox(command: list[str]) -> list[str]:
+    """Return the command that runs `command` in a sandbox. Its standard input must be a pipe: see `end_with_parent`."""
     assert not missing(), missing()
     return [*_prefix()[0], *command]
 
 
 def end_with_parent() -> None:
-    """In the room: end, and the room with it, when the other end of standard input is closed, by whatever death."""
+    """In the sandbox: exit, which ends the sandbox, when standard input is closed because the parent ended."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -68,12 +68,12 @@ def end_with_parent() -> None:
 
 
 class Network:
-    """The room's machines 1..N, and machine 0: the program that makes them, with everything in its process."""
+    """The sandbox's machines 1..N, and machine 0: the program that creates them, with its clients."""
 
     def __init__(self, machines: int) -> None:
         self.machines = range(1, machines + 1)
         self._cuts: set[tuple[int, int]] = set()
-        self._slow: set[int] = set()
+        self._throttled: set[int] = set()
         self._router = _namespace()
         self._holders = {machine: _namespace() for machine in self.machines}
         self._route("link set lo up")
@@ -97,46 +97,46 @@ class Network:
         return f"10.77.{machine}.1"
 
     def within(self, machine: int) -> list[str]:
-        """The words before a command that shall run on that machine."""
+        """The command prefix that runs a command on that machine."""
         return _within(self._holders[machine])
 
-    # -- harm --------------------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------------------------
 
     def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
-        """From now on what these sources send to these targets is lost; what comes back is not."""
+        """Drop all packets from these sources to these targets, in this direction only."""
         pairs = {(source, target) for source in sources for target in targets if source != target} - self._cuts
         self._cuts |= pairs
         self._route(*(f"rule add {self._between(*pair)} blackhole" for pair in sorted(pairs)))
 
     def cut_both_ways(self, some: Iterable[int], others: Iterable[int]) -> None:
-        """Nothing passes between these and those."""
+        """Drop all packets between these two groups of machines."""
         some, others = set(some), set(others)
         self.cut(some, others)
         self.cut(others, some)
 
-    def join(self) -> None:
-        """Lose nothing any more."""
+    def heal(self) -> None:
+        """Stop dropping packets."""
         self._route(*(f"rule del {self._between(*pair)} blackhole" for pair in sorted(self._cuts)))
         self._cuts.clear()
 
     def _between(self, source: int, target: int) -> str:
         return f"from {self.address(source)} to {self.address(target)}"
 
-    def slow(self, machine: int, rate_kbit: int) -> None:
-        """A thin link to the machine: packets wait up to 400 ms for it, and what would wait longer is lost."""
+    def throttle(self, machine: int, rate_kbit: int) -> None:
+        """Limit the bandwidth to the machine; packets that would be queued for more than 400 ms are dropped."""
         tc = [*_within(self._router), "tc", "qdisc", "replace", "dev", f"m{machine}", "root"]
         subprocess.run([*tc, *_SLOW.format(rate_kbit=rate_kbit).split()], check=True)
-        self._slow.add(machine)
+        self._throttled.add(machine)
 
-    def widen(self) -> None:
-        """Every link as fast as before."""
-        for machine in self._slow:
+    def unthrottle(self) -> None:
+        """Remove all bandwidth limits."""
+        for machine in self._throttled:
             subprocess.run([*_within(self._router), "tc", "qdisc", "del", "dev", f"m{machine}", "root"], check=True)
-        self._slow.clear()
+        self._throttled.clear()
 
 
 class SmallDisk:
-    """A file system of so many MiB in memory, that can be full at any moment."""
+    """A small file system in memory that can be made full at any time."""
 
     def __init__(self, path: Path, mebibytes: int) -> None:
         self.path = path
@@ -145,16 +145,16 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._size}", "none", str(path)], check=True)
 
     def fill(self) -> None:
-        """No room from now on: the file system becomes as small as what it holds."""
+        """Make the disk full, by shrinking the file system to its contents."""
         for _ in range(20):
             held = os.statvfs(self.path)
             used_kib = max(4, (held.f_blocks - held.f_bfree) * held.f_frsize // 1024)
             if self._resize(f"{used_kib}k"):
-                return  # otherwise more was written meanwhile
+                return  # otherwise more was written in the meantime
         raise AssertionError(f"{self.path} cannot be made smaller")
 
     def free(self) -> None:
-        """Room again."""
+        """Restore the original size."""
         assert self._resize(self._size)
 
     def _resize(self, size: str) -> bool:
@@ -163,7 +163,7 @@ class SmallDisk:
 
 
 def _namespace() -> subprocess.Popen[bytes]:
-    """A network namespace, held by a process that waits; it answers once it is there."""
+    """Start a process that keeps a new network namespace alive; it prints a line once the namespace exists."""
     command = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert holder.stdout is not None

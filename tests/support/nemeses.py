@@ -1,8 +1,8 @@
-"""Everything that can happen to three nodes: each function hurts them and says in words what it has done.
+"""The nemeses: each function causes one kind of failure in a three-node cluster and returns a description of it.
 
-To networks: a node cut off, one way only, in two, in three, from the controller only, two nodes from each other, for
-moments, thin links.  To processes: killed, frozen, restarted.  To disks: full.  And several of these at once.  Undoing
-them is the run's part.
+Network: a node isolated, in both directions or one; the cluster split in two or three; a node cut from the controller
+only; two nodes cut from each other; short interruptions; low bandwidth. Processes: killed, frozen, restarted. Disks:
+full. And several of these at once. The run undoes them (`Run.heal`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _CLIENTS = 0
 _FLAPS_S = 0.3
-_THIN_KBIT = 200
+_LOW_RATE_KBIT = 200
 
 
 def _victim(run: Run) -> int:
-    """A node; the active controller as often as all others."""
+    """Return a node, in half of the cases the active controller."""
     return run.cluster.active_controller() if run.rng.random() < 0.5 else run.rng.choice(list(run.network.machines))
 
 
@@ -31,15 +31,15 @@ def _others(run: Run, *nodes: int) -> set[int]:
 
 def _kill(run: Run) -> str:
     victim = _victim(run)
-    run.may_be_down.add(victim)
+    run.may_be_dead.add(victim)
     run.cluster.nodes[victim].kill()
     return f"node {victim} killed"
 
 
 def _kill_all(run: Run) -> str:
-    """What the processes wrote is with the kernel: nothing may be lost, although nobody is known to be in sync."""
+    """The kernel has everything that the processes wrote, so no record may be lost although all replicas died."""
     for node in run.cluster.nodes.values():
-        run.may_be_down.add(node.node_id)
+        run.may_be_dead.add(node.node_id)
         node.kill()
     return "all nodes killed"
 
@@ -54,48 +54,48 @@ def _restart(run: Run) -> str:
     for node in run.cluster.nodes.values():
         node.stop()
         if node.status != 0:
-            run.faults.append(f"node {node.node_id} was stopped and ended with status {node.status}")
+            run.problems.append(f"node {node.node_id} was stopped and exited with status {node.status}")
         node.launch()
         run.await_in_sync()
-    return "every node restarted in turn"
+    return "rolling restart of all nodes"
 
 
-def _cut_off(run: Run) -> str:
+def _isolate(run: Run) -> str:
     victim = _victim(run)
     run.network.cut_both_ways([victim], [_CLIENTS, *_others(run, victim)])
-    return f"node {victim} cut off from everybody"
+    return f"node {victim} isolated from nodes and clients"
 
 
-def _mute(run: Run) -> str:
+def _lose_outbound(run: Run) -> str:
     victim = _victim(run)
     run.network.cut([victim], [_CLIENTS, *_others(run, victim)])
-    return f"what node {victim} sends is lost"
+    return f"packets from node {victim} are lost"
 
 
-def _deaf(run: Run) -> str:
+def _lose_inbound(run: Run) -> str:
     victim = _victim(run)
     run.network.cut([_CLIENTS, *_others(run, victim)], [victim])
-    return f"what is sent to node {victim} is lost"
+    return f"packets to node {victim} are lost"
 
 
-def _minority(run: Run) -> str:
-    """Clients reach both sides; or one of them only, the smaller one too."""
+def _partition_minority(run: Run) -> str:
+    """Clients reach both sides, or only one of them, either one."""
     victim = _victim(run)
     run.network.cut_both_ways([victim], _others(run, victim))
     side = run.rng.choice(["both sides", "the smaller side", "the larger side"])
     if side != "both sides":
-        unreached = _others(run, victim) if side == "the smaller side" else {victim}
-        run.network.cut_both_ways([_CLIENTS], unreached)
-    return f"node {victim} apart from the other two, clients reach {side}"
+        unreachable = _others(run, victim) if side == "the smaller side" else {victim}
+        run.network.cut_both_ways([_CLIENTS], unreachable)
+    return f"node {victim} cut from the other two, clients reach {side}"
 
 
-def _apart(run: Run) -> str:
+def _cut_all(run: Run) -> str:
     for node in run.network.machines:
         run.network.cut([node], _others(run, node))
-    return "every node alone, reached by clients"
+    return "all nodes cut from each other, clients reach all"
 
 
-def _no_controller(run: Run) -> str:
+def _cut_from_controller(run: Run) -> str:
     controller = run.cluster.active_controller()
     victim = run.rng.choice(sorted(_others(run, controller)))
     ways = run.rng.choice(["both ways", "to it", "from it"])
@@ -106,46 +106,46 @@ def _no_controller(run: Run) -> str:
     return f"node {victim} cut from the controller {controller} only ({ways})"
 
 
-def _pair(run: Run) -> str:
+def _cut_pair(run: Run) -> str:
     controller = run.cluster.active_controller()
     one, other = sorted(_others(run, controller))
     run.network.cut_both_ways([one], [other])
-    return f"nodes {one} and {other} lose each other, controller {controller} has both"
+    return f"nodes {one} and {other} cut from each other, both connected to controller {controller}"
 
 
-def _flapping(run: Run) -> str:
+def _flap(run: Run) -> str:
     victim = _victim(run)
     for _ in range(10):
         run.network.cut_both_ways([victim], [_CLIENTS, *_others(run, victim)])
         time.sleep(run.rng.random() * _FLAPS_S)
-        run.network.join()
+        run.network.heal()
         time.sleep(run.rng.random() * _FLAPS_S)
-    return f"node {victim} cut off for moments, ten times"
+    return f"node {victim} isolated ten times for a moment"
 
 
-def _slow(run: Run) -> str:
+def _throttle(run: Run) -> str:
     victims = [_victim(run)] if run.rng.random() < 0.5 else list(run.network.machines)
     for victim in victims:
-        run.network.slow(victim, _THIN_KBIT)
-    return f"thin links to nodes {victims}"
+        run.network.throttle(victim, _LOW_RATE_KBIT)
+    return f"low bandwidth to nodes {victims}"
 
 
 def _full_disk(run: Run) -> str:
     victim = _victim(run)
-    run.may_be_down.add(victim)  # it leaves to the others what it cannot write
+    run.may_be_dead.add(victim)  # a node that cannot write stops
     run.cluster.nodes[victim].disk.fill()
     return f"disk of node {victim} full"
 
 
 def _full_disks(run: Run) -> str:
     for node in run.cluster.nodes.values():
-        run.may_be_down.add(node.node_id)
+        run.may_be_dead.add(node.node_id)
         node.disk.fill()
     return "all disks full"
 
 
 def _all_at_once(run: Run) -> str:
-    """Several of the others within a few seconds."""
+    """Several nemeses within a few seconds."""
     done = []
     for nemesis in run.rng.sample(_MIXED, run.rng.randint(2, 4)):
         done.append(nemesis(run))
@@ -153,21 +153,32 @@ def _all_at_once(run: Run) -> str:
     return "; ".join(done)
 
 
-_MIXED = [_kill, _freeze, _cut_off, _mute, _deaf, _minority, _no_controller, _pair, _slow, _full_disk]
+_MIXED = [
+    _kill,
+    _freeze,
+    _isolate,
+    _lose_outbound,
+    _lose_inbound,
+    _partition_minority,
+    _cut_from_controller,
+    _cut_pair,
+    _throttle,
+    _full_disk,
+]
 NEMESES: dict[str, Callable[[Run], str]] = {
     "kill": _kill,
     "kill all": _kill_all,
     "freeze": _freeze,
     "restart": _restart,
-    "cut off": _cut_off,
-    "mute": _mute,
-    "deaf": _deaf,
-    "minority": _minority,
-    "apart": _apart,
-    "no controller": _no_controller,
-    "pair": _pair,
-    "flapping": _flapping,
-    "slow": _slow,
+    "isolated": _isolate,
+    "outbound lost": _lose_outbound,
+    "inbound lost": _lose_inbound,
+    "minority": _partition_minority,
+    "all cut": _cut_all,
+    "no controller": _cut_from_controller,
+    "pair cut": _cut_pair,
+    "flapping": _flap,
+    "throttle": _throttle,
     "full disk": _full_disk,
     "full disks": _full_disks,
     "all at once": _all_at_once,

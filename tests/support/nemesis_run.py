@@ -1,10 +1,10 @@
-"""Three nodes that are hurt in one way after the other (`support.nemeses`) under real clients, and what comes of it.
+"""Runs a three-node cluster with real clients under one nemesis after another (`support.nemeses`), and checks it.
 
-    python nemesis_run.py DIR SECONDS SEED    in a room (`support.namespaces`), with a pipe as standard input
+    python nemesis_run.py DIR SECONDS SEED    in a sandbox (`support.namespaces`), with a pipe as standard input
 
-Each episode hurts the cluster, waits, and mends it; then everything has to work again within a bounded time.  In the
-end all that clients were told is compared with what the topic holds (`integration.history`), and the replicas with each
-other.  Ends with status 0 when there is nothing to find; prints one line per episode, and one per violation.
+Each episode applies a nemesis, waits, and heals the cluster; then everything must work again within a bounded time. At
+the end the clients' history is compared with the contents of the topic (`integration.history`), and the replicas with
+each other. Exits with status 0 when there is no violation; prints one line per episode and one per violation.
 """
 
 from __future__ import annotations
@@ -24,157 +24,159 @@ from support.cluster_load import create_topic
 from support.isolated_cluster import IsolatedCluster
 from support.namespaces import Network, end_with_parent
 from support.nemeses import NEMESES
-from support.recorded_clients import Clients
+from support.recorded_clients import RecordedClients
 
 TOPIC = "history"
 PARTITIONS = 6
 _NODES = 3
 _DISK_MIB = 1024
-_LASTS_S = (2.0, 5.0, 11.0)
-"""How long harm lasts: shorter and longer than the session of a broker (9 s)."""
-_LASTS_LONG_S = (16.0, 40.0)
-"""In long runs: longer than followers may lag (30 s)."""
+_DURATIONS_S = (2.0, 5.0, 11.0)
+"""Duration of a nemesis: shorter and longer than a broker's session (9 s)."""
+_LONG_RUN_DURATIONS_S = (16.0, 40.0)
+"""Also in long runs: longer than replica.lag.time.max.ms (30 s)."""
 _LONG_RUN_S = 600.0
-_WORKS_AGAIN_S = 60.0
-_TELL_EVERY_S = 10.0
+_RECOVERY_TIMEOUT_S = 60.0
+_PRINT_EVERY_S = 10.0
 _QUIET_S = 1.0
 _NEW_ACKNOWLEDGEMENTS = 20
 
 
-class Unavailable(Exception):
-    """Something does not work again although everything is mended."""
+class NotRecoveredError(Exception):
+    """The cluster did not recover after it was healed."""
 
 
 class Run:
-    """The cluster, its clients, and what was done to it."""
+    """The cluster, its clients, and the results of the episodes."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.network = Network(_NODES)
         self.cluster = IsolatedCluster(self.network, directory, _DISK_MIB, {"min.insync.replicas": "2"})
-        self.clients = Clients(self.cluster.bootstrap_servers, TOPIC, PARTITIONS)
-        self.faults: list[str] = []
+        self.clients = RecordedClients(self.cluster.bootstrap_servers, TOPIC, PARTITIONS)
+        self.problems: list[str] = []
         self.episodes: Counter[str] = Counter()
-        self.works_again_s: list[float] = []
+        self.recovery_times_s: list[float] = []
         self.pauses_s: dict[str, tuple[float, float]] = {}
-        """By kind: the longest time in which nothing was acknowledged, and in which nothing was in some partition."""
-        self.may_be_down: set[int] = set()
+        """By nemesis: the longest time without an acknowledgement in all partitions, and in one partition."""
+        self.may_be_dead: set[int] = set()
         self._started_s = time.monotonic()
 
     def begin(self) -> None:
-        """Start everything."""
+        """Start the cluster and the clients."""
         self.cluster.start()
         create_topic(self.cluster.bootstrap_servers, TOPIC, PARTITIONS)
         self.clients.start()
-        self.await_working()
-        self.clients.is_whole.set()
+        self.await_recovered()
+        self.clients.cluster_is_healthy.set()
 
-    def tell(self, line: str) -> None:
-        """A line of what happens."""
+    def print_line(self, line: str) -> None:
+        """Print a line with the elapsed time."""
         print(f"[{time.monotonic() - self._started_s:7.1f} s] {line}", flush=True)
 
-    def episode(self, name: str, lasts_s: float) -> None:
-        """Hurt, wait, mend, and wait until all works again.  Raises Unavailable."""
-        self.clients.is_whole.clear()
+    def episode(self, name: str, duration_s: float) -> None:
+        """Apply a nemesis, wait, heal, and wait until the cluster has recovered. Raises NotRecoveredError."""
+        self.clients.cluster_is_healthy.clear()
         began = len(self.clients.events)
-        what = NEMESES[name](self)
-        time.sleep(lasts_s)
-        self._note_dead()
-        self.mend()
-        steps = self.await_working()
-        self.clients.is_whole.set()
-        self.works_again_s.append(max(steps.values()))
+        description = NEMESES[name](self)
+        time.sleep(duration_s)
+        self._check_for_unexpected_exits()
+        self.heal()
+        steps = self.await_recovered()
+        self.clients.cluster_is_healthy.set()
+        self.recovery_times_s.append(max(steps.values()))
         self.episodes[name] += 1
         events = self.clients.events[began:]
         pause_s = longest_pause_s(events)
         of_one_s = max(longest_pause_s(events, partition) for partition in self.clients.partitions)
         before = self.pauses_s.get(name, (0.0, 0.0))
         self.pauses_s[name] = max(before[0], pause_s), max(before[1], of_one_s)
-        mended = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in steps.items())
+        recovered = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in steps.items())
         pauses = f"longest pause {pause_s:.1f} s, of one partition {of_one_s:.1f} s"
-        self.tell(f"{name}: {what}, for {lasts_s:.0f} s; {pauses}; after mending: {mended}")
+        self.print_line(f"{name}: {description}, for {duration_s:.0f} s; {pauses}; after healing: {recovered}")
 
-    def _note_dead(self) -> None:
+    def _check_for_unexpected_exits(self) -> None:
         for node in self.cluster.nodes.values():
-            if not node.is_running and node.node_id not in self.may_be_down:
-                self.faults.append(f"node {node.node_id} ended by itself, with status {node.status}")
+            if not node.is_running and node.node_id not in self.may_be_dead:
+                self.problems.append(f"node {node.node_id} exited by itself, with status {node.status}")
 
-    def mend(self) -> None:
-        """Undo everything."""
-        self.network.join()
-        self.network.widen()
+    def heal(self) -> None:
+        """Undo all failures."""
+        self.network.heal()
+        self.network.unthrottle()
         for node in self.cluster.nodes.values():
             node.disk.free()
             node.send(signal.SIGCONT)
             if not node.is_running:
                 node.launch()
-        self.may_be_down.clear()
+        self.may_be_dead.clear()
 
-    def await_working(self, new_records: int = _NEW_ACKNOWLEDGEMENTS) -> dict[str, float]:
-        """Wait until all replicas are in sync, and whoever writes, reads or commits has got on.
+    def await_recovered(self, new_records: int = _NEW_ACKNOWLEDGEMENTS) -> dict[str, float]:
+        """Wait until all replicas are in sync, and all producers, readers and committing members have made progress.
 
-        Returns after how many seconds each did.  Raises Unavailable.
+        Returns the seconds that each of these took. Raises NotRecoveredError.
         """
         clients = self.clients
         sent = {name: count + new_records for name, count in clients.sent.items()}
         ends = dict(clients.acknowledged)
-        lacking: dict[str, Callable[[], str]] = {
+        pending: dict[str, Callable[[], str]] = {
             "in sync": self._not_in_sync,
             "acknowledged": lambda: _behind(clients.acknowledgements, sent) and self._unacknowledged(),
             "read": lambda: _behind(clients.read, ends),
             "committed": lambda: _behind(clients.committed, ends),
         }
-        return self._await(lacking)
+        return self._await_all(pending)
 
-    def _await(self, lacking: dict[str, Callable[[], str]]) -> dict[str, float]:
-        """Wait until none of these says what it lacks."""
-        began_s = told_s = time.monotonic()
+    def _await_all(self, pending: dict[str, Callable[[], str]]) -> dict[str, float]:
+        """Wait until every check returns an empty string; `pending` maps the name of a step to its check."""
+        began_s = printed_s = time.monotonic()
         steps: dict[str, float] = {}
         while True:
-            lacks = {name: what for name, look in lacking.items() if name not in steps and (what := look())}
+            still_pending = {
+                name: reason for name, check in pending.items() if name not in steps and (reason := check())
+            }
             seconds = time.monotonic() - began_s
-            steps |= {name: seconds for name in lacking if name not in lacks and name not in steps}
-            if not lacks:
+            steps |= {name: seconds for name in pending if name not in still_pending and name not in steps}
+            if not still_pending:
                 return steps
             for node in self.cluster.nodes.values():
                 if not node.is_running:
-                    raise Unavailable(f"node {node.node_id} ended with status {node.status}: {node.log[-400:]}")
-            if time.monotonic() > told_s + _TELL_EVERY_S:
-                told_s = time.monotonic()
-                self.tell(f"still lacking: {lacks}")
-            if seconds > _WORKS_AGAIN_S:
-                raise Unavailable(f"{_WORKS_AGAIN_S:.0f} s after all was mended: {lacks}")
+                    raise NotRecoveredError(f"node {node.node_id} exited with status {node.status}: {node.log[-400:]}")
+            if time.monotonic() > printed_s + _PRINT_EVERY_S:
+                printed_s = time.monotonic()
+                self.print_line(f"still pending: {still_pending}")
+            if seconds > _RECOVERY_TIMEOUT_S:
+                raise NotRecoveredError(f"{_RECOVERY_TIMEOUT_S:.0f} s after healing: {still_pending}")
             time.sleep(0.05)
 
     def _unacknowledged(self) -> str:
-        return f"partitions without an acknowledgement, in seconds: {self.clients.unacknowledged()}"
+        return f"partitions without an acknowledgement, in seconds: {self.clients.seconds_without_acknowledgement()}"
 
     def await_in_sync(self) -> None:
-        """Wait until every partition has all its replicas in sync.  Raises Unavailable."""
-        self._await({"in sync": self._not_in_sync})
+        """Wait until every partition has all its replicas in sync.  Raises NotRecoveredError."""
+        self._await_all({"in sync": self._not_in_sync})
 
     def _not_in_sync(self) -> str:
-        return self.cluster.lacking(TOPIC)
+        return self.cluster.unhealthy_reason(TOPIC)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Stop the clients, and compare everything."""
+        """Stop the clients, check the history, and compare the replicas."""
         clients = self.clients
-        clients.stop_sending(_WORKS_AGAIN_S)
-        self.await_working(new_records=0)
-        logs = clients.read_back()
+        clients.stop_sending(_RECOVERY_TIMEOUT_S)
+        self.await_recovered(new_records=0)
+        logs = clients.read_logs()
         clients.stop()
-        self.faults += violations(clients.events, logs)
+        self.problems += violations(clients.events, logs)
         self.cluster.stop()
         for partition in clients.partitions:
             replicas = self.cluster.replicas(TOPIC, partition)
             if len(set(replicas.values())) > 1:
                 sizes = {node: len(data) for node, data in replicas.items()}
-                self.faults.append(f"the replicas of partition {partition} differ, bytes by node: {sizes}")
+                self.problems.append(f"the replicas of partition {partition} differ, bytes by node: {sizes}")
 
     def summary(self) -> str:
-        """What was done and seen."""
+        """Return a summary of the episodes and of the clients' results."""
         events = self.clients.events
         kinds = ", ".join(f"{count} {name}" for name, count in sorted(self.episodes.items()))
         pauses = ", ".join(f"{name} {all_s:.1f}/{one_s:.1f}" for name, (all_s, one_s) in sorted(self.pauses_s.items()))
@@ -185,43 +187,43 @@ class Run:
 {sum(isinstance(event, Read) for event in events)} reads, {sum(isinstance(event, Commit) for event in events)} commits
 longest pause without an acknowledgement {longest_pause_s(events):.1f} s; \
 by kind, of all and of one partition: {pauses}
-all worked again within {max(self.works_again_s, default=0.0):.1f} s of being mended
-{self.cluster.elections()} controllers were elected; leader epochs of {PARTITIONS} partitions sum up to {epochs}"""
+longest recovery after healing {max(self.recovery_times_s, default=0.0):.1f} s
+{self.cluster.elections()} controllers elected; sum of the leader epochs of {PARTITIONS} partitions {epochs}"""
 
 
 def _behind(reached: Mapping[Any, int], wanted: Mapping[Any, int]) -> str:
-    lacking = {key: f"{reached[key]} of {goal}" for key, goal in wanted.items() if reached[key] < goal}
-    return str(lacking) if lacking else ""
+    pending = {key: f"{reached[key]} of {goal}" for key, goal in wanted.items() if reached[key] < goal}
+    return str(pending) if pending else ""
 
 
 def main(directory: str, seconds: str, seed: str) -> int:
-    """Run for so long, each kind at least once; returns the exit status."""
+    """Run for at least `seconds`, each nemesis at least once; returns the exit status."""
     end_with_parent()
     run = Run(Path(directory), int(seed))
-    lasts_s = _LASTS_S if float(seconds) < _LONG_RUN_S else (*_LASTS_S, *_LASTS_LONG_S)
+    durations_s = _DURATIONS_S if float(seconds) < _LONG_RUN_S else (*_DURATIONS_S, *_LONG_RUN_DURATIONS_S)
     try:
         run.begin()
         until_s = time.monotonic() + float(seconds)
         while time.monotonic() < until_s:
             for name in run.rng.sample(list(NEMESES), len(NEMESES)):
-                run.episode(name, run.rng.choice(lasts_s))
+                run.episode(name, run.rng.choice(durations_s))
                 time.sleep(_QUIET_S)
                 if run.episodes.keys() >= NEMESES.keys() and time.monotonic() > until_s:
                     break
         run.end()
-    except Unavailable as error:
-        run.faults.append(f"unavailable: {error}")
-        run.faults += errors(run.clients.events)
+    except NotRecoveredError as error:
+        run.problems.append(f"unavailable: {error}")
+        run.problems += errors(run.clients.events)
     print(run.summary())
-    for fault in run.faults:
-        print(f"VIOLATION {fault}")
-    if run.faults:
+    for problem in run.problems:
+        print(f"VIOLATION {problem}")
+    if run.problems:
         _keep(run, Path(directory))
-    return 1 if run.faults else 0
+    return 1 if run.problems else 0
 
 
 def _keep(run: Run, directory: Path) -> None:
-    """What the small disks hold goes with the room: keep it, and the history, for whoever looks for the cause."""
+    """Copy the nodes' disks, which are removed with the sandbox, and write the history, to find the cause later."""
     (directory / "history.txt").write_text("".join(f"{event}\n" for event in run.clients.events))
     for node in run.cluster.nodes.values():
         node.kill()

@@ -1,4 +1,4 @@
-"""Free loopback ports, for servers that must be told theirs."""
+"""Free loopback ports, for servers that need a configured port."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import socket
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that is not in use."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free at this moment, all different."""
+    """Return different ports that are not in use."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

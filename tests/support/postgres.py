@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: a fresh data directory and a free loopback port, gone afterwards."""
+"""Runs a PostgreSQL server for tests, with a temporary data directory and a free loopback port."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Postgres:
         return f"host=127.0.0.1 port={self.port} user={self.user} dbname=postgres"
 
 
-def missing() -> str | None:
-    """Why no server can run here, or None."""
+def unavailable_reason() -> str | None:
+    """Return why no server can run here, or None if one can."""
     return None if _program("initdb") else "PostgreSQL is not installed (Debian: apt-get install postgresql)"
 
 
 @contextmanager
 def running(**settings: str) -> Iterator[Postgres]:
-    """A server with the given settings (``wal_level="logical"``), stopped and removed at the end."""
+    """Run a server with the given settings (``wal_level="logical"``); stop and remove it at the end."""
     directory = Path(mkdtemp(prefix="headrace-postgres-"))
     as_user = _unprivileged(directory)
     port = free_port()
@@ -67,7 +67,7 @@ def _program(name: str) -> str:
 
 
 def _unprivileged(directory: Path) -> list[str]:
-    """PostgreSQL refuses to run as root: its own user runs it then."""
+    """Return a command prefix that runs PostgreSQL as its own user, because it refuses to run as root."""
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam("postgres")

@@ -1,4 +1,4 @@
-"""Which processes belong to a broker."""
+"""Finds the child processes of a broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cleaner_pids(broker_pid: int) -> list[int]:
-    """The cleaner processes of a broker, which name it in their command line."""
+    """Return the cleaner processes of a broker, whose pid is in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

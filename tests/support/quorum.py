@@ -1,4 +1,4 @@
-"""A voter with its log in memory, and peers that a test plays: they vote as told and fetch when told."""
+"""A voter with its log in memory, and fake peers that vote and fetch as the test says."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ class Storage(MemoryStorage):
             raise self.sync_error
 
 
-class PlayedPeers:
-    """In the place of `Peers`: votes are given as `grants` says, fetches wait for the test to answer them."""
+class FakePeers:
+    """Replaces `Peers`: grants votes if `grants`, and queues this voter's fetches for the test to respond to."""
 
     def __init__(self) -> None:
         self.grants = True
         self.fetches: asyncio.Queue[Callable[[Any], None]] = asyncio.Queue()
-        self.faults: dict[int, str] = {}
-        self.refusing: set[int] = set()
+        self.connection_errors: dict[int, str] = {}
+        self.refused_nodes: set[int] = set()
 
-    def send(self, node_id: int, request: Any, on_answer: Callable[[Any], None]) -> None:
+    def send(self, node_id: int, request: Any, on_response: Callable[[Any], None]) -> None:
         if isinstance(request, FetchRequest | FetchSnapshotRequest):
-            self.fetches.put_nowait(on_answer)
+            self.fetches.put_nowait(on_response)
             return
-        answer: Any = None
+        response: Any = None
         if isinstance(request, VoteRequest):
             epoch = request.topics[0].partitions[0].replica_epoch
-            answer = messages.vote_answer(ErrorCode.NONE, -1, epoch, granted=self.grants)
+            response = messages.vote_response(ErrorCode.NONE, -1, epoch, granted=self.grants)
         elif isinstance(request, BeginQuorumEpochRequest):
             partition = request.topics[0].partitions[0]
-            answer = messages.begin_answer(ErrorCode.NONE, partition.leader_id, partition.leader_epoch)
-        asyncio.get_running_loop().call_soon(on_answer, answer)
+            response = messages.begin_quorum_epoch_response(ErrorCode.NONE, partition.leader_id, partition.leader_epoch)
+        asyncio.get_running_loop().call_soon(on_response, response)
 
-    def heard(self, node_id: int) -> None:
-        self.refusing.discard(node_id)
+    def on_request_from(self, node_id: int) -> None:
+        self.refused_nodes.discard(node_id)
 
     def close(self) -> None:
         pass
 
 
 class Voter:
-    """Node 1 of `voters`; make it within a running loop."""
+    """Node 1 of `voters`; create it within a running loop."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), fetch_timeout_ms: int = 60_000) -> None:
         self.config = RaftConfig(
@@ -83,25 +83,25 @@ class Voter:
         self.committed = CommittedImage()
         self.quorum.on_commit = self.committed.apply
         self.quorum.on_snapshot = self.committed.replace
-        self.peers = PlayedPeers()
+        self.peers = FakePeers()
         self._changed = asyncio.Event()
-        self.quorum.on_leader_changed = self.quorum.after_commit = self._changed.set
-        synced = log.synced
+        self.quorum.on_leader_changed = self.quorum.on_high_watermark_applied = self._changed.set
+        sync_completed = log.sync_completed
 
-        def noted() -> None:
-            synced()
+        def sync_completed_and_notify() -> None:
+            sync_completed()
             self._changed.set()
 
-        log.synced = noted  # type: ignore[method-assign]
+        log.sync_completed = sync_completed_and_notify  # type: ignore[method-assign]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until leader, commits and syncs are as wanted."""
+        """Wait until the condition holds; checked after changes of the leader, commits and syncs."""
         while not holds():
             self._changed.clear()
             await self._changed.wait()
 
     def is_flushed(self) -> bool:
-        """Whether all of the log is on disk."""
+        """Whether the whole log is synced."""
         return self.quorum.log.flushed_offset == self.quorum.log.log_end_offset
 
     @property
@@ -112,25 +112,25 @@ class Voter:
         self.quorum.start(self.peers)  # type: ignore[arg-type]
 
     async def elected(self) -> None:
-        """Wait until this node leads; with others, one of them fetches its first record."""
+        """Wait until this node is the active leader; if there are other voters, voter 2 fetches its first record."""
         await self.until(lambda: self.quorum.raft.leader_id == 1)
         await self.fetched()
-        await self.until(lambda: self.quorum.leads)
+        await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Another voter has everything that is in the log now on its disk."""
+        """Another voter fetches from the log's current end, so it has synced everything before that."""
         raft = self.quorum.raft
         if node_id in self.config.voters:
-            request = messages.fetch_request(self.config, raft.epoch, raft.end, -1)
+            request = messages.fetch_request(self.config, raft.epoch, raft.log_end, -1)
             request.replica_state.replica_id = node_id
             request.max_wait_ms = 0
             await self.quorum.handle(request)
         await self.until(self.is_flushed)
 
     async def deposed(self, leader_id: int = 2) -> None:
-        """Another voter was elected meanwhile."""
+        """Another voter is elected."""
         epoch = self.quorum.raft.epoch + 1
-        request = messages.begin_request(self.config, 1, epoch)
+        request = messages.begin_quorum_epoch_request(self.config, 1, epoch)
         request.topics[0].partitions[0].leader_id = leader_id
         await self.quorum.handle(request)
 

@@ -1,7 +1,8 @@
-"""A quorum in one process: real cores over logs in memory, a network that loses, delays and repeats, seeded crashes.
+"""A simulated quorum: real Raft cores with in-memory logs, an unreliable network and crashes, all from one seed.
 
-After every event the laws are checked: one leader per epoch, a high watermark that never goes back, and no two nodes
-that ever disagree about what is committed, whatever a node forgets of what it had not flushed.
+The network loses, delays and duplicates messages; a crash may lose unflushed records.  After every input of a core the
+invariants are checked: one leader per epoch, the high watermark never decreases, and all nodes agree on every committed
+record.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Any
 from headrace_broker.protocol.notation import Request
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.core import Raft
-from headrace_broker.raft.effects import Flush, HighWatermark, LeaderChanged, Persist, Reply, Send, SnapshotLoaded
+from headrace_broker.raft.effects import (
+    Flush,
+    HighWatermarkAdvanced,
+    LeaderChanged,
+    Persist,
+    SendRequest,
+    SendResponse,
+    SnapshotLoaded,
+)
 from headrace_broker.raft.leader import Leader
 from headrace_broker.raft.log_port import OffsetAndEpoch
 from headrace_broker.raft.quorum_state import QuorumState
@@ -24,7 +33,7 @@ Entry = tuple[int, Any]
 
 
 class MemoryRaftLog:
-    """(epoch, value) entries from `log_start_offset` on; what lies before it is in `snapshots`."""
+    """A log of (epoch, value) entries from `log_start_offset` on; `snapshots` cover the offsets below it."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -47,7 +56,7 @@ class MemoryRaftLog:
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         known = [(offset, entry[0]) for offset, entry in enumerate(self.entries, self.log_start_offset)]
-        below = [(offset, of) for offset, of in known if of <= epoch]
+        below = [(offset, entry_epoch) for offset, entry_epoch in known if entry_epoch <= epoch]
         if below:
             return below[-1][0] + 1, below[-1][1]
         first = self.earliest_snapshot()
@@ -85,7 +94,7 @@ class MemoryRaftLog:
         self.log_start_offset = self.flushed_offset = snapshot[0]
 
     def take_snapshot(self, committed: Sequence[Entry], end_offset: int) -> None:
-        """Replace everything before `end_offset` by a snapshot of it."""
+        """Replace the entries below `end_offset` by a snapshot."""
         epoch = committed[end_offset - 1][0]
         self.snapshots[end_offset, epoch] = pickle.dumps(list(committed[:end_offset]))
         del self.entries[: end_offset - self.log_start_offset]
@@ -94,7 +103,7 @@ class MemoryRaftLog:
 
 
 class Node:
-    """One member: a core, its disk, and the inputs that wait while it persists."""
+    """One node: a Raft core, its disk, and the inputs that are queued while a `Persist` is in progress."""
 
     def __init__(self, cluster: RaftCluster, node_id: int) -> None:
         self.cluster = cluster
@@ -105,62 +114,62 @@ class Node:
         self.incarnation = 0
         self.raft: Raft
         self._inbox: list[Callable[[], list[Any]]] = []
-        self._todo: list[Any] = []
+        self._effects: list[Any] = []
         self._is_persisting = False
         self._is_flushing = False
-        self._ticks_at = -1
+        self._scheduled_tick_ms = -1
 
     def start(self) -> None:
         self.incarnation += 1
         self.is_up = True
-        self._inbox, self._todo = [], []
+        self._inbox, self._effects = [], []
         self._is_persisting = self._is_flushing = False
-        self._ticks_at = -1
+        self._scheduled_tick_ms = -1
         config = self.cluster.config_of(self.node_id)
         self.raft = Raft(config, self.log, self.persisted, Random(self.cluster.rng.random()))
         self.high_watermark = self.log.log_start_offset
-        self.give(lambda: self.raft.start(self.cluster.now_ms))
+        self.submit(lambda: self.raft.start(self.cluster.now_ms))
 
-    def crash(self, *, loses_unflushed: bool) -> None:
+    def crash(self, *, lose_unflushed: bool) -> None:
         self.is_up = False
-        if loses_unflushed:
+        if lose_unflushed:
             kept = self.cluster.rng.randint(self.log.flushed_offset, self.log.log_end_offset)
             self.log.truncate_to(kept)
-        self.log.flushed_offset = self.log.log_end_offset  # recovery reads and flushes what is there
+        self.log.flushed_offset = self.log.log_end_offset  # recovery flushes the records that survived
 
-    def give(self, step: Callable[[], list[Any]]) -> None:
-        """Let the core take an input, now or when it has persisted what it wants persisted."""
+    def submit(self, step: Callable[[], list[Any]]) -> None:
+        """Pass an input to the core, after the `Persist` in progress and the inputs before it."""
         self._inbox.append(step)
-        self._work()
+        self._process()
 
-    def _work(self) -> None:
+    def _process(self) -> None:
         while self.is_up and not self._is_persisting:
-            if self._todo:
-                self._execute(self._todo.pop(0))
+            if self._effects:
+                self._execute(self._effects.pop(0))
             elif self._inbox:
-                self._todo += self._inbox.pop(0)()
-                self.cluster.check(self)
+                self._effects += self._inbox.pop(0)()
+                self.cluster.check_invariants(self)
             else:
                 break
         if self.is_up and not self._is_persisting:
             self._schedule_tick()
 
-    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+    def _schedule(self, delay_ms: int, action: Callable[[], None]) -> None:
         incarnation = self.incarnation
-        self.cluster.after(delay_ms, lambda: action() if self.is_up and self.incarnation == incarnation else None)
+        self.cluster.schedule(delay_ms, lambda: action() if self.is_up and self.incarnation == incarnation else None)
 
     def _schedule_tick(self) -> None:
         deadline_ms = self.raft.next_deadline_ms()
-        if deadline_ms is None or 0 <= self._ticks_at <= deadline_ms:
+        if deadline_ms is None or 0 <= self._scheduled_tick_ms <= deadline_ms:
             return
-        self._ticks_at = deadline_ms
+        self._scheduled_tick_ms = deadline_ms
 
         def tick() -> None:
-            if self._ticks_at == deadline_ms:
-                self._ticks_at = -1
-                self.give(lambda: self.raft.tick(self.cluster.now_ms))
+            if self._scheduled_tick_ms == deadline_ms:
+                self._scheduled_tick_ms = -1
+                self.submit(lambda: self.raft.tick(self.cluster.now_ms))
 
-        self._later(max(1, deadline_ms - self.cluster.now_ms), tick)
+        self._schedule(max(1, deadline_ms - self.cluster.now_ms), tick)
 
     def _execute(self, effect: Any) -> None:
         cluster = self.cluster
@@ -170,19 +179,19 @@ class Node:
             def persisted() -> None:
                 self.persisted = effect.state
                 self._is_persisting = False
-                self._work()
+                self._process()
 
-            self._later(cluster.rng.randint(0, 20), persisted)
-        elif isinstance(effect, Send):
-            cluster.carry(self.node_id, effect.node_id, effect.request)
-        elif isinstance(effect, Reply):
+            self._schedule(cluster.rng.randint(0, 20), persisted)
+        elif isinstance(effect, SendRequest):
+            cluster.send(self.node_id, effect.node_id, effect.request)
+        elif isinstance(effect, SendResponse):
             effect.token(effect.response)
         elif isinstance(effect, Flush):
             self._flush()
         elif isinstance(effect, LeaderChanged):
-            cluster.leader_changed(self.node_id, effect)
+            cluster.on_leader_changed(self.node_id, effect)
         else:
-            assert isinstance(effect, HighWatermark | SnapshotLoaded)
+            assert isinstance(effect, HighWatermarkAdvanced | SnapshotLoaded)
 
     def _flush(self) -> None:
         if self._is_flushing:
@@ -195,24 +204,24 @@ class Node:
             self.log.flushed_offset = max(self.log.flushed_offset, min(end_offset, self.log.log_end_offset))
             if self.log.flushed_offset < self.log.log_end_offset:
                 self._flush()
-            self.give(lambda: self.raft.flushed(self.cluster.now_ms))
+            self.submit(lambda: self.raft.on_flushed(self.cluster.now_ms))
 
-        self._later(self.cluster.rng.randint(0, 20), flushed)
+        self._schedule(self.cluster.rng.randint(0, 20), flushed)
 
     @property
     def is_established(self) -> bool:
-        """Whether this node leads and has committed a record of its epoch."""
+        """Whether this node is the leader and has committed a record of its own epoch."""
         return isinstance(self.raft.role, Leader) and self.raft.role.is_established
 
     def propose(self, value: Any) -> None:
-        """Append as leader, if this node is one."""
+        """Append a record if this node is the leader."""
         if self.is_up and not self._is_persisting and isinstance(self.raft.role, Leader):
             self.log.entries.append((self.raft.epoch, value))
-            self.give(lambda: self.raft.appended(self.cluster.now_ms))
+            self.submit(lambda: self.raft.on_appended(self.cluster.now_ms))
 
 
 class RaftCluster:
-    """The nodes, the network between them, and the laws."""
+    """The nodes, the network between them, and the invariants."""
 
     def __init__(self, seed: int, voters: int = 3, observers: int = 0) -> None:
         self.rng = Random(seed)
@@ -221,7 +230,7 @@ class RaftCluster:
         self.nodes = {node_id: Node(self, node_id) for node_id in range(1, voters + observers + 1)}
         self.committed: list[Entry] = []
         self.leaders: dict[int, int] = {}
-        self.cut: set[tuple[int, int]] = set()
+        self.blocked_links: set[tuple[int, int]] = set()
         self.loss = 0.0
         self.delay_max_ms = 10
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -230,12 +239,12 @@ class RaftCluster:
     def config_of(self, node_id: int) -> RaftConfig:
         return RaftConfig(node_id=node_id, voters=self.voters, cluster_id="c")
 
-    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+    def schedule(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (self.now_ms + delay_ms, self._sequence, action))
 
     def run(self, duration_ms: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let time pass; True as soon as `until` holds."""
+        """Run the events of the next `duration_ms`; return True as soon as `until` holds."""
         end_ms = self.now_ms + duration_ms
         while self._events and self._events[0][0] <= end_ms:
             self.now_ms, _, action = heapq.heappop(self._events)
@@ -248,13 +257,13 @@ class RaftCluster:
     # -- the network -------------------------------------------------------------------------------------------------
 
     def _arrives(self, source: int, target: int) -> bool:
-        return (source, target) not in self.cut and self.rng.random() >= self.loss
+        return (source, target) not in self.blocked_links and self.rng.random() >= self.loss
 
     def _delay(self) -> int:
         return self.rng.randint(0, self.delay_max_ms)
 
-    def carry(self, source: int, target: int, request: Request[Any]) -> None:
-        """Take a request there and its answer back; without one the sender hears of it after a time-out."""
+    def send(self, source: int, target: int, request: Request[Any]) -> None:
+        """Deliver a request and its response; the request times out if either is lost."""
         sender, receiver = self.nodes[source], self.nodes[target]
         incarnation = sender.incarnation
         done: list[bool] = []
@@ -262,79 +271,80 @@ class RaftCluster:
         def finish(response: Any) -> None:
             if not done and sender.is_up and sender.incarnation == incarnation:
                 done.append(True)
-                sender.give(lambda: sender.raft.response(target, request, response, self.now_ms))
+                sender.submit(lambda: sender.raft.handle_response(target, request, response, self.now_ms))
 
-        def answer(response: Any) -> None:
+        def respond(response: Any) -> None:
             if self._arrives(target, source):
-                self.after(self._delay(), lambda: finish(response))
+                self.schedule(self._delay(), lambda: finish(response))
 
         def deliver() -> None:
+            is_sender_up = sender.is_up and sender.incarnation == incarnation
             if receiver.is_up:
-                receiver.give(lambda: receiver.raft.handle(request, answer, self.now_ms))
-            elif (target, source) not in self.cut and sender.is_up and sender.incarnation == incarnation and not done:
-                sender.give(lambda: sender.raft.refused(target, self.now_ms))
+                receiver.submit(lambda: receiver.raft.handle_request(request, respond, self.now_ms))
+            elif (target, source) not in self.blocked_links and is_sender_up and not done:
+                sender.submit(lambda: sender.raft.on_connection_refused(target, self.now_ms))
                 finish(None)
 
         for _ in range(2 if self.rng.random() < self.loss / 4 else 1):
             if self._arrives(source, target):
-                self.after(self._delay(), deliver)
-        self.after(1000, lambda: finish(None))
+                self.schedule(self._delay(), deliver)
+        self.schedule(1000, lambda: finish(None))
 
-    # -- the laws ----------------------------------------------------------------------------------------------------
+    # -- the invariants ----------------------------------------------------------------------------------------------
 
-    def leader_changed(self, node_id: int, effect: LeaderChanged) -> None:
+    def on_leader_changed(self, node_id: int, effect: LeaderChanged) -> None:
         if effect.leader_id >= 0:
             known = self.leaders.setdefault(effect.epoch, effect.leader_id)
             assert known == effect.leader_id, f"epoch {effect.epoch} has leaders {known} and {effect.leader_id}"
 
-    def check(self, node: Node) -> None:
+    def check_invariants(self, node: Node) -> None:
         high_watermark, log = node.raft.high_watermark, node.log
-        assert high_watermark >= node.high_watermark, f"node {node.node_id}: high watermark went back"
+        assert high_watermark >= node.high_watermark, f"node {node.node_id}: the high watermark decreased"
         assert log.log_end_offset >= high_watermark, f"node {node.node_id}: log ends before its high watermark"
         for offset in range(max(node.high_watermark, log.log_start_offset), high_watermark):
             entry = log.entries[offset - log.log_start_offset]
             if offset == len(self.committed):
                 self.committed.append(entry)
             assert self.committed[offset] == entry, (
-                f"node {node.node_id} has {entry} committed at {offset}, others {self.committed[offset]}"
+                f"node {node.node_id} committed {entry} at offset {offset}, other nodes {self.committed[offset]}"
             )
         if log.log_start_offset:
             data = pickle.loads(log.snapshots[log.earliest_snapshot() or (-1, -1)])
-            assert data == self.committed[: log.log_start_offset], f"node {node.node_id}: another snapshot"
+            assert data == self.committed[: log.log_start_offset], f"node {node.node_id}: its snapshot differs"
         node.high_watermark = high_watermark
 
     def leader(self) -> Node | None:
-        """The established leader of the newest epoch, if it is up."""
-        leading = [node for node in self.nodes.values() if node.is_up and isinstance(node.raft.role, Leader)]
-        return max(leading, key=lambda node: node.raft.epoch, default=None)
+        """Return the running leader with the highest epoch, None if there is no leader."""
+        leaders = [node for node in self.nodes.values() if node.is_up and isinstance(node.raft.role, Leader)]
+        return max(leaders, key=lambda node: node.raft.epoch, default=None)
 
 
-def _disturb(cluster: RaftCluster, rng: Random) -> None:
+def _inject_fault(cluster: RaftCluster, rng: Random) -> None:
     nodes = list(cluster.nodes.values())
     node = rng.choice(nodes)
     match rng.randrange(9):
         case 0:
             if node.is_up:
-                node.crash(loses_unflushed=rng.random() < 0.5)
+                node.crash(lose_unflushed=rng.random() < 0.5)
         case 1 | 2:
             if not node.is_up:
                 node.start()
         case 3:
             other = rng.choice(nodes)
-            cluster.cut |= {(node.node_id, other.node_id)}
+            cluster.blocked_links |= {(node.node_id, other.node_id)}
         case 4:
-            cluster.cut |= {(node.node_id, other.node_id) for other in nodes}
+            cluster.blocked_links |= {(node.node_id, other.node_id) for other in nodes}
             if rng.random() < 0.5:
-                cluster.cut |= {(other.node_id, node.node_id) for other in nodes}
+                cluster.blocked_links |= {(other.node_id, node.node_id) for other in nodes}
         case 5:
-            cluster.cut.clear()
+            cluster.blocked_links.clear()
         case 6:
             cluster.loss = rng.choice((0.0, 0.1, 0.4))
             cluster.delay_max_ms = rng.choice((2, 50, 600))
         case 7:
             leader = cluster.leader()
             if leader is not None and rng.random() < 0.3:
-                leader.give(lambda: leader.raft.resign(cluster.now_ms))
+                leader.submit(lambda: leader.raft.resign(cluster.now_ms))
         case _:
             if node.is_up and node.high_watermark > node.log.log_start_offset:
                 node.log.take_snapshot(cluster.committed, node.high_watermark)
@@ -346,7 +356,7 @@ def _propose(cluster: RaftCluster, rng: Random) -> None:
 
 
 def run_seed(seed: int) -> None:
-    """Disturb a quorum as the seed says; raises AssertionError when a law is broken, or when it does not heal."""
+    """Inject the seed's faults; raises AssertionError if an invariant breaks or the quorum does not recover."""
     rng = Random(seed)
     cluster = RaftCluster(seed, voters=rng.choice((1, 2, 3, 3, 3, 5)), observers=rng.choice((0, 0, 1)))
     entries_per_read = rng.choice((1, 3, 10))
@@ -356,32 +366,33 @@ def run_seed(seed: int) -> None:
     for _ in range(150):
         cluster.run(rng.choice((1, 20, 100, 700)))
         if rng.random() < 0.25:
-            _disturb(cluster, rng)
+            _inject_fault(cluster, rng)
         for _ in range(rng.randrange(4)):
             _propose(cluster, rng)
-    _heals(cluster)
+    _check_recovery(cluster)
 
 
-def run_uncounted_record(seed: int) -> None:
-    """A record of an earlier epoch reaches a majority and is lost all the same, for nobody was told it is committed.
+def run_figure_8(seed: int) -> None:
+    """Figure 8 of the Raft paper: a record of an earlier epoch reaches a majority and is overwritten nevertheless.
 
-    (Figure 8 of the Raft paper.)  Raises AssertionError when a law is broken, or when it does not come to that.
+    That is correct as long as the leader does not commit it by counting replicas.  Raises AssertionError if an
+    invariant breaks, or if the cluster does not reach the situation of the figure.
     """
     cluster = RaftCluster(seed)
     for node in cluster.nodes.values():
         node.log.entries_per_read = 1
         node.start()
-    first = _elected(cluster)
+    first = _wait_for_leader(cluster)
     others = [node for node in cluster.nodes.values() if node is not first]
-    _cut(cluster, first)
+    _isolate(cluster, first)
     offset = first.log.log_end_offset
-    first.propose("uncounted")
-    first.crash(loses_unflushed=False)
-    cluster.cut.clear()
-    second = _elected(cluster, before=lambda node: _cut(cluster, node))
-    second.crash(loses_unflushed=False)
+    first.propose("not committed")
+    first.crash(lose_unflushed=False)
+    cluster.blocked_links.clear()
+    second = _wait_for_leader(cluster, on_elected=lambda node: _isolate(cluster, node))
+    second.crash(lose_unflushed=False)
     third = next(node for node in others if node is not second)
-    cluster.cut.clear()
+    cluster.blocked_links.clear()
     first.start()
 
     def is_replicated() -> bool:
@@ -389,45 +400,45 @@ def run_uncounted_record(seed: int) -> None:
         return isinstance(role, Leader) and role.progress[third.node_id].end_offset == offset + 1
 
     assert cluster.run(20_000, lambda: third.log.log_end_offset > offset), _state(cluster)
-    first.log.entries_per_read = 0  # what comes behind it stays here
+    first.log.entries_per_read = 0  # the records after it are not replicated
     assert cluster.run(2_000, is_replicated), _state(cluster)
-    first.crash(loses_unflushed=False)
+    first.crash(lose_unflushed=False)
     second.start()
     assert cluster.run(20_000, lambda: second.is_established), _state(cluster)
     first.log.entries_per_read = 1
     first.start()
-    _heals(cluster)
+    _check_recovery(cluster)
 
 
-def _cut(cluster: RaftCluster, node: Node) -> None:
-    """Nothing gets to the node, nor from it."""
+def _isolate(cluster: RaftCluster, node: Node) -> None:
+    """Block all messages to and from the node."""
     for other in cluster.nodes:
-        cluster.cut |= {(node.node_id, other), (other, node.node_id)}
+        cluster.blocked_links |= {(node.node_id, other), (other, node.node_id)}
 
 
-def _elected(cluster: RaftCluster, before: Callable[[Node], None] | None = None) -> Node:
-    """Wait for a leader that is established; with `before`, for one that has just been elected."""
+def _wait_for_leader(cluster: RaftCluster, on_elected: Callable[[Node], None] | None = None) -> Node:
+    """Run until a leader is established, or with `on_elected` until one is elected, and pass it to `on_elected`."""
 
-    def is_there() -> bool:
+    def is_elected() -> bool:
         leader = cluster.leader()
-        return leader is not None and (before is not None or leader.is_established)
+        return leader is not None and (on_elected is not None or leader.is_established)
 
-    assert cluster.run(20_000, is_there), _state(cluster)
+    assert cluster.run(20_000, is_elected), _state(cluster)
     leader = cluster.leader()
     assert leader is not None
-    if before is not None:
-        before(leader)
+    if on_elected is not None:
+        on_elected(leader)
     return leader
 
 
-def _heals(cluster: RaftCluster) -> None:
-    """With every node and every link back, all agree on a new record soon."""
-    cluster.cut.clear()
+def _check_recovery(cluster: RaftCluster) -> None:
+    """Restart every node, restore every link, and assert that all nodes commit a new record."""
+    cluster.blocked_links.clear()
     cluster.loss, cluster.delay_max_ms = 0.0, 5
     for node in cluster.nodes.values():
         if not node.is_up:
             node.start()
-    for _ in range(3):  # who leads at first may be about to lose it
+    for _ in range(3):  # the first leader elected may lose its leadership soon
         established = cluster.run(15_000, lambda: (leader := cluster.leader()) is not None and leader.is_established)
         assert established, _state(cluster)
         leader = cluster.leader()
@@ -436,9 +447,8 @@ def _heals(cluster: RaftCluster) -> None:
         if cluster.run(5_000, lambda: "the last" in [value for _, value in cluster.committed[-3:]]):
             break
     end_offset = len(cluster.committed)
-    everybody = cluster.nodes.values()
-    agree = cluster.run(5_000, lambda: all(node.high_watermark >= end_offset for node in everybody))
-    assert agree, _state(cluster)
+    nodes = cluster.nodes.values()
+    assert cluster.run(5_000, lambda: all(node.high_watermark >= end_offset for node in nodes)), _state(cluster)
 
 
 def _state(cluster: RaftCluster) -> str:

@@ -1,4 +1,4 @@
-"""A Kafka client of a few lines, for tests that want to say exactly what goes over the wire."""
+"""A minimal Kafka client for tests that control the exact bytes on the wire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 class RawClient:
-    """One blocking connection; requests may be sent ahead and answers read later."""
+    """A blocking connection; tests can send several requests before they read the responses."""
 
     def __init__(self, address: str, timeout_s: float = 20.0) -> None:
         host, _, port = address.rpartition(":")
@@ -32,35 +32,35 @@ class RawClient:
         self.socket.close()
 
     def send(self, request: Message, version: int) -> int:
-        """Send a request; returns its correlation id."""
+        """Send a request; return its correlation id."""
         self.socket.sendall(self.frame(request, version))
         return self._correlation_id
 
     def frame(self, request: Message, version: int) -> bytes:
-        """The bytes of a request, which the caller sends."""
+        """Return the bytes of a request, which the caller sends."""
         self._correlation_id += 1
         return b"".join(encode_request(self._correlation_id, "raw", request, version))
 
     def decode(self, frame: bytes, request: Request[Any], version: int) -> Any:
-        """The message in an answer's frame."""
+        """Decode the message in a response's frame."""
         from headrace_broker.protocol.apis import API
 
         _, start = parse_response_header(frame, request.__api_key__, version)
         return decode(API[request.__api_key__].response, version, frame, start)
 
     def receive(self, request: Request[Any] | type[Request[Any]], version: int, response: type[Message]) -> Any:
-        """Read one answer, which must be to the oldest request not answered yet; returns (correlation id, message)."""
+        """Read the response to the oldest pending request; return (correlation id, message)."""
         frame = self.receive_frame()
         correlation_id, start = parse_response_header(frame, request.__api_key__, version)
         return correlation_id, decode(response, version, frame, start)
 
     def receive_frame(self) -> bytes:
-        """Read one frame; raises ConnectionError when the broker closed instead."""
+        """Read one frame. Raises ConnectionError if the broker closes the connection."""
         (size,) = struct.unpack(">i", self._read(4))
         return self._read(size)
 
     def call(self, request: Request[Any], version: int) -> Any:
-        """Send and wait for the answer."""
+        """Send a request and wait for the response."""
         from headrace_broker.protocol.apis import API
 
         sent = self.send(request, version)
@@ -69,7 +69,7 @@ class RawClient:
         return message
 
     def is_closed(self) -> bool:
-        """Whether the broker closed the connection (waits for it)."""
+        """Wait for data or the end of the stream; return whether the broker has closed the connection."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -86,7 +86,7 @@ class RawClient:
 
 
 def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: str) -> bytes:
-    """Create a topic; returns its id.  `a_b="x"` sets the config `a.b`."""
+    """Create a topic; return its id. `a_b="x"` sets the config `a.b`."""
     from headrace_broker.protocol.messages.create_topics import CreatableTopicConfig
 
     topic = CreatableTopic(
@@ -102,12 +102,12 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
 
 
 def batch(*values: bytes, timestamp: int = 1_700_000_000_000, **options: Any) -> bytearray:
-    """One record batch of keyless records."""
+    """Build a batch of keyless records."""
     return build_batch(RecordColumns(values=list(values), timestamps=timestamp), **options)
 
 
 def produce_request(topic: str, *batches: Any, acks: int = 1, partition: int = 0) -> ProduceRequest:
-    """A Produce request (by name, versions up to 12) with one batch for each partition from `partition` on."""
+    """Build a Produce request (by name, versions up to 12) with one batch for each partition from `partition` on."""
     data = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches, partition)]
     return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
 
@@ -123,7 +123,7 @@ def fetch_request(
     partition_max_bytes: int = 1 << 20,
     **options: Any,
 ) -> FetchRequest:
-    """A Fetch request (by name, versions up to 12) for one partition."""
+    """Build a Fetch request (by name, versions up to 12) for one partition."""
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
     return FetchRequest(
         max_wait_ms=max_wait_ms,

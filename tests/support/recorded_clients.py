@@ -1,7 +1,7 @@
-"""Real clients at work while a cluster is hurt, who write down everything they do and are told (`integration.history`).
+"""Real clients that record all requests and responses (`integration.history`) while faults are injected in a cluster.
 
-Idempotent producers with keyed records, a consumer group whose members commit what they have read, a reader of all
-partitions, and a watcher who asks for ends and committed offsets.  No time-out counts as an answer.
+Idempotent producers with keyed records, a consumer group whose members commit their positions, a reader of all
+partitions, and a client that queries end offsets and committed offsets. A timeout does not count as a response.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from integration.history import (
     Acknowledged,
     Commit,
     CommitFound,
-    EndTold,
+    EndReported,
     Event,
     Failed,
     Logs,
@@ -28,70 +28,72 @@ from integration.history import (
 )
 
 _KEYS = 24
-_FILLING = " " + "x" * 200
+_PADDING = " " + "x" * 200
 _PAUSE_S = 0.01
 _WATCH_PAUSE_S = 0.3
 _CALL_S = 5.0
 _READ_BACK_S = 120.0
-_PATIENCE: dict[str, str | int | float | bool | None] = {
-    "socket.timeout.ms": 10_000,  # what is in flight to a node that is cut off is the client's affair
+_TIMEOUT_SETTINGS: dict[str, str | int | float | bool | None] = {
+    "socket.timeout.ms": 10_000,  # fail requests to an isolated node, so that the client retries
     "socket.connection.setup.timeout.ms": 3_000,
     "reconnect.backoff.max.ms": 1_000,
     "log_level": 0,
 }
 
 
-class Clients:
-    """The clients of one topic, each in a thread of its own, and the history that they write."""
+class RecordedClients:
+    """The clients of one topic, each in a thread of its own, and the history that they record."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.events: list[Event] = []
         self.topic = topic
         self.partitions = range(partitions)
-        self.is_whole = threading.Event()
-        """Set while every node is up, connected and informed."""
-        self._settings = {"bootstrap.servers": bootstrap_servers, **_PATIENCE}
+        self.cluster_is_healthy = threading.Event()
+        """Set while every node runs, is connected and has current metadata."""
+        self._settings = {"bootstrap.servers": bootstrap_servers, **_TIMEOUT_SETTINGS}
         self._stop_sending = threading.Event()
         self._stop = threading.Event()
         self._senders: list[threading.Thread] = []
         self._others: list[threading.Thread] = []
         self.acknowledged: dict[int, int] = dict.fromkeys(self.partitions, 0)
-        """Up to which offset each partition is acknowledged."""
+        """The offset after the last acknowledged record of each partition."""
         self.acknowledged_s: dict[int, float] = {}
-        """When each partition was acknowledged something last."""
+        """The time of the last acknowledgement of each partition."""
         self.acknowledgements: dict[str, int] = defaultdict(int)
-        """How many records of each producer are acknowledged."""
+        """The number of acknowledged records of each producer."""
         self.sent: dict[str, int] = defaultdict(int)
         self.read: dict[int, int] = dict.fromkeys(self.partitions, 0)
-        """Up to which offset the reader has read."""
+        """The offset after the last record that the reader has read, by partition."""
         self.committed: dict[int, int] = dict.fromkeys(self.partitions, 0)
-        """Up to which offset the group has committed."""
+        """The committed offset of the group, by partition."""
 
     def start(self, producers: int = 3, members: int = 3) -> None:
-        """Begin."""
+        """Start all clients."""
         self._senders = [self._thread(self._produce, f"producer-{number}") for number in range(1, producers + 1)]
         self._others = [self._thread(self._consume, f"member-{number}") for number in range(1, members + 1)]
-        self._others += [self._thread(self._follow, "reader"), self._thread(self._watch, "watcher")]
+        self._others += [self._thread(self._read_all, "reader"), self._thread(self._query_offsets, "watcher")]
         for thread in (*self._senders, *self._others):
             thread.start()
 
-    def unacknowledged(self) -> dict[int, float]:
-        """{partition: seconds} of those that had no acknowledgement for longer than two seconds."""
+    def seconds_without_acknowledgement(self) -> dict[int, float]:
+        """Return {partition: seconds} for partitions without an acknowledgement for more than two seconds."""
         now_s = time.monotonic()
         return {item: round(now_s - at_s, 1) for item, at_s in self.acknowledged_s.items() if at_s < now_s - 2}
 
     def stop_sending(self, within_s: float) -> None:
-        """Send no more; every record has its answer by then, or that is a fault."""
+        """Stop the producers; a record without a response within `within_s` is recorded as a failure."""
         self._stop_sending.set()
         for thread in self._senders:
             thread.join(within_s)
         for producer, count in self.sent.items():
             missing = count - self.acknowledgements[producer]
             if missing:
-                self._fail(producer, f"{missing} records had no answer {within_s:.0f} s after the last was sent")
+                self._record_failure(
+                    producer, f"{missing} records had no response {within_s:.0f} s after the last send"
+                )
 
     def stop(self) -> None:
-        """End all."""
+        """Stop all clients."""
         self._stop.set()
         for thread in self._others:
             thread.join()
@@ -101,12 +103,12 @@ class Clients:
             try:
                 work(name)
             except Exception as error:
-                self._fail(name, repr(error))
+                self._record_failure(name, repr(error))
                 raise
 
         return threading.Thread(target=run, name=name, daemon=True)
 
-    def _fail(self, client: str, error: str) -> None:
+    def _record_failure(self, client: str, error: str) -> None:
         self.events.append(Failed(time.monotonic(), client, error))
 
     # -- producers ---------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class Clients:
     def _produce(self, name: str) -> None:
         def failed(error: KafkaError) -> None:
             if error.fatal():
-                self._fail(name, f"fatal: {error}")
+                self._record_failure(name, f"fatal: {error}")
 
         producer = Producer({**self._settings, "enable.idempotence": True, "linger.ms": 5, "error_cb": failed})
         while not self._stop_sending.is_set():
@@ -123,7 +125,7 @@ class Clients:
             try:
                 producer.produce(
                     self.topic,
-                    f"{name} {number}{_FILLING}",
+                    f"{name} {number}{_PADDING}",
                     key=f"{name} {number % _KEYS}",
                     on_delivery=lambda error, message, value=value: self._delivered(value, error, message),
                 )
@@ -137,12 +139,12 @@ class Clients:
 
     def _delivered(self, value: Value, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._fail(value[0], f"{value}: {error}")
+            self._record_failure(value[0], f"{value}: {error}")
             return
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         if offset is not None and offset < 0:
-            offset = None  # a later answer acknowledged it
+            offset = None  # a later response acknowledged it
         self.acknowledged_s[partition] = now_s = time.monotonic()
         self.events.append(Acknowledged(now_s, value, partition, offset))
         self.acknowledgements[value[0]] += 1
@@ -155,14 +157,14 @@ class Clients:
         settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
         return Consumer({**self._settings, **settings, "error_cb": lambda error: None})
 
-    def _take(self, reader: str, messages: list[Message]) -> dict[int, int]:
-        """Write down what was read; {partition: next offset}."""
+    def _record_reads(self, reader: str, messages: list[Message]) -> dict[int, int]:
+        """Record the read records; return {partition: next offset}."""
         now_s = time.monotonic()
         positions: dict[int, int] = {}
         for message in messages:
             error = message.error()
             if error is not None:
-                self._fail(reader, str(error))
+                self._record_failure(reader, str(error))
                 continue
             partition, offset = message.partition(), message.offset()
             assert partition is not None
@@ -171,12 +173,12 @@ class Clients:
             positions[partition] = offset + 1
         return positions
 
-    def _follow(self, name: str) -> None:
+    def _read_all(self, name: str) -> None:
         consumer = self._consumer("none", "error")
         consumer.assign([TopicPartition(self.topic, partition, 0) for partition in self.partitions])
         self.events.extend(Positioned(time.monotonic(), name, partition, 0) for partition in self.partitions)
         while not self._stop.is_set():
-            self.read |= self._take(name, consumer.consume(500, 0.1))
+            self.read |= self._record_reads(name, consumer.consume(500, 0.1))
         consumer.close()
 
     def _consume(self, name: str) -> None:
@@ -186,52 +188,54 @@ class Clients:
         consumer = self._consumer(f"{self.topic}-readers", "earliest")
         consumer.subscribe([self.topic], on_assign=assigned)
         while not self._stop.is_set():
-            positions = self._take(name, consumer.consume(500, 0.1))
+            positions = self._record_reads(name, consumer.consume(500, 0.1))
             if positions:
                 self._commit(consumer, positions)
         consumer.close()
 
     def _commit(self, consumer: Consumer, positions: dict[int, int]) -> None:
-        asked_s = time.monotonic()
+        requested_s = time.monotonic()
         wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in positions.items()]
         try:
             done = {item.partition for item in consumer.commit(offsets=wanted, asynchronous=False) if not item.error}
         except KafkaException:
-            done = set()  # refused, or of unknown fate: the group reads it again, or not
+            done = set()  # rejected, or of unknown outcome
         for partition, offset in positions.items():
-            self.events.append(Commit(asked_s, time.monotonic(), partition, offset, partition in done))
+            self.events.append(Commit(requested_s, time.monotonic(), partition, offset, partition in done))
             if partition in done:
                 self.committed[partition] = max(self.committed[partition], offset)
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
-    def _watch(self, name: str) -> None:
+    def _query_offsets(self, name: str) -> None:
         consumer = self._consumer(f"{self.topic}-readers", "error")
         while not self._stop.wait(_WATCH_PAUSE_S):
             for partition in self.partitions:
-                self._ask_end(consumer, partition)
-            self._ask_committed(consumer)
+                self._query_end_offset(consumer, partition)
+            self._query_committed(consumer)
         consumer.close()
 
-    def _ask_end(self, consumer: Consumer, partition: int) -> None:
-        asked_s, is_whole = time.monotonic(), self.is_whole.is_set()
+    def _query_end_offset(self, consumer: Consumer, partition: int) -> None:
+        requested_s, is_healthy = time.monotonic(), self.cluster_is_healthy.is_set()
         try:
             _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, partition), _CALL_S)
         except KafkaException:
-            return  # nobody leads it now, or nobody answers
-        self.events.append(EndTold(asked_s, partition, end, is_whole))
+            return  # the partition has no leader, or the leader does not respond
+        self.events.append(EndReported(requested_s, partition, end, is_healthy))
 
-    def _ask_committed(self, consumer: Consumer) -> None:
-        asked_s, is_whole = time.monotonic(), self.is_whole.is_set()
+    def _query_committed(self, consumer: Consumer) -> None:
+        requested_s, is_healthy = time.monotonic(), self.cluster_is_healthy.is_set()
         try:
             found = consumer.committed([TopicPartition(self.topic, item) for item in self.partitions], _CALL_S)
         except KafkaException:
             return
-        if is_whole:
-            self.events.extend(CommitFound(asked_s, item.partition, item.offset) for item in found if item.offset >= 0)
+        if is_healthy:
+            self.events.extend(
+                CommitFound(requested_s, item.partition, item.offset) for item in found if item.offset >= 0
+            )
 
-    def read_back(self) -> Logs:
-        """What the topic holds now, read by nobody who has read before."""
+    def read_logs(self) -> Logs:
+        """Read and return the complete topic with a new consumer."""
         consumer = self._consumer("audit", "error")
         ends = {
             item: consumer.get_watermark_offsets(TopicPartition(self.topic, item), 30)[1] for item in self.partitions
@@ -254,6 +258,6 @@ class Clients:
 
 
 def value_of(message: Message) -> Value:
-    """The producer and the number that a record says."""
+    """Return the producer and the number in a record's value."""
     producer, number, *_ = (message.value() or b"").decode().split(" ")
     return producer, int(number)

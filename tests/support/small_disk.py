@@ -1,4 +1,4 @@
-"""A disk of a few megabytes that a test can fill: a tmpfs, where the system lets us mount one."""
+"""A small disk that a test can fill: a tmpfs. Tests are skipped if it cannot be mounted."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FILLER = "filler"
 
 @contextmanager
 def small_disk(path: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of that size, mounted at `path` for the block."""
+    """Mount a tmpfs of `size_bytes` at `path` during the `with` block."""
     path.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "headrace-test", str(path)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True)
     except FileNotFoundError:
-        pytest.skip("there is no mount here")
+        pytest.skip("the mount command is not installed")
     if done.returncode:
-        pytest.skip(f"no file system can be mounted: {done.stderr.strip()}")
+        pytest.skip(f"cannot mount a tmpfs: {done.stderr.strip()}")
     try:
         yield path
     finally:
@@ -30,7 +30,7 @@ def small_disk(path: Path, size_bytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Take what room there is."""
+    """Fill the remaining space with a file."""
     with open(disk / FILLER, "ab", buffering=0) as file:
         try:
             while True:
@@ -40,5 +40,5 @@ def fill(disk: Path) -> None:
 
 
 def free(disk: Path) -> None:
-    """Give it back."""
+    """Delete the file that `fill` created."""
     (disk / FILLER).unlink()

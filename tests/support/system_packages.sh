@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs Debian packages where that is possible (root and apt-get); elsewhere says in one line what to install.
-# The tests that need a package which is not there skip with their reason. Usage: system_packages.sh PACKAGE...
+# Installs Debian packages if it runs as root and apt-get is available; otherwise it prints what to install.
+# Tests that need a missing package are skipped with a reason. Usage: system_packages.sh PACKAGE...
 missing=""
 for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing="$missing $package"
@@ -16,6 +16,6 @@ else
     command -v postgres >/dev/null 2>&1 || [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || need="postgresql"
     command -v kcat >/dev/null 2>&1 || need="${need:-} kcat"
     command -v ip >/dev/null 2>&1 || need="${need:-} iproute2"
-    [ -n "${need:-}" ] && echo "to run every test install: $need (their tests will be skipped)" >&2
+    [ -n "${need:-}" ] && echo "to run all tests, install: $need (the tests that need them will be skipped)" >&2
 fi
 exit 0

@@ -1,4 +1,4 @@
-"""Reading and writing whole topics with librdkafka, the foreign client."""
+"""Reads and writes whole topics with librdkafka, a client that is independent of headrace's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 
 def read_topic(bootstrap_servers: str, topic: str, partition: int = 0) -> list[Message]:
-    """Every record of a partition, from the first to the high watermark of now."""
+    """Return every record of a partition from the log start offset to the current high watermark."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used", "enable.auto.commit": False})
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
@@ -25,7 +25,7 @@ def read_topic(bootstrap_servers: str, topic: str, partition: int = 0) -> list[M
 
 
 def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
-    """The high watermark; 0 when the topic is not there."""
+    """Return the partition's high watermark, 0 if the topic does not exist."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used"})
     try:
         if topic not in consumer.list_topics(timeout=10).topics:

@@ -8,20 +8,20 @@ from typing import Any
 from headrace.api.errors import BatchError
 from headrace.data.batch import Batch, SinkBatch, SourceBatch
 from headrace.data.schema import Schema
-from headrace.data.struct import struct_maker, to_rows
+from headrace.data.struct import struct_converter, to_rows
 from headrace.plugins import registry
 
 
-def make(name: str, kind: str = "transform", /, **props: str) -> Any:
-    """A configured plug-in; ``__`` in a keyword is a dot, e.g. ``static__field``."""
-    found = registry.find(kind, name)
-    plugin = found()
-    plugin.configure(found.config_model.parse({key.replace("__", "."): value for key, value in props.items()}))
+def make_plugin(name: str, kind: str = "transform", /, **props: str) -> Any:
+    """Create and configure a plug-in; ``__`` in a keyword stands for a dot, e.g. ``static__field``."""
+    plugin_class = registry.find(kind, name)
+    plugin = plugin_class()
+    plugin.configure(plugin_class.config_model.parse({key.replace("__", "."): value for key, value in props.items()}))
     return plugin
 
 
-def source(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SourceBatch:
-    """A batch of a source; values as records have them."""
+def source_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SourceBatch:
+    """Build a source batch from values in record form."""
     attributes.setdefault("topic", "test")
     return SourceBatch(
         values=to_rows(schema, values),
@@ -32,8 +32,8 @@ def source(values: list[Any], schema: Schema | None = None, **attributes: Any) -
     )
 
 
-def sink(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SinkBatch:
-    """A batch of a sink; values as records have them."""
+def sink_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SinkBatch:
+    """Build a sink batch from values in record form."""
     attributes.setdefault("topic", "test")
     attributes.setdefault("partition", 0)
     attributes.setdefault("offsets", range(len(values)))
@@ -41,30 +41,30 @@ def sink(values: list[Any], schema: Schema | None = None, **attributes: Any) -> 
 
 
 def batches(result: Any) -> list[Batch]:
-    """What a transform returned, as a list."""
+    """Return a transform's result as a list of batches."""
     if result is None:
         return []
     return [result] if isinstance(result, Batch) else list(result)
 
 
 def records(result: Any) -> list[Any]:
-    """What a transform returned, record by record."""
+    """Return a transform's result as a list of records."""
     return [record for batch in batches(result) for record in batch.to_records()]
 
 
-def values(transform: Any, items: list[Any], schema: Schema | None = None) -> list[Any]:
-    """What becomes of values, as records have them."""
-    return [record.value for record in records(transform.apply_batch(source(items, schema)))]
+def apply_to_values(transform: Any, items: list[Any], schema: Schema | None = None) -> list[Any]:
+    """Transform a batch of values and return the resulting values."""
+    return [record.value for record in records(transform.apply_batch(source_batch(items, schema)))]
 
 
-def one(transform: Any, item: Any, schema: Schema | None = None) -> tuple[Schema | None, Any]:
-    """The schema and value that come of one value."""
-    (record,) = records(transform.apply_batch(source([item], schema)))
+def apply_to_value(transform: Any, item: Any, schema: Schema | None = None) -> tuple[Schema | None, Any]:
+    """Transform one value and return the resulting schema and value."""
+    (record,) = records(transform.apply_batch(source_batch([item], schema)))
     return record.value_schema, record.value
 
 
-def failures(transform: Any, batch: Batch) -> dict[int, Exception]:
-    """The errors by position that a transform reports for a batch."""
+def transform_errors(transform: Any, batch: Batch) -> dict[int, Exception]:
+    """Transform a batch and return the errors of its records, by index."""
     try:
         transform.apply_batch(batch)
     except BatchError as error:
@@ -72,19 +72,19 @@ def failures(transform: Any, batch: Batch) -> dict[int, Exception]:
     return {}
 
 
-def one_by_one(transform: Any, batch: Batch) -> tuple[list[Any], list[int]]:
-    """The records that `apply` makes, and the positions of those that it cannot handle."""
-    made, failed = [], []
+def apply_to_each(transform: Any, batch: Batch) -> tuple[list[Any], list[int]]:
+    """Call `apply` on each record; return the resulting records and the indexes of the records that failed."""
+    transformed, failed = [], []
     for index, record in enumerate(batch.to_records()):
         try:
             result = transform.apply(record)
         except Exception:  # noqa: BLE001 - any exception is a failure of that record
             failed.append(index)
         else:
-            made.extend([] if result is None else [result])
-    return made, failed
+            transformed.extend([] if result is None else [result])
+    return transformed, failed
 
 
 def structs(schema: Schema, rows: Sequence[Any]) -> list[Any]:
-    """Rows as `Struct`."""
-    return [struct_maker(schema)(row) for row in rows]
+    """Convert rows to `Struct` objects."""
+    return [struct_converter(schema)(row) for row in rows]

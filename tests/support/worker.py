@@ -1,4 +1,4 @@
-"""A standalone worker as a real process, and its REST API."""
+"""Runs a standalone worker as a process, and calls its REST API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONVERTERS = {
 
 
 class RestError(Exception):
-    """An error answer: status and body."""
+    """An error response: status and body."""
 
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(f"{status}: {body}")
@@ -34,7 +34,7 @@ class RestError(Exception):
 
 
 class Worker:
-    """`connect-standalone` in a directory of its own, with the embedded broker unless settings name another."""
+    """`connect-standalone` in its own directory, with the embedded broker unless settings have bootstrap.servers."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Worker:
         self._log = directory / "worker.log"
 
     def command(self) -> list[str]:
-        """The command line; writes the worker file."""
+        """Write the worker's properties file and return the command line."""
         file = self.directory / "worker.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         return [sys.executable, "-m", "headrace.cli.connect_standalone", str(file), *map(str, self.connectors)]
 
     def start(self) -> Worker:
-        """Start it and wait until it is healthy."""
+        """Start the worker and wait until it is healthy."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
@@ -73,9 +73,9 @@ class Worker:
         return self
 
     def is_healthy(self) -> bool:
-        """Whether GET /health says so. Raises AssertionError when the process has ended."""
+        """Whether GET /health reports a healthy worker. Raises AssertionError if the process has exited."""
         assert self._process is not None
-        assert self._process.poll() is None, f"the worker ended with {self._process.poll()}:\n{self.log()}"
+        assert self._process.poll() is None, f"the worker exited with {self._process.poll()}:\n{self.log()}"
         try:
             return bool(self.request("GET", "/health")["status"] == "healthy")
         except (RestError, urllib.error.URLError, ConnectionError):
@@ -99,12 +99,12 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The worker's process."""
+        """The worker's process id."""
         assert self._process is not None
         return self._process.pid
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status."""
+        """Wait for the worker to exit and return its exit status."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
@@ -114,15 +114,15 @@ class Worker:
         self.wait(5)
 
     def log(self) -> str:
-        """What it has logged so far."""
+        """Return the worker's log so far."""
         return self._log.read_text() if self._log.exists() else ""
 
     def bootstrap_servers(self) -> str:
-        """The embedded broker's address, as the log tells it."""
-        return self.log().rpartition("an embedded broker serves at ")[2].partition(",")[0]
+        """Return the embedded broker's address from the worker's log."""
+        return self.log().rpartition("started an embedded broker at ")[2].partition(",")[0]
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Ask REST. Raises RestError."""
+        """Send a REST request and return the response body. Raises RestError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
@@ -142,7 +142,7 @@ class Worker:
         return self.request("GET", f"/connectors/{name}/status")
 
     def wait_for_state(self, name: str, state: str, timeout_s: float = 20) -> None:
-        """Wait until connector and all tasks (one at least) are in that state."""
+        """Wait until the connector and all its tasks (at least one) are in that state."""
 
         def reached() -> bool:
             status = self.status(name)
@@ -161,10 +161,10 @@ class Worker:
 
 
 def wait_for(
-    condition: Callable[[], bool], what: str, timeout_s: float = 20, explain: Callable[[], Any] = lambda: ""
+    condition: Callable[[], bool], description: str, timeout_s: float = 20, explain: Callable[[], Any] = lambda: ""
 ) -> None:
-    """Poll a condition. Raises AssertionError."""
+    """Poll a condition. Raises AssertionError on a timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} {explain()}"
+        assert time.monotonic() < deadline, f"timed out after {timeout_s} s waiting for: {description} {explain()}"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Our client against our broker, with confluent-kafka as the oracle on the other side."""
+"""Our client against our broker, compared with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 
 from headrace_broker.client import admin as admin_module
-from headrace_broker.client.admin import Admin, NewTopic, checked
+from headrace_broker.client.admin import Admin, NewTopic, values_or_raise
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import (
@@ -67,7 +67,7 @@ def _dotted(properties: dict[str, str]) -> dict[str, str]:
 
 async def create_topic(address: str, name: str, partitions: int = 1, **configs: str) -> None:
     admin = await Admin.open(admin_config(address))
-    checked(await admin.create_topics([NewTopic(name, partitions, 1, _dotted(configs))]))
+    values_or_raise(await admin.create_topics([NewTopic(name, partitions, 1, _dotted(configs))]))
     await admin.close()
 
 
@@ -75,7 +75,7 @@ async def read_all(reader: Reader, count: int, timeout_s: float = 20) -> list[Fe
     batches: list[FetchedBatch] = []
     deadline = time.monotonic() + timeout_s
     while sum(map(len, batches)) < count:
-        assert time.monotonic() < deadline, f"{sum(map(len, batches))} of {count} records came"
+        assert time.monotonic() < deadline, f"{sum(map(len, batches))} of {count} records received"
         batches += await reader.poll(500)
     return batches
 
@@ -119,7 +119,7 @@ RECORDS: list[Record] = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_confluent_reads_what_we_write(broker: BrokerProcess, codec: str) -> None:
+def test_confluent_reads_records_of_our_writer(broker: BrokerProcess, codec: str) -> None:
     topic = f"ours-{codec}"
 
     async def write() -> None:
@@ -147,7 +147,7 @@ def test_confluent_reads_what_we_write(broker: BrokerProcess, codec: str) -> Non
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_we_read_what_confluent_writes(broker: BrokerProcess, codec: str) -> None:
+def test_our_reader_reads_records_of_confluent(broker: BrokerProcess, codec: str) -> None:
     topic = f"theirs-{codec}"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5}
@@ -178,7 +178,7 @@ def test_we_read_what_confluent_writes(broker: BrokerProcess, codec: str) -> Non
     assert {stamp for batch in batches for stamp in batch.columns.timestamp_list()} == {1_700_000_000_000}
 
 
-def test_keys_go_where_other_murmur2_clients_send_them(broker: BrokerProcess) -> None:
+def test_keyed_records_go_to_same_partitions_as_with_confluent_murmur2(broker: BrokerProcess) -> None:
     keys = [b"key-%d" % index for index in range(300)]
 
     async def write() -> None:
@@ -194,7 +194,7 @@ def test_keys_go_where_other_murmur2_clients_send_them(broker: BrokerProcess) ->
         producer.produce("murmur-theirs", key, key)
     assert producer.flush(20) == 0
 
-    async def placed(topic: str) -> dict[int, list[bytes | None]]:
+    async def keys_by_partition(topic: str) -> dict[int, list[bytes | None]]:
         reader = await Reader.open(consumer_config(broker.address))
         reader.assign([(topic, partition) for partition in range(7)])
         found: dict[int, list[bytes | None]] = {}
@@ -203,12 +203,12 @@ def test_keys_go_where_other_murmur2_clients_send_them(broker: BrokerProcess) ->
         await reader.close()
         return found
 
-    ours, theirs = asyncio.run(placed("murmur-ours")), asyncio.run(placed("murmur-theirs"))
+    ours, theirs = asyncio.run(keys_by_partition("murmur-ours")), asyncio.run(keys_by_partition("murmur-theirs"))
     assert ours == theirs
-    assert all(partition == partition_for_key(key or b"", 7) for partition, held in ours.items() for key in held)
+    assert all(partition == partition_for_key(key or b"", 7) for partition, keys in ours.items() for key in keys)
 
 
-def test_keyless_records_are_spread_over_the_partitions(broker: BrokerProcess) -> None:
+def test_keyless_records_are_spread_over_all_partitions(broker: BrokerProcess) -> None:
     async def run() -> set[int]:
         await create_topic(broker.address, "spread", 3)
         writer = await Writer.open(producer_config(broker.address))
@@ -219,7 +219,7 @@ def test_keyless_records_are_spread_over_the_partitions(broker: BrokerProcess) -
     assert asyncio.run(run()) == {0, 1, 2}
 
 
-def test_many_small_sends_share_batches_and_keep_their_offsets(broker: BrokerProcess) -> None:
+def test_small_sends_share_batches_and_get_their_own_offsets(broker: BrokerProcess) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address))
         await writer.send("small", 0, RecordColumns([b"first"]))
@@ -236,7 +236,7 @@ def test_many_small_sends_share_batches_and_keep_their_offsets(broker: BrokerPro
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(broker: BrokerProcess, acks: str) -> None:
+def test_send_succeeds_with_every_acks_setting(broker: BrokerProcess, acks: str) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address, acks=acks))
         results = [await writer.send(f"acks-{acks}", 0, RecordColumns([b"x"] * 10)) for _ in range(5)]
@@ -253,7 +253,7 @@ def test_acks(broker: BrokerProcess, acks: str) -> None:
 # -- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_behind_a_batch_too_large_stays_behind_it(broker: BrokerProcess) -> None:
+def test_sends_after_a_too_large_batch_keep_their_order(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "behind", 1, max_message_bytes="40000")
         writer = await Writer.open(producer_config(broker.address))
@@ -270,7 +270,7 @@ def test_what_is_sent_behind_a_batch_too_large_stays_behind_it(broker: BrokerPro
     asyncio.run(run())
 
 
-def test_batches_too_large_for_the_topic_are_split_and_single_records_refused(broker: BrokerProcess) -> None:
+def test_too_large_batches_are_split_and_too_large_records_rejected(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "tight", 1, max_message_bytes="10000")
         writer = await Writer.open(producer_config(broker.address))
@@ -291,7 +291,7 @@ def test_batches_too_large_for_the_topic_are_split_and_single_records_refused(br
     asyncio.run(run())
 
 
-def test_values_that_are_no_bytes_fail_alone(broker: BrokerProcess) -> None:
+def test_values_that_are_not_bytes_fail_only_their_own_send(broker: BrokerProcess) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address, linger_ms="20"))
         await writer.send("mixed", 0, RecordColumns([b"start"]))
@@ -310,7 +310,7 @@ def test_values_that_are_no_bytes_fail_alone(broker: BrokerProcess) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_that_cannot_be_is_refused_by_name(broker: BrokerProcess) -> None:
+def test_error_of_invalid_topic_or_partition_names_it(broker: BrokerProcess) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address))
         with pytest.raises(BrokerError, match="no/such: INVALID_TOPIC_EXCEPTION"):
@@ -323,7 +323,7 @@ def test_a_topic_that_cannot_be_is_refused_by_name(broker: BrokerProcess) -> Non
     asyncio.run(run())
 
 
-def test_a_missing_topic_without_auto_creation_times_out_by_name(tmp_path: Path) -> None:
+def test_send_to_missing_topic_without_auto_creation_times_out(tmp_path: Path) -> None:
     with running_broker(tmp_path, auto_create_topics_enable="false") as strict:
 
         async def run() -> None:
@@ -335,7 +335,7 @@ def test_a_missing_topic_without_auto_creation_times_out_by_name(tmp_path: Path)
         asyncio.run(run())
 
 
-def test_nobody_there_is_said_with_the_address() -> None:
+def test_error_of_unreachable_bootstrap_server_contains_the_address() -> None:
     async def run() -> None:
         with pytest.raises((NoBrokerError, TimedOutError), match=r"127\.0\.0\.1:1\b"):
             await Cluster.open(producer_config("127.0.0.1:1"), timeout_ms=500)
@@ -346,7 +346,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
-def test_seek_pause_and_limits(broker: BrokerProcess) -> None:
+def test_seek_pause_and_poll_limits_take_effect(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "seek", 2)
         writer = await Writer.open(producer_config(broker.address))
@@ -375,7 +375,7 @@ def test_seek_pause_and_limits(broker: BrokerProcess) -> None:
     asyncio.run(run())
 
 
-def test_a_limit_cuts_through_batches(broker: BrokerProcess) -> None:
+def test_poll_returns_part_of_a_batch_if_max_records_is_smaller(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "limit")
         expected: list[bytes | None] = [b"%d" % index for index in range(3000)]
@@ -396,13 +396,13 @@ def test_a_limit_cuts_through_batches(broker: BrokerProcess) -> None:
         reader.seek(("limit", 0), 0)
         chunks = await reader.poll_chunks(5000)
         assert [chunk.position for chunk in chunks] == [0]
-        assert values_of(list(iter(chunks[0].take, None))) == expected
+        assert values_of(list(iter(chunks[0].next_batch, None))) == expected
         await reader.close()
 
     asyncio.run(run())
 
 
-def test_a_position_outside_the_log_is_reset_or_reported(broker: BrokerProcess) -> None:
+def test_position_outside_the_log_is_reset_or_raises(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "range")
         writer = await Writer.open(producer_config(broker.address))
@@ -428,7 +428,7 @@ def test_a_position_outside_the_log_is_reset_or_reported(broker: BrokerProcess) 
     asyncio.run(run())
 
 
-def test_a_batch_larger_than_the_fetch_size_still_comes(broker: BrokerProcess) -> None:
+def test_batch_larger_than_max_partition_fetch_bytes_is_returned(broker: BrokerProcess) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address))
         await writer.send("large", 0, RecordColumns([b"x" * 200_000]))
@@ -445,7 +445,7 @@ def test_a_batch_larger_than_the_fetch_size_still_comes(broker: BrokerProcess) -
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_writes_and_reads_while_the_loop_moves_the_bytes(broker: BrokerProcess) -> None:
+def test_blocking_writer_and_reader_work_in_another_thread(broker: BrokerProcess) -> None:
     total = 200_000
 
     async def run() -> None:
@@ -477,13 +477,13 @@ def test_a_thread_writes_and_reads_while_the_loop_moves_the_bytes(broker: Broker
     asyncio.run(run())
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------
+# -- connection losses -----------------------------------------------------------------------------------------------
 
 
 async def write_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
-    """Write through a proxy that is disturbed after each of 30 sends; the log must hold each record once, in order."""
+    """Write through a proxy and call `disturb` after each of 30 sends; the log must have each record once, in order."""
     proxy = TcpProxy()
     port = await proxy.start()
     loop = asyncio.get_running_loop()
@@ -491,7 +491,7 @@ async def write_through_losses(
     broker = BrokerProcess(tmp_path, {"listeners": listener, "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"})
     proxy.target = ("127.0.0.1", int(listener.rpartition(":")[2]))
     await loop.run_in_executor(None, broker.start)
-    broker.properties["listeners"] = listener  # a restart must not take the advertised address for its own
+    broker.properties["listeners"] = listener  # a restart must not replace it with the advertised address
     try:
         writer = await Writer.open(
             producer_config(f"127.0.0.1:{port}", request_timeout_ms="1000", linger_ms="1", **properties)
@@ -516,38 +516,38 @@ async def write_through_losses(
         values += values_of(await reader.poll(300))
         assert values == [b"%d" % index for index in range(1200)]
         await reader.close()
-        assert proxy.connections_made > 3
+        assert proxy.accepted_connections > 3
     finally:
         await proxy.close()
         await loop.run_in_executor(None, broker.close)
 
 
-def test_cut_connections_neither_lose_nor_repeat_nor_reorder(tmp_path: Path) -> None:
-    def cut(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
+def test_aborted_connections_cause_no_lost_duplicate_or_reordered_records(tmp_path: Path) -> None:
+    def abort_connections(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
         if number % 3 == 0:
-            proxy.cut()
+            proxy.abort_connections()
 
-    asyncio.run(write_through_losses(tmp_path, cut))
+    asyncio.run(write_through_losses(tmp_path, abort_connections))
 
 
-def test_lost_answers_lead_to_resends_but_not_to_copies(tmp_path: Path) -> None:
-    async def lose(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
+def test_lost_responses_cause_retries_without_duplicates(tmp_path: Path) -> None:
+    async def drop_responses(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
         if number % 5 == 1:
-            proxy.swallows_answers = True
+            proxy.drops_responses = True
         elif number % 5 == 2:
-            proxy.cut()
-            proxy.swallows_answers = False
+            proxy.abort_connections()
+            proxy.drops_responses = False
 
-    asyncio.run(write_through_losses(tmp_path, lose))
+    asyncio.run(write_through_losses(tmp_path, drop_responses))
 
 
-def test_a_crashed_and_restarted_broker_is_written_to_again(tmp_path: Path) -> None:
+def test_writer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None:
     async def crash(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
         if number == 10:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, broker.kill)
             await loop.run_in_executor(None, broker.start)
-            proxy.cut()
+            proxy.abort_connections()
 
     asyncio.run(write_through_losses(tmp_path, crash))
 
@@ -555,8 +555,8 @@ def test_a_crashed_and_restarted_broker_is_written_to_again(tmp_path: Path) -> N
 # -- groups ----------------------------------------------------------------------------------------------------------
 
 
-class Consumed:
-    """A group member of ours, polled by a task of its own."""
+class PolledReader:
+    """A group member that uses our reader, polled by a task of its own."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -593,7 +593,7 @@ class Consumed:
 async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         await asyncio.sleep(0.02)
 
 
@@ -601,13 +601,13 @@ GROUP = {"heartbeat_interval_ms": "200", "session_timeout_ms": "6000", "enable_a
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_groups_of_ours_and_confluent_s_share_partitions(broker: BrokerProcess, strategy: str) -> None:
+def test_group_of_our_readers_and_confluent_consumers_shares_partitions(broker: BrokerProcess, strategy: str) -> None:
     topic, group = f"shared-{strategy}", f"group-{strategy}"
 
     async def run() -> None:
         await create_topic(broker.address, topic, 6)
         config = consumer_config(broker.address, group_id=group, partition_assignment_strategy=strategy, **GROUP)
-        ours = [Consumed(await Reader.open(config)) for _ in range(2)]
+        ours = [PolledReader(await Reader.open(config)) for _ in range(2)]
         await ours[0].start([topic])
         await until(lambda: len(ours[0].owned) == 6)
         await ours[1].start([topic])
@@ -637,8 +637,8 @@ def test_groups_of_ours_and_confluent_s_share_partitions(broker: BrokerProcess, 
             return {(item.topic, item.partition) for item in theirs.assignment()}
 
         def is_shared() -> bool:
-            held = [ours[0].owned, ours[1].owned, their_partitions()]
-            return all(len(each) == 2 for each in held) and len(set().union(*held)) == 6
+            owned = [ours[0].owned, ours[1].owned, their_partitions()]
+            return all(len(each) == 2 for each in owned) and len(set().union(*owned)) == 6
 
         await until(is_shared)
         writer = await Writer.open(producer_config(broker.address))
@@ -650,7 +650,7 @@ def test_groups_of_ours_and_confluent_s_share_partitions(broker: BrokerProcess, 
         await ours[1].reader.commit()
         await loop.run_in_executor(None, lambda: theirs.commit(asynchronous=False))
 
-        await ours[1].stop()  # leaves: the others take over at once, from the committed offsets
+        await ours[1].stop()  # it leaves: the others get its partitions at once and continue at the committed offsets
         await until(lambda: len(ours[0].owned) == 3 and len(ours[0].owned | their_partitions()) == 6)
         for partition in range(6):
             await writer.send(topic, partition, RecordColumns([b"more-%d" % partition]))
@@ -660,18 +660,18 @@ def test_groups_of_ours_and_confluent_s_share_partitions(broker: BrokerProcess, 
         await asyncio.gather(polling, return_exceptions=True)
         await loop.run_in_executor(None, theirs.close)
         await until(lambda: len(ours[0].owned) == 6)
-        if strategy == "cooperative-sticky":  # never gave up what it could keep
+        if strategy == "cooperative-sticky":  # retained partitions were never revoked
             assert max(count for event, count in ours[0].events if event == "revoked") <= 4
         await ours[0].stop()
 
     asyncio.run(run())
 
 
-def test_a_member_that_dies_is_replaced_after_its_session(broker: BrokerProcess) -> None:
+def test_partitions_of_dead_member_are_reassigned_after_session_timeout(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "dying", 4)
         config = consumer_config(broker.address, group_id="dying", **GROUP)
-        members = [Consumed(await Reader.open(config)) for _ in range(3)]
+        members = [PolledReader(await Reader.open(config)) for _ in range(3)]
         for member in members:
             await member.start(["dying"])
         await until(lambda: sorted(len(member.owned) for member in members) == [1, 1, 2])
@@ -683,20 +683,20 @@ def test_a_member_that_dies_is_replaced_after_its_session(broker: BrokerProcess)
     asyncio.run(run())
 
 
-def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(broker: BrokerProcess) -> None:
+def test_restarted_static_member_keeps_its_partitions_without_rebalance(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "static", 4)
         configs = [
             consumer_config(broker.address, group_id="static", group_instance_id=f"i{index}", **GROUP)
             for index in range(2)
         ]
-        first, second = [Consumed(await Reader.open(config)) for config in configs]
+        first, second = [PolledReader(await Reader.open(config)) for config in configs]
         await first.start(["static"])
         await second.start(["static"])
         await until(lambda: len(first.owned) == 2 and len(second.owned) == 2)
         owned, events = set(second.owned), list(first.events)
         await second.stop()
-        second = Consumed(await Reader.open(configs[1]))
+        second = PolledReader(await Reader.open(configs[1]))
         await second.start(["static"])
         await until(lambda: second.owned == owned)
         assert first.events == events
@@ -706,7 +706,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(broker
     asyncio.run(run())
 
 
-def test_a_member_that_does_not_poll_leaves_and_comes_back(broker: BrokerProcess) -> None:
+def test_member_without_poll_leaves_the_group_and_rejoins(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "lazy", 2)
         config = consumer_config(broker.address, group_id="lazy", max_poll_interval_ms="1500", **GROUP)
@@ -719,7 +719,7 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(broker: BrokerProcess
         )
         while not lazy.assignment:
             await lazy.poll(100)
-        other = Consumed(await Reader.open(config))
+        other = PolledReader(await Reader.open(config))
         await other.start(["lazy"])
         await until(lambda: len(other.owned) == 2)
         deadline = time.monotonic() + 10
@@ -734,10 +734,10 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(broker: BrokerProcess
     asyncio.run(run())
 
 
-def test_a_pattern_sees_a_new_topic_within_five_seconds(broker: BrokerProcess) -> None:
+def test_pattern_subscription_discovers_new_topic_within_five_seconds(broker: BrokerProcess) -> None:
     async def run() -> None:
         config = consumer_config(broker.address, group_id="pattern", **GROUP)
-        member = Consumed(await Reader.open(config))
+        member = PolledReader(await Reader.open(config))
         await member.start(pattern=lambda name: name.startswith("found-"), discovery_interval_ms=1000)
         await until(lambda: member.events != [])
         writer = await Writer.open(producer_config(broker.address))
@@ -755,7 +755,7 @@ def test_a_pattern_sees_a_new_topic_within_five_seconds(broker: BrokerProcess) -
     asyncio.run(run())
 
 
-def test_commits_are_kept_with_their_metadata_and_found_by_confluent(broker: BrokerProcess) -> None:
+def test_commits_with_metadata_are_visible_to_confluent(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "commits")
         reader = await Reader.open(consumer_config(broker.address, group_id="commits", enable_auto_commit="false"))
@@ -774,7 +774,7 @@ def test_commits_are_kept_with_their_metadata_and_found_by_confluent(broker: Bro
     consumer.close()
 
 
-def test_a_blocking_poll_runs_callbacks_in_its_own_thread(broker: BrokerProcess) -> None:
+def test_poll_blocking_runs_callbacks_in_the_calling_thread(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "blocking", 2)
         writer = await Writer.open(producer_config(broker.address))
@@ -809,7 +809,7 @@ def test_a_blocking_poll_runs_callbacks_in_its_own_thread(broker: BrokerProcess)
 # -- admin -----------------------------------------------------------------------------------------------------------
 
 
-def test_admin(broker: BrokerProcess) -> None:
+def test_admin_client_creates_alters_describes_and_deletes_topics(broker: BrokerProcess) -> None:
     async def run() -> None:
         admin = await Admin.open(admin_config(broker.address))
         created = await admin.create_topics([NewTopic("admin", 3, 1, {"retention.ms": "1000"}), NewTopic("bad name")])
@@ -822,7 +822,7 @@ def test_admin(broker: BrokerProcess) -> None:
         assert "admin" in await admin.list_topics()
         assert await admin.create_partitions({"admin": 5}) == {"admin": None}
         described = await admin.describe_topics(["admin", "absent"])
-        assert len(checked({"admin": described["admin"]})["admin"].partitions) == 5
+        assert len(values_or_raise({"admin": described["admin"]})["admin"].partitions) == 5
         assert isinstance(described["absent"], BrokerError)
         topic = (admin_module.TOPIC, "admin")
         assert await admin.incremental_alter_configs(

@@ -1,4 +1,4 @@
-"""Consumer groups as real clients see them: members that come, crash and come back; commits; opaque protocols."""
+"""Consumer groups with real clients: members that join, crash and rejoin; commits; opaque protocols."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace_broker.client.connection import Connection
+from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.protocol.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -29,7 +29,7 @@ from headrace_broker.protocol.messages.join_group import JoinGroupRequestProtoco
 from headrace_broker.protocol.messages.leave_group import MemberIdentity
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequestAssignment
 from support.broker import BrokerProcess, running_broker
-from support.group_processes import Members
+from support.group_processes import GroupProcesses
 
 pytestmark = pytest.mark.wire
 
@@ -58,7 +58,7 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 
 def produce(broker: BrokerProcess, topic: str, first: int, number: int) -> set[str]:
-    """Send values to all partitions in turn; the values."""
+    """Send values to all partitions round-robin; return the values."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
     values = [f"value-{n}" for n in range(first, first + number)]
     for n, value in enumerate(values):
@@ -68,13 +68,11 @@ def produce(broker: BrokerProcess, topic: str, first: int, number: int) -> set[s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_g1_g3_three_members_share_and_take_over_from_one_that_is_killed(
-    broker: BrokerProcess, topic: str, kind: str
-) -> None:
+def test_partitions_of_killed_member_are_reassigned(broker: BrokerProcess, topic: str, kind: str) -> None:
     if kind == "kcat" and shutil.which("kcat") is None:
         pytest.skip("kcat is not installed: apt-get install kcat")
     values = produce(broker, topic, 0, 60)
-    with Members(broker.address, f"group-{kind}", topic, SESSION_MS) as members:
+    with GroupProcesses(broker.address, f"group-{kind}", topic, SESSION_MS) as members:
         members.start(kind)
         members.await_shared(PARTITIONS, 15)
         members.start(kind)
@@ -84,53 +82,53 @@ def test_g1_g3_three_members_share_and_take_over_from_one_that_is_killed(
         members.await_values(values, 10)
         victim = members.all[1]
         survivors = [members.all[0], members.all[2]]
-        held = victim.assigned
-        assert held
+        owned = victim.assigned
+        assert owned
         victim.kill()
         killed = time.monotonic()
         members.await_(
-            lambda: any(held & (member.assigned or set()) for member in survivors), 15, "a survivor takes over"
+            lambda: any(owned & (member.assigned or set()) for member in survivors), 15, "a survivor takes over"
         )
-        # the last heartbeat came at most an interval before the kill
+        # the last heartbeat was at most one interval before the kill
         assert time.monotonic() - killed > SESSION_MS / 1000 - 0.5
         members.await_shared(PARTITIONS, 15)
         late = produce(broker, topic, 60, 60)
         members.await_values(late, 10)
-        taken = {value for member in survivors for _, _, value in member.records}
-        assert late <= taken
+        received = {value for member in survivors for _, _, value in member.records}
+        assert late <= received
 
 
 def test_members_of_different_clients_share_one_group(broker: BrokerProcess, topic: str) -> None:
-    with Members(broker.address, "mixed", topic, SESSION_MS) as members:
+    with GroupProcesses(broker.address, "mixed", topic, SESSION_MS) as members:
         for kind in ("confluent", "aiokafka", "kafka-python"):
             members.start(kind)
         members.await_shared(PARTITIONS, 20)
         members.await_values(produce(broker, topic, 0, 30), 10)
 
 
-def test_g6_a_static_member_restarts_without_a_rebalance(broker: BrokerProcess, topic: str) -> None:
-    with Members(broker.address, "static", topic, 10_000) as members:
+def test_static_member_restarts_without_rebalance(broker: BrokerProcess, topic: str) -> None:
+    with GroupProcesses(broker.address, "static", topic, 10_000) as members:
         first = members.start("confluent", "a")
         second = members.start("confluent", "b")
         members.await_shared(PARTITIONS, 15)
-        before, held = first.assignments, second.assigned
+        before, owned = first.assignments, second.assigned
         assert _generation(broker, "static") is not None
         generation = _generation(broker, "static")
         for _ in range(2):
             second.kill()
             second = members.start("confluent", "b")
-            members.await_(lambda: second.assigned == held, 8, "the same partitions are back")  # noqa: B023
+            members.await_(lambda: second.assigned == owned, 8, "the same partitions are assigned")  # noqa: B023
         members.await_values(produce(broker, topic, 0, 30), 10)
         assert first.assignments == before
         assert _generation(broker, "static") == generation
 
 
 def _generation(broker: BrokerProcess, group: str) -> str:
-    """The last generation of the group that the broker has told of."""
+    """Return the latest generation of the group in the broker's log."""
     return [line.partition("generation")[2] for line in broker.log.splitlines() if f"Group {group}: gen" in line][-1]
 
 
-def test_the_consumer_offsets_survive_a_restart_and_a_crash(broker: BrokerProcess, topic: str) -> None:
+def test_committed_offsets_survive_restart_and_crash(broker: BrokerProcess, topic: str) -> None:
     committed = {f"g{n}": n * 100 for n in range(1, 20)}
     for group, offset in committed.items():
         commit(broker, group, TopicPartition(topic, 0, offset, metadata=f"note {group}"))
@@ -154,17 +152,17 @@ def fetch(broker: BrokerProcess, group: str, topic: str, partition: int) -> Topi
     return found
 
 
-def test_g8_metadata_and_leader_epoch_go_round_in_confluent_kafka(broker: BrokerProcess, topic: str) -> None:
+def test_confluent_kafka_fetches_committed_metadata_and_leader_epoch(broker: BrokerProcess, topic: str) -> None:
     commit(broker, "rounds-c", TopicPartition(topic, 1, 5, metadata="a note, ☃", leader_epoch=0))
     found = fetch(broker, "rounds-c", topic, 1)
     assert (found.offset, found.metadata, found.leader_epoch) == (5, "a note, ☃", 0)
     assert fetch(broker, "rounds-c", topic, 2).offset < 0
 
 
-def test_g8_metadata_goes_round_in_aiokafka(broker: BrokerProcess, topic: str) -> None:
+def test_aiokafka_commits_metadata(broker: BrokerProcess, topic: str) -> None:
     import aiokafka
 
-    async def go_round() -> tuple[Any, ...]:
+    async def commit_and_fetch() -> tuple[Any, ...]:
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=broker.address, group_id="rounds-a", enable_auto_commit=False
         )
@@ -176,12 +174,12 @@ def test_g8_metadata_goes_round_in_aiokafka(broker: BrokerProcess, topic: str) -
         await consumer.stop()
         return offset
 
-    assert asyncio.run(go_round()) == 5
+    assert asyncio.run(commit_and_fetch()) == 5
     assert fetch(broker, "rounds-a", topic, 1).metadata == "a note"
 
 
-@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # how it loads its schemas
-def test_g8_metadata_and_leader_epoch_go_round_in_kafka_python(broker: BrokerProcess, topic: str) -> None:
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's schemas
+def test_kafka_python_fetches_committed_metadata_and_leader_epoch(broker: BrokerProcess, topic: str) -> None:
     import kafka
 
     consumer = kafka.KafkaConsumer(bootstrap_servers=broker.address, group_id="rounds-k", enable_auto_commit=False)
@@ -193,9 +191,9 @@ def test_g8_metadata_and_leader_epoch_go_round_in_kafka_python(broker: BrokerPro
     assert (found.offset, found.metadata, found.leader_epoch) == (5, "a note", 0)
 
 
-def test_groups_through_the_admin_client(broker: BrokerProcess, topic: str) -> None:
+def test_admin_client_describes_lists_alters_and_deletes_groups(broker: BrokerProcess, topic: str) -> None:
     client = admin(broker)
-    with Members(broker.address, "watched", topic, SESSION_MS) as members:
+    with GroupProcesses(broker.address, "watched", topic, SESSION_MS) as members:
         members.start("confluent")
         members.await_shared(PARTITIONS, 15)
         values = produce(broker, topic, 0, 12)
@@ -222,7 +220,7 @@ def test_groups_through_the_admin_client(broker: BrokerProcess, topic: str) -> N
 
 
 def committed(client: AdminClient, group: str) -> dict[int, int]:
-    """Everything the group has committed, by partition."""
+    """Return all committed offsets of the group, by partition."""
     offsets = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
     return {partition.partition: partition.offset for partition in offsets.topic_partitions}
 
@@ -234,7 +232,7 @@ def await_(condition: Callable[[], bool], what: str, timeout_s: float = 15) -> N
         time.sleep(0.05)
 
 
-def test_deleting_a_topic_forgets_its_offsets(broker: BrokerProcess, topic: str) -> None:
+def test_deleting_a_topic_deletes_its_committed_offsets(broker: BrokerProcess, topic: str) -> None:
     commit(broker, "forgetful", TopicPartition(topic, 0, 5))
     client = admin(broker)
     client.delete_topics([topic])[topic].result(10)
@@ -242,39 +240,39 @@ def test_deleting_a_topic_forgets_its_offsets(broker: BrokerProcess, topic: str)
     assert fetch(broker, "forgetful", topic, 0).offset < 0
 
 
-def test_g7_three_workers_of_an_opaque_protocol_get_their_bytes(broker: BrokerProcess) -> None:
-    """What Connect does: protocol type `connect`, metadata and assignments that only its workers can read."""
+def test_members_of_an_opaque_protocol_receive_their_assignments_unchanged(broker: BrokerProcess) -> None:
+    """As in Connect: protocol type `connect`, with metadata and assignments that only its workers can decode."""
 
     async def work() -> None:
         workers = [await Worker.open(broker, "workers") for _ in range(3)]
-        async with working(workers):
-            await settled(workers)
+        async with running(workers):
+            await await_stable(workers)
 
     asyncio.run(work())
 
 
-def test_g2_members_that_churn_leave_a_group_that_settles(broker: BrokerProcess) -> None:
-    """Members come, crash and leave while others stay; those end in one generation, each with its own part."""
+def test_group_stabilizes_after_members_join_leave_and_crash(broker: BrokerProcess) -> None:
+    """Members join, crash and leave while others stay; those end in one generation, each with its own assignment."""
 
     async def churn() -> None:
         rng = random.Random(7)
         staying = [await Worker.open(broker, "churn") for _ in range(12)]
-        async with working(staying):
+        async with running(staying):
             for _ in range(20):
                 visitor = await Worker.open(broker, "churn")
-                async with working([visitor]):
+                async with running([visitor]):
                     await asyncio.sleep(rng.random() / 10)
                     if rng.random() < 0.5:
                         await visitor.leave()
-            await settled(staying)
+            await await_stable(staying)
 
     asyncio.run(churn())
 
 
 class Worker:
-    """A member that speaks an opaque protocol: joins, syncs, heartbeats, and joins again when it is told to."""
+    """A member with an opaque protocol: joins, syncs, sends heartbeats, and rejoins when the group rebalances."""
 
-    def __init__(self, connection: Connection, group: str) -> None:
+    def __init__(self, connection: BrokerConnection, group: str) -> None:
         self.connection = connection
         self.group = group
         self.metadata = os.urandom(1000)
@@ -286,7 +284,7 @@ class Worker:
 
     @classmethod
     async def open(cls, broker: BrokerProcess, group: str) -> Worker:
-        connection = await Connection.open(broker.host, broker.port)
+        connection = await BrokerConnection.open(broker.host, broker.port)
         await connection.request(FindCoordinatorRequest(coordinator_keys=[group]))
         return cls(connection, group)
 
@@ -295,7 +293,7 @@ class Worker:
             joined = await self.connection.request(join_request(self.group, self.member_id, self.metadata))
             self.member_id = joined.member_id
             if joined.error_code == 0 and await self._sync(joined):
-                while (await self._beat()) == 0:  # noqa: ASYNC110  the pause is a heartbeat's interval
+                while (await self._heartbeat()) == 0:  # noqa: ASYNC110  the pause is the heartbeat interval
                     await asyncio.sleep(0.02)
 
     async def _sync(self, joined: JoinGroupResponse) -> bool:
@@ -313,7 +311,7 @@ class Worker:
         self.generation, self.assignment = joined.generation_id, synced.assignment
         return synced.error_code == 0
 
-    async def _beat(self) -> int:
+    async def _heartbeat(self) -> int:
         request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
         return (await self.connection.request(request)).error_code
 
@@ -323,8 +321,8 @@ class Worker:
 
 
 @asynccontextmanager
-async def working(workers: list[Worker]) -> AsyncIterator[None]:
-    """Let the workers work until the block ends; they do not say goodbye."""
+async def running(workers: list[Worker]) -> AsyncIterator[None]:
+    """Run the workers until the block ends; they do not send LeaveGroup."""
     tasks = [asyncio.ensure_future(worker.work()) for worker in workers]
     try:
         yield
@@ -337,10 +335,10 @@ async def working(workers: list[Worker]) -> AsyncIterator[None]:
     assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
 
 
-async def settled(workers: list[Worker]) -> None:
-    """Wait until these workers, and nobody else, are one generation, each with what its leader gave it."""
+async def await_stable(workers: list[Worker]) -> None:
+    """Wait until exactly these workers form one generation, each with the assignment that the leader computed."""
 
-    def is_settled() -> bool:
+    def is_stable() -> bool:
         leaders = [worker for worker in workers if worker.seen]
         if len({worker.generation for worker in workers}) != 1 or len(leaders) != 1:
             return False
@@ -350,7 +348,7 @@ async def settled(workers: list[Worker]) -> None:
         }
 
     async with asyncio.timeout(30):
-        while not is_settled():  # noqa: ASYNC110  it comes about in the tasks of the workers
+        while not is_stable():  # noqa: ASYNC110  the tasks of the workers change it
             await asyncio.sleep(0.02)
 
 
@@ -368,16 +366,16 @@ def join_request(group: str, member_id: str, metadata: bytes) -> JoinGroupReques
     )
 
 
-def test_a_lost_connection_does_not_end_a_membership(broker: BrokerProcess) -> None:
-    async def lose() -> None:
-        connection = await Connection.open(broker.host, broker.port)
+def test_lost_connection_does_not_end_the_membership(broker: BrokerProcess) -> None:
+    async def reconnect() -> None:
+        connection = await BrokerConnection.open(broker.host, broker.port)
         await connection.request(FindCoordinatorRequest(coordinator_keys=["lonely"]))
         member_id = (await connection.request(join_request("lonely", "", b""))).member_id
-        answer = await connection.request(join_request("lonely", member_id, b""))
+        joined = await connection.request(join_request("lonely", member_id, b""))
         connection.close()
-        again = await Connection.open(broker.host, broker.port)
-        beat = HeartbeatRequest(group_id="lonely", generation_id=answer.generation_id, member_id=answer.member_id)
-        assert (await again.request(beat)).error_code == 0
+        again = await BrokerConnection.open(broker.host, broker.port)
+        heartbeat = HeartbeatRequest(group_id="lonely", generation_id=joined.generation_id, member_id=joined.member_id)
+        assert (await again.request(heartbeat)).error_code == 0
         again.close()
 
-    asyncio.run(lose())
+    asyncio.run(reconnect())

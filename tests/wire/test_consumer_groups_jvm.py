@@ -1,4 +1,4 @@
-"""Kafka's own tools on our groups: what they show, what they change, and what they read in `__consumer_offsets`."""
+"""Kafka's own tools on our groups: describing and changing them, and decoding `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace_broker.coordinator.placement import coordinator_partition
 from support import apache
 from support.broker import BrokerProcess, running_broker
-from support.group_processes import Members
+from support.group_processes import GroupProcesses
 
 pytestmark = [pytest.mark.wire, pytest.mark.jvm]
 
@@ -24,7 +24,7 @@ FORMATTERS = "org.apache.kafka.tools.consumer"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    reason = apache.missing()
+    reason = apache.unavailable_reason()
     if reason is not None:
         pytest.skip(reason)
     with running_broker(tmp_path_factory.mktemp("jvm-groups")) as running:
@@ -38,19 +38,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def run(broker: BrokerProcess, main_class: str, *arguments: str) -> str:
-    done = apache.tool(main_class, "--bootstrap-server", broker.address, *arguments)
+    done = apache.run_tool(main_class, "--bootstrap-server", broker.address, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def rows(output: str) -> list[dict[str, str]]:
-    """A table as Kafka's tools print it."""
+    """Parse a table in the output of Kafka's tools."""
     lines = [line.split() for line in output.splitlines() if line.strip()]
     head = next(n for n, line in enumerate(lines) if line[0] == "GROUP")
     return [dict(zip(lines[head], line, strict=False)) for line in lines[head + 1 :]]
 
 
-def test_the_java_consumer_reads_in_a_group_and_comes_back(broker: BrokerProcess) -> None:
+def test_java_consumer_reads_and_commits_in_a_group(broker: BrokerProcess) -> None:
     read = ("--topic", "t", "--group", "java", "--timeout-ms", "6000", "--from-beginning")
     assert run(broker, CONSOLE, *read, "--max-messages", "30").count("value") == 30
     described = rows(run(broker, GROUPS, "--describe", "--group", "java"))
@@ -59,8 +59,8 @@ def test_the_java_consumer_reads_in_a_group_and_comes_back(broker: BrokerProcess
     }
 
 
-def test_the_groups_tool_shows_members_and_moves_offsets(broker: BrokerProcess) -> None:
-    with Members(broker.address, "shown", "t", 10_000) as members:
+def test_kafka_consumer_groups_tool_describes_members_and_resets_offsets(broker: BrokerProcess) -> None:
+    with GroupProcesses(broker.address, "shown", "t", 10_000) as members:
         members.start("confluent")
         members.await_shared(3, 15)
         (member,) = rows(run(broker, GROUPS, "--describe", "--group", "shown", "--members"))
@@ -68,8 +68,8 @@ def test_the_groups_tool_shows_members_and_moves_offsets(broker: BrokerProcess) 
         state = run(broker, GROUPS, "--describe", "--group", "shown", "--state")
         assert "Stable" in state
         assert "range" in state
-        refused = run(broker, GROUPS, "--delete", "--group", "shown")
-        assert "not empty" in refused.lower() or "GroupNotEmptyException" in refused
+        rejected = run(broker, GROUPS, "--delete", "--group", "shown")
+        assert "not empty" in rejected.lower() or "GroupNotEmptyException" in rejected
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "moved"})
     consumer.commit(offsets=[TopicPartition("t", n, 5) for n in range(3)], asynchronous=False)
     consumer.close()
@@ -86,18 +86,18 @@ def test_the_groups_tool_shows_members_and_moves_offsets(broker: BrokerProcess) 
     assert "moved" not in run(broker, GROUPS, "--list").split()
 
 
-def test_kafkas_formatters_read_our_consumer_offsets(broker: BrokerProcess) -> None:
+def test_kafkas_formatters_decode_our_consumer_offsets_topic(broker: BrokerProcess) -> None:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "written"})
     consumer.commit(offsets=[TopicPartition("t", 2, 7, metadata="a note", leader_epoch=0)], asynchronous=False)
     consumer.close()
-    with Members(broker.address, "led", "t", 10_000) as members:
+    with GroupProcesses(broker.address, "led", "t", 10_000) as members:
         members.start("confluent")
         members.await_shared(3, 15)
     offsets = _formatted(broker, "OffsetsMessageFormatter", "written")
     (found,) = [record for record in offsets if record["key"]["data"]["group"] == "written"]
     assert found["key"] == {"type": 1, "data": {"group": "written", "topic": "t", "partition": 2}}
     assert found["value"]["data"]["offset"] == 7
-    assert found["value"]["data"]["metadata"] == "a note\0"  # confluent-kafka sends C's end of string, too
+    assert found["value"]["data"]["metadata"] == "a note\0"  # confluent-kafka includes C's end-of-string byte
     assert found["value"]["data"]["leaderEpoch"] == 0
     groups = _formatted(broker, "GroupMetadataMessageFormatter", "led")
     stable = [r for r in groups if r["key"]["data"]["group"] == "led" and r["value"] and r["value"]["data"]["members"]]
@@ -107,13 +107,13 @@ def test_kafkas_formatters_read_our_consumer_offsets(broker: BrokerProcess) -> N
 
 def _formatted(broker: BrokerProcess, formatter: str, group: str) -> list[dict[str, Any]]:
     partition = str(coordinator_partition(group, 50))
-    done = apache.tool(
+    done = apache.run_tool(
         CONSOLE,
         *("--bootstrap-server", broker.address, "--topic", "__consumer_offsets", "--partition", partition),
         *("--offset", "earliest", "--timeout-ms", "4000", "--formatter", f"{FORMATTERS}.{formatter}"),
     )
     text, records = done.stdout.strip(), []
-    while text:  # one formatter ends its lines, the other does not
+    while text:  # one formatter separates records by newlines, the other does not
         record, end = json.JSONDecoder().raw_decode(text)
         records.append(record)
         text = text[end:].lstrip()

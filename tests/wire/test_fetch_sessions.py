@@ -1,4 +1,4 @@
-"""Incremental fetch sessions over the wire (KIP-227): what does not fit into one answer comes with a later one."""
+"""Incremental fetch sessions over the wire (KIP-227): records that exceed one response are in a later one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topic_id(client: RawClient, name: str) -> bytes:
     return found
 
 
-def ask(
+def fetch(
     client: RawClient, topic: bytes, offsets: dict[int, int], session: tuple[int, int], max_bytes: int = 150_000
 ) -> FetchResponse:
     partitions = [
@@ -44,11 +44,11 @@ def ask(
         session_epoch=session[1],
         topics=[FetchTopic(topic_id=topic, partitions=partitions)] if partitions else [],
     )
-    answer: FetchResponse = client.call(request, VERSION)
-    return answer
+    response: FetchResponse = client.call(request, VERSION)
+    return response
 
 
-def test_everything_comes_although_little_fits_into_an_answer(broker: BrokerProcess) -> None:
+def test_session_returns_all_records_over_several_small_responses(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "many", partitions=PARTITIONS)
         wanted = topic_id(client, "many")
@@ -56,12 +56,12 @@ def test_everything_comes_although_little_fits_into_an_answer(broker: BrokerProc
             for _ in range(3):
                 client.call(produce_request("many", batch(bytes(100_000)), partition=index), 9)
         offsets = dict.fromkeys(range(PARTITIONS), 0)
-        answer = ask(client, wanted, offsets, (0, 0))
-        assert answer.session_id > 0
-        assert len(answer.responses[0].partitions) == PARTITIONS  # the first answer tells of all
+        response = fetch(client, wanted, offsets, (0, 0))
+        assert response.session_id > 0
+        assert len(response.responses[0].partitions) == PARTITIONS  # a full fetch response has all partitions
         changed: dict[int, int] = {}
         for epoch in range(1, 40):
-            for topic in answer.responses:
+            for topic in response.responses:
                 for item in topic.partitions:
                     assert item.error_code == ErrorCode.NONE
                     if item.records:
@@ -69,40 +69,40 @@ def test_everything_comes_although_little_fits_into_an_answer(broker: BrokerProc
                         changed[item.partition_index] = offsets[item.partition_index]
             if all(offset >= 3 for offset in offsets.values()):
                 break
-            answer = ask(client, wanted, changed, (answer.session_id, epoch))
-            assert answer.error_code == ErrorCode.NONE
-            assert answer.responses, f"nothing came, although only {offsets} was read"
+            response = fetch(client, wanted, changed, (response.session_id, epoch))
+            assert response.error_code == ErrorCode.NONE
+            assert response.responses, f"the response is empty, although only {offsets} was read"
             changed = {}
         assert all(offset >= 3 for offset in offsets.values()), offsets
 
 
-def test_only_news_is_told(broker: BrokerProcess) -> None:
+def test_incremental_response_contains_only_changed_partitions(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client, RawClient(broker.address) as producer:
         create_topic(client, "quiet", partitions=PARTITIONS)
         wanted = topic_id(client, "quiet")
-        answer = ask(client, wanted, dict.fromkeys(range(PARTITIONS), 0), (0, 0))
-        session_id = answer.session_id
-        assert ask(client, wanted, {}, (session_id, 1)).responses == []
+        response = fetch(client, wanted, dict.fromkeys(range(PARTITIONS), 0), (0, 0))
+        session_id = response.session_id
+        assert fetch(client, wanted, {}, (session_id, 1)).responses == []
         producer.call(produce_request("quiet", batch(b"news"), partition=2), 9)
-        told = ask(client, wanted, {}, (session_id, 2)).responses
-        assert [item.partition_index for topic in told for item in topic.partitions] == [2]
+        changed = fetch(client, wanted, {}, (session_id, 2)).responses
+        assert [item.partition_index for topic in changed for item in topic.partitions] == [2]
 
 
-def test_a_session_that_is_not_known_or_out_of_turn_is_refused(broker: BrokerProcess) -> None:
+def test_unknown_session_or_wrong_session_epoch_is_rejected(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "turn")
         wanted = topic_id(client, "turn")
-        assert ask(client, wanted, {}, (12345, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        session_id = ask(client, wanted, {0: 0}, (0, 0)).session_id
-        assert ask(client, wanted, {}, (session_id, 5)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert fetch(client, wanted, {}, (12345, 1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        session_id = fetch(client, wanted, {0: 0}, (0, 0)).session_id
+        assert fetch(client, wanted, {}, (session_id, 5)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_a_session_cannot_come_to_want_more_partitions_than_there_can_be(broker: BrokerProcess) -> None:
-    """Each is looked at with every request while nobody else is served, and small requests add up."""
+def test_number_of_partitions_in_a_session_is_limited(broker: BrokerProcess) -> None:
+    """The broker checks all of them in each request, and blocks other requests meanwhile."""
     with RawClient(broker.address) as client:
-        session_id = ask(client, bytes(16), {}, (0, 0)).session_id
+        session_id = fetch(client, bytes(16), {}, (0, 0)).session_id
         codes = [
-            ask(client, bytes([epoch] * 16), dict.fromkeys(range(900), 0), (session_id, epoch)).error_code
+            fetch(client, bytes([epoch] * 16), dict.fromkeys(range(900), 0), (session_id, epoch)).error_code
             for epoch in (1, 2, 3)
         ]
         assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]

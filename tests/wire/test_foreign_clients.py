@@ -1,6 +1,6 @@
-"""Real Kafka clients against a real broker: each makes a topic, produces in every codec, reads back by assignment.
+"""Real Kafka clients against a real broker: each creates a topic, produces with every codec, and reads the records.
 
-Every record is compared in full (key, value, headers, order), and every client also reads what the others wrote.
+Every record is compared in full (key, value, headers, order), and every client also reads the others' records.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def aiokafka_consume(address: str, topic: str) -> list[Record]:
             found: list[Record] = []
             while len(found) < len(RECORDS):
                 batches = await asyncio.wait_for(consumer.getmany(timeout_ms=5000), TIMEOUT_S)
-                assert batches, f"only {len(found)} records came"
+                assert batches, f"only {len(found)} records received"
                 found += [(item.key, item.value, list(item.headers)) for item in batches[partition]]
             return found
         finally:
@@ -148,10 +148,11 @@ def aiokafka_consume(address: str, topic: str) -> list[Record]:
 
 @contextmanager
 def leaking_sockets() -> Iterator[None]:
-    """kafka-python leaves sockets to the collector, whose warning would fail whatever test runs by then."""
+    """Ignore kafka-python's unclosed sockets; the garbage collector's warning would fail some later test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        warnings.filterwarnings("ignore", ".*is deprecated. Use files", DeprecationWarning)  # how it reads its schemas
+        # kafka-python's schema loader causes this warning.
+        warnings.filterwarnings("ignore", ".*is deprecated. Use files", DeprecationWarning)
         yield
         gc.collect()
 
@@ -196,12 +197,12 @@ def kafka_python_consume(address: str, topic: str) -> list[Record]:
 
 
 def kcat_create(address: str, topic: str) -> None:
-    """kcat has no such command: asking for a topic creates it (auto.create.topics.enable)."""
+    """Create a topic with a metadata request (auto.create.topics.enable); kcat has no command for it."""
     subprocess.run(["kcat", "-b", address, "-L", "-t", topic], check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
 def kcat_produce(address: str, topic: str, codec: str) -> None:
-    """One call per kind of record would reorder nothing, but headers are per call: group records by their headers."""
+    """Run kcat once for each run of records with the same headers, because kcat sets headers per call."""
     command = ["kcat", "-b", address, "-P", "-t", topic, "-p", "0", "-z", codec, "-Z", "-K", "\t"]
     start = 0
     while start < len(RECORDS):
@@ -258,18 +259,18 @@ def batches_on_disk(broker: BrokerProcess, topic: str) -> set[int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_reads_back_what_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
+def test_client_reads_records_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
     skip_if_missing(client, codec)
     create, produce, consume = CLIENTS[client]
     topic = f"{client}-{codec}"
     create(broker.address, topic)
     produce(broker.address, topic, codec)
     assert consume(broker.address, topic) == RECORDS
-    assert CODECS.index(codec) in batches_on_disk(broker, topic), "the client was led to drop its compression"
+    assert CODECS.index(codec) in batches_on_disk(broker, topic), "the client did not use its configured compression"
 
 
 @pytest.mark.parametrize("reader", CLIENTS)
-def test_every_client_reads_what_the_others_wrote(broker: BrokerProcess, reader: str) -> None:
+def test_client_reads_records_of_other_clients(broker: BrokerProcess, reader: str) -> None:
     skip_if_missing(reader)
     for writer, (create, produce, _) in CLIENTS.items():
         if writer == "kcat" and shutil.which("kcat") is None:
@@ -280,7 +281,7 @@ def test_every_client_reads_what_the_others_wrote(broker: BrokerProcess, reader:
         assert CLIENTS[reader][2](broker.address, topic) == RECORDS
 
 
-def test_a_clean_restart_and_a_crash_keep_everything(tmp_path: Path) -> None:
+def test_records_survive_clean_restart_and_crash(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         confluent_create(broker.address, "kept")
         confluent_produce(broker.address, "kept", "lz4")

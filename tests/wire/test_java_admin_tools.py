@@ -1,4 +1,4 @@
-"""Kafka's own tools against our broker, and on the metadata log it leaves behind."""
+"""Kafka's own tools against our broker, and on its metadata log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.raw_client import RawClient, create_topic
 
 pytestmark = [
     pytest.mark.jvm,
-    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+    pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or ""),
 ]
 
 
@@ -26,12 +26,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def run(main_class: str, broker: BrokerProcess, *arguments: str) -> str:
-    done = apache.tool(main_class, "--bootstrap-server", broker.address, *arguments)
+    done = apache.run_tool(main_class, "--bootstrap-server", broker.address, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_topics_are_created_described_grown_and_deleted(broker: BrokerProcess) -> None:
+def test_kafka_topics_tool_creates_describes_alters_and_deletes_topics(broker: BrokerProcess) -> None:
     tool = "org.apache.kafka.tools.TopicCommand"
     run(tool, broker, "--create", "--topic", "java", "--partitions", "3", "--config", "cleanup.policy=compact")
     described = run(tool, broker, "--describe", "--topic", "java")
@@ -46,7 +46,7 @@ def test_topics_are_created_described_grown_and_deleted(broker: BrokerProcess) -
     assert "java" not in run(tool, broker, "--list").split()
 
 
-def test_configs_are_altered_and_described(broker: BrokerProcess) -> None:
+def test_kafka_configs_tool_alters_and_describes_configs(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "configured")
     tool = "kafka.admin.ConfigCommand"
@@ -57,22 +57,22 @@ def test_configs_are_altered_and_described(broker: BrokerProcess) -> None:
     )
 
 
-def test_sizes_on_disk_are_described(broker: BrokerProcess) -> None:
+def test_kafka_log_dirs_tool_describes_partitions(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "sized", partitions=2)
-    answer = run("org.apache.kafka.tools.LogDirsCommand", broker, "--describe", "--topic-list", "sized")
-    directory = json.loads(answer.splitlines()[-1])["brokers"][0]["logDirs"][0]
+    output = run("org.apache.kafka.tools.LogDirsCommand", broker, "--describe", "--topic-list", "sized")
+    directory = json.loads(output.splitlines()[-1])["brokers"][0]["logDirs"][0]
     assert directory["logDir"] == str(broker.data_dir)
     assert sorted(item["partition"] for item in directory["partitions"]) == ["sized-0", "sized-1"]
 
 
-def test_dump_log_reads_our_metadata_log(tmp_path: Path) -> None:
+def test_kafka_dump_log_decodes_our_metadata_log(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t", partitions=2, retention_ms="1000")
         broker.restart()
     path = broker.data_dir / "__cluster_metadata-0" / "00000000000000000000.log"
-    done = apache.tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", str(path))
+    done = apache.run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", str(path))
     assert done.returncode == 0, done.stderr
     assert "isvalid: false" not in done.stdout
     leaders = [json.loads(found) for found in re.findall(r"LeaderChange: (\{.*\})", done.stdout)]
@@ -88,7 +88,7 @@ def test_dump_log_reads_our_metadata_log(tmp_path: Path) -> None:
     assert [str(epoch) for epoch in epochs] == offsets
 
 
-def test_dump_log_reads_our_snapshots(tmp_path: Path) -> None:
+def test_kafka_dump_log_decodes_our_snapshots(tmp_path: Path) -> None:
     with running_broker(tmp_path, **{"metadata.log.max.record.bytes.between.snapshots": "2000"}) as broker:
         with RawClient(broker.address) as client:
             for number in range(30):
@@ -96,7 +96,7 @@ def test_dump_log_reads_our_snapshots(tmp_path: Path) -> None:
         directory = broker.data_dir / "__cluster_metadata-0"
         newest = max(directory.glob("*.checkpoint"))
         arguments = ("--cluster-metadata-decoder", "--files", str(newest))
-        done = apache.tool("org.apache.kafka.tools.DumpLogSegments", *arguments)
+        done = apache.run_tool("org.apache.kafka.tools.DumpLogSegments", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "isvalid: false" not in done.stdout
         assert "SnapshotHeader" in done.stdout
@@ -107,3 +107,23 @@ def test_dump_log_reads_our_snapshots(tmp_path: Path) -> None:
         assert topics > 10
         assert records.count("PARTITION_RECORD") == 2 * topics
         assert records.count("CONFIG_RECORD") == topics
+
+
+def test_kafkas_tools_that_query_unsupported_features_succeed(broker: BrokerProcess) -> None:
+    with RawClient(broker.address) as client:
+        create_topic(client, "plain")
+    configs = "kafka.admin.ConfigCommand"
+    for entity in ("users", "clients", "ips", "groups", "client-metrics"):
+        run(configs, broker, "--describe", "--entity-type", entity)
+    assert "root=INFO" in run(configs, broker, "--describe", "--entity-type", "broker-loggers", "--entity-name", "1")
+    run("org.apache.kafka.tools.ClientMetricsCommand", broker, "--list")
+    transactions = "org.apache.kafka.tools.TransactionsCommand"
+    assert run(transactions, broker, "list").split() == [
+        "TransactionalId",
+        "Coordinator",
+        "ProducerId",
+        "TransactionState",
+    ]
+    run(transactions, broker, "describe-producers", "--topic", "plain", "--partition", "0")
+    done = apache.run_tool("org.apache.kafka.tools.AclCommand", "--bootstrap-server", broker.address, "--list")
+    assert "SecurityDisabledException: No Authorizer is configured on the broker" in done.stdout + done.stderr

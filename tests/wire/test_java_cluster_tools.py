@@ -1,4 +1,4 @@
-"""Kafka's own tools on a cluster of three: its quorum, moves of partitions, elections, configurations of brokers."""
+"""Kafka's own tools on a cluster of three nodes: quorum, reassignments, elections, broker configurations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.cluster import ClusterProcess, running_cluster
 
 pytestmark = [
     pytest.mark.jvm,
-    pytest.mark.skipif(apache.missing() is not None, reason=apache.missing() or ""),
+    pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or ""),
 ]
 
 
@@ -29,12 +29,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 def run(main_class: str, cluster: ClusterProcess, *arguments: str) -> str:
     names_servers = any(argument.startswith("--bootstrap-") for argument in arguments)
     servers = () if names_servers else ("--bootstrap-server", cluster.address(1))
-    done = apache.tool(main_class, *servers, *arguments)
+    done = apache.run_tool(main_class, *servers, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_quorum_is_described_on_both_kinds_of_listeners(cluster: ClusterProcess) -> None:
+def test_kafka_metadata_quorum_tool_works_with_brokers_and_controllers(cluster: ClusterProcess) -> None:
     tool = "org.apache.kafka.tools.MetadataQuorumCommand"
     status = run(tool, cluster, "describe", "--status")
     assert re.search(r"LeaderId:\s+[123]\n", status)
@@ -47,7 +47,7 @@ def test_the_quorum_is_described_on_both_kinds_of_listeners(cluster: ClusterProc
     assert all(int(row[4]) > 1_700_000_000_000 for row in rows)
 
 
-def test_controllers_answer_what_kafkas_tools_ask_of_them(cluster: ClusterProcess) -> None:
+def test_kafkas_tools_accept_bootstrap_controller(cluster: ClusterProcess) -> None:
     controllers = ("--bootstrap-controller", f"127.0.0.1:{cluster.base_port + 1001}")
     configs, everyone = "kafka.admin.ConfigCommand", ("--entity-type", "brokers", "--entity-default")
     run(configs, cluster, *controllers, "--alter", *everyone, "--add-config", "log.retention.ms=9000")
@@ -61,7 +61,7 @@ def test_controllers_answer_what_kafkas_tools_ask_of_them(cluster: ClusterProces
         assert endpoints == subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_kafkas_tools_reassign_partitions_and_elect_leaders(cluster: ClusterProcess, tmp_path: Path) -> None:
     topics = "org.apache.kafka.tools.TopicCommand"
     run(topics, cluster, "--create", "--topic", "moved", "--replica-assignment", "1:2")
     plan = tmp_path / "plan.json"
@@ -69,8 +69,8 @@ def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_pat
         json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [3, 2, 1]}]})
     )
     tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-    begun = run(tool, cluster, "--reassignment-json-file", str(plan), "--execute", "--throttle", "5000000")
-    assert "The inter-broker throttle limit was set to 5000000 B/s" in begun
+    started = run(tool, cluster, "--reassignment-json-file", str(plan), "--execute", "--throttle", "5000000")
+    assert "The inter-broker throttle limit was set to 5000000 B/s" in started
     verified = run(tool, cluster, "--reassignment-json-file", str(plan), "--verify")
     assert re.search(r"moved-0 is (completed|still in progress)", verified)
     described = run(topics, cluster, "--describe", "--topic", "moved")
@@ -81,7 +81,7 @@ def test_partitions_are_moved_and_led_as_wanted(cluster: ClusterProcess, tmp_pat
     assert re.search(r"Leader: 3\tReplicas: 3,2,1", run(topics, cluster, "--describe", "--topic", "moved"))
 
 
-def test_brokers_are_altered_together_and_alone(cluster: ClusterProcess) -> None:
+def test_kafka_configs_tool_alters_default_and_single_broker_configs(cluster: ClusterProcess) -> None:
     tool = "kafka.admin.ConfigCommand"
     everyone = ("--entity-type", "brokers", "--entity-default")
     run(tool, cluster, "--alter", *everyone, "--add-config", "log.retention.ms=7000")

@@ -1,4 +1,4 @@
-"""The rules of the connection and of single requests that clients depend on, byte by byte."""
+"""Protocol rules of connections and single requests that clients depend on, at the byte level."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def topic(client: RawClient, request: pytest.FixtureRequest) -> str:
 def produce(
     client: RawClient, topic: str, *batches: bytearray, version: int = 9, **options: int
 ) -> list[tuple[int, int]]:
-    """(error code, base offset) per partition."""
+    """Produce and return (error code, base offset) per partition."""
     response = client.call(produce_request(topic, *batches, **options), version)
     return [(item.error_code, item.base_offset) for item in response.responses[0].partition_responses]
 
 
 def fetch(client: RawClient, topic: str, offset: int = 0, *, version: int = 12, **options: int) -> tuple[int, bytes]:
-    """(error code, records) of the only partition."""
+    """Fetch and return (error code, records) of the only partition."""
     response = client.call(fetch_request(topic, offset, **options), version)
     partition = response.responses[0].partitions[0]
     return partition.error_code, bytes(partition.records or b"")
@@ -103,7 +103,7 @@ def list_offset(client: RawClient, topic: str, timestamp: int, version: int = 9)
 # -- the connection -----------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: RawClient) -> None:
+def test_unsupported_api_versions_request_receives_version_0_response(client: RawClient) -> None:
     client.socket.sendall(struct.pack(">ihhih", 14, 18, 99, 7, 4) + b"test")
     frame = client.receive_frame()
     assert struct.unpack_from(">i", frame) == (7,)
@@ -118,26 +118,26 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Raw
 
 
 @pytest.mark.parametrize(("key", "version"), [(3, 99), (999, 0), (0, 2), (-1, 0)])
-def test_what_is_not_served_closes_the_connection(broker: BrokerProcess, key: int, version: int) -> None:
+def test_unsupported_api_or_version_closes_the_connection(broker: BrokerProcess, key: int, version: int) -> None:
     with RawClient(broker.address) as client:
         client.socket.sendall(struct.pack(">ihhih", 14, key, version, 7, 4) + b"test")
         assert client.is_closed()
 
 
-def test_answers_come_in_order_although_a_fetch_waits(client: RawClient, topic: str) -> None:
+def test_responses_are_in_request_order_while_a_fetch_waits(client: RawClient, topic: str) -> None:
     waiting = client.send(fetch_request(topic, max_wait_ms=400, min_bytes=1_000_000), 12)
     first = client.send(produce_request(topic, batch(b"a")), 9)
     second = client.send(produce_request(topic, batch(b"b")), 9)
-    began = time.monotonic()
-    answers = [client.receive(FetchRequest, 12, FetchResponse)]
-    assert time.monotonic() - began > 0.3
-    answers += [client.receive(ProduceRequest, 9, ProduceResponse) for _ in range(2)]
-    assert [correlation_id for correlation_id, _ in answers] == [waiting, first, second]
-    assert [item.responses[0].partition_responses[0].base_offset for _, item in answers[1:]] == [0, 1]
-    assert len(read_columns(answers[0][1].responses[0].partitions[0].records)) == 2
+    started = time.monotonic()
+    responses = [client.receive(FetchRequest, 12, FetchResponse)]
+    assert time.monotonic() - started > 0.3
+    responses += [client.receive(ProduceRequest, 9, ProduceResponse) for _ in range(2)]
+    assert [correlation_id for correlation_id, _ in responses] == [waiting, first, second]
+    assert [item.responses[0].partition_responses[0].base_offset for _, item in responses[1:]] == [0, 1]
+    assert len(read_columns(responses[0][1].responses[0].partitions[0].records)) == 2
 
 
-def test_a_waiting_fetch_is_answered_when_its_bytes_have_come(
+def test_waiting_fetch_completes_when_min_bytes_are_available(
     broker: BrokerProcess, client: RawClient, topic: str
 ) -> None:
     sent = client.send(fetch_request(topic, max_wait_ms=10_000, min_bytes=150), 12)
@@ -148,21 +148,25 @@ def test_a_waiting_fetch_is_answered_when_its_bytes_have_come(
             client.socket.recv(1)
         client.socket.settimeout(5)
         produce(producer, topic, batch(b"y" * 50))
-    correlation_id, answer = client.receive(FetchRequest, 12, FetchResponse)
+    correlation_id, response = client.receive(FetchRequest, 12, FetchResponse)
     assert correlation_id == sent
-    assert read_columns(answer.responses[0].partitions[0].records).values == [b"x" * 50, b"y" * 50]
+    assert read_columns(response.responses[0].partitions[0].records).values == [b"x" * 50, b"y" * 50]
 
 
-def test_a_waiting_fetch_hears_of_its_topics_deletion(broker: BrokerProcess, client: RawClient, topic: str) -> None:
+def test_waiting_fetch_completes_when_its_topic_is_deleted(
+    broker: BrokerProcess, client: RawClient, topic: str
+) -> None:
     client.send(fetch_request(topic, max_wait_ms=10_000), 12)
     with RawClient(broker.address) as admin:
         admin.call(DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000), 5)
     client.socket.settimeout(5)
-    _, answer = client.receive(FetchRequest, 12, FetchResponse)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    _, response = client.receive(FetchRequest, 12, FetchResponse)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_acks_0_is_not_answered_and_closes_on_error(broker: BrokerProcess, client: RawClient, topic: str) -> None:
+def test_produce_with_acks_0_receives_no_response_and_an_error_closes_the_connection(
+    broker: BrokerProcess, client: RawClient, topic: str
+) -> None:
     client.send(produce_request(topic, batch(b"silent"), acks=0), 9)
     assert fetch(client, topic)[1].count(b"silent") == 1
     with RawClient(broker.address) as doomed:
@@ -175,20 +179,20 @@ def test_acks_0_is_not_answered_and_closes_on_error(broker: BrokerProcess, clien
 
 @pytest.mark.parametrize("version", range(3, 13))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_every_produce_version_appends(client: RawClient, topic: str, version: int, acks: int) -> None:
+def test_produce_appends_records_in_every_version(client: RawClient, topic: str, version: int, acks: int) -> None:
     assert produce(client, topic, batch(b"a", b"b"), version=version, acks=acks) == [(0, 0)]
     assert produce(client, topic, batch(b"c"), version=version, acks=acks) == [(0, 2)]
     assert read_columns(fetch(client, topic)[1]).values == [b"a", b"b", b"c"]
 
 
-def test_topics_are_produced_to_and_fetched_by_id(client: RawClient) -> None:
+def test_produce_and_fetch_by_topic_id(client: RawClient) -> None:
     topic_id = create_topic(client, "by-id")
     data = [PartitionProduceData(index=0, records=batch(b"x"))]
     request = ProduceRequest(
         acks=1, timeout_ms=1000, topic_data=[TopicProduceData(topic_id=topic_id, partition_data=data)]
     )
-    answer = client.call(request, 13).responses[0]
-    assert (answer.topic_id, answer.partition_responses[0].error_code) == (topic_id, 0)
+    response = client.call(request, 13).responses[0]
+    assert (response.topic_id, response.partition_responses[0].error_code) == (topic_id, 0)
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
     found = client.call(FetchRequest(topics=[FetchTopic(topic_id=topic_id, partitions=wanted)]), 17).responses[0]
     assert read_columns(found.partitions[0].records).values == [b"x"]
@@ -196,12 +200,12 @@ def test_topics_are_produced_to_and_fetched_by_id(client: RawClient) -> None:
     assert client.call(request, 13).responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_request_behind_a_waiting_one_of_the_session_ends_its_wait(client: RawClient) -> None:
+def test_next_request_of_a_session_completes_its_waiting_fetch(client: RawClient) -> None:
     topic_id = create_topic(client, "hastened")
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
     request = FetchRequest(session_epoch=0, min_bytes=1, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
     request.max_wait_ms = 20_000
-    session_id = client.call(request, 17).session_id  # at once, whatever there is
+    session_id = client.call(request, 17).session_id  # a full fetch does not wait
     assert session_id > 0
     following = FetchRequest(session_id=session_id, min_bytes=1, max_wait_ms=20_000, topics=[])
     sent = []
@@ -210,12 +214,12 @@ def test_a_request_behind_a_waiting_one_of_the_session_ends_its_wait(client: Raw
         following.max_wait_ms = 20_000 if max_bytes else 0
         sent.append(client.send(following, 17))
     client.socket.settimeout(10)
-    answers = [client.receive(FetchRequest, 17, FetchResponse) for _ in sent]
-    assert [correlation_id for correlation_id, _ in answers] == sent
-    assert [(answer.error_code, answer.responses) for _, answer in answers] == [(0, []), (0, [])]
+    responses = [client.receive(FetchRequest, 17, FetchResponse) for _ in sent]
+    assert [correlation_id for correlation_id, _ in responses] == sent
+    assert [(response.error_code, response.responses) for _, response in responses] == [(0, []), (0, [])]
 
 
-def test_a_session_may_begin_with_very_many_partitions(client: RawClient) -> None:
+def test_session_can_start_with_more_than_1000_partitions(client: RawClient) -> None:
     topic_id = create_topic(client, "one-of-many")
     wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(1001)]
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
@@ -251,7 +255,7 @@ def damaged(position: int, value: int) -> bytearray:
         (batch(b"x", timestamp=2**62), ErrorCode.INVALID_TIMESTAMP),
     ],
 )
-def test_a_bad_batch_is_refused_and_its_neighbour_is_not(
+def test_invalid_batch_is_rejected_without_affecting_other_partitions(
     client: RawClient, records: bytearray, code: ErrorCode
 ) -> None:
     name = f"bad-{time.monotonic_ns()}"
@@ -261,7 +265,7 @@ def test_a_bad_batch_is_refused_and_its_neighbour_is_not(
     assert read_columns(fetch(client, name, partition=1)[1]).values == [b"good"]
 
 
-def test_unknown_partitions_acks_and_transactions_are_refused(client: RawClient, topic: str) -> None:
+def test_unknown_partition_invalid_acks_and_transactions_are_rejected(client: RawClient, topic: str) -> None:
     assert produce(client, topic, batch(b"x"), partition=7) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
     assert produce(client, topic, batch(b"x"), acks=2) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
     assert produce(client, topic, batch(b"x", compression=4), version=6) == [
@@ -269,18 +273,18 @@ def test_unknown_partitions_acks_and_transactions_are_refused(client: RawClient,
     ]
     transactional = batch(b"x", is_transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
     assert produce(client, topic, transactional) == [(ErrorCode.INVALID_TXN_STATE, -1)]
-    refused = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4)
-    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    rejected = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4)
+    assert rejected.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_a_keyless_record_on_a_compacted_topic_is_named(client: RawClient) -> None:
+def test_keyless_records_for_compacted_topic_are_reported_by_index(client: RawClient) -> None:
     create_topic(client, "compacted", cleanup_policy="compact")
-    answer = client.call(produce_request("compacted", batch(b"a", b"b")), 9).responses[0].partition_responses[0]
-    assert answer.error_code == ErrorCode.INVALID_RECORD
-    assert [item.batch_index for item in answer.record_errors] == [0, 1]
+    response = client.call(produce_request("compacted", batch(b"a", b"b")), 9).responses[0].partition_responses[0]
+    assert response.error_code == ErrorCode.INVALID_RECORD
+    assert [item.batch_index for item in response.record_errors] == [0, 1]
 
 
-def test_an_idempotent_producers_retries_are_not_appended_twice(client: RawClient, topic: str) -> None:
+def test_retries_of_idempotent_producer_are_not_appended_twice(client: RawClient, topic: str) -> None:
     producer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
     assert producer.error_code == 0
     other = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
@@ -302,13 +306,13 @@ def test_an_idempotent_producers_retries_are_not_appended_twice(client: RawClien
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_every_fetch_version_reads(client: RawClient, topic: str, version: int) -> None:
+def test_fetch_returns_records_in_every_version(client: RawClient, topic: str, version: int) -> None:
     produce(client, topic, batch(b"a"))
     error, records = fetch(client, topic, version=version)
     assert (error, read_columns(records).values) == (0, [b"a"])
 
 
-def test_the_batch_that_holds_the_offset_comes_whole(client: RawClient, topic: str) -> None:
+def test_fetch_returns_the_complete_batch_that_contains_the_offset(client: RawClient, topic: str) -> None:
     produce(client, topic, batch(b"a" * 1000, b"b" * 1000, b"c" * 1000))
     produce(client, topic, batch(b"d" * 1000))
     error, records = fetch(client, topic, 1, max_bytes=10, partition_max_bytes=10)
@@ -317,7 +321,7 @@ def test_the_batch_that_holds_the_offset_comes_whole(client: RawClient, topic: s
     assert read_columns(records, 1).values == [b"b" * 1000, b"c" * 1000]
 
 
-def test_max_bytes_bounds_the_answer_over_partitions(client: RawClient) -> None:
+def test_max_bytes_limits_the_response_over_all_partitions(client: RawClient) -> None:
     create_topic(client, "wide", partitions=3)
     produce(client, "wide", *[batch(b"x" * 1000) for _ in range(3)])
     wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=5000) for index in range(3)]
@@ -327,28 +331,29 @@ def test_max_bytes_bounds_the_answer_over_partitions(client: RawClient) -> None:
     assert sum(sizes) <= 1500 + sizes[0]
 
 
-def test_offsets_out_of_range_say_where_the_log_is(client: RawClient, topic: str) -> None:
+def test_offset_out_of_range_response_has_the_high_watermark(client: RawClient, topic: str) -> None:
     produce(client, topic, batch(b"a"))
     partition = client.call(fetch_request(topic, 2), 12).responses[0].partitions[0]
     assert (partition.error_code, partition.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
     assert fetch(client, topic, 1) == (0, b"")
 
 
-def test_leader_epochs_are_checked(client: RawClient, topic: str) -> None:
+def test_fetch_and_offset_for_leader_epoch_check_leader_epochs(client: RawClient, topic: str) -> None:
     produce(client, topic, batch(b"a"))
     request = fetch_request(topic)
     request.topics[0].partitions[0].current_leader_epoch = 5
-    answer = client.call(request, 12).responses[0].partitions[0]
-    assert answer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    response = client.call(request, 12).responses[0].partitions[0]
+    assert response.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    requested = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
     epochs = client.call(
-        OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]), 4
+        OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[requested])]),
+        4,
     )
     found = epochs.topics[0].partitions[0]
     assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 1)
 
 
-def test_sessions_are_refused_without_harm(client: RawClient, topic: str) -> None:
+def test_rejected_session_does_not_affect_the_fetch(client: RawClient, topic: str) -> None:
     produce(client, topic, batch(b"a"))
     opened = client.call(fetch_request(topic, session_epoch=0), 12)
     assert (opened.error_code, opened.session_id) == (0, 0)
@@ -360,7 +365,7 @@ def test_sessions_are_refused_without_harm(client: RawClient, topic: str) -> Non
 # -- offsets and records ------------------------------------------------------------------------------------------
 
 
-def test_offsets_by_name_and_by_time(client: RawClient, topic: str) -> None:
+def test_list_offsets_supports_special_and_real_timestamps(client: RawClient, topic: str) -> None:
     base = 1_700_000_000_000
     for number in range(5):
         produce(client, topic, batch(b"x", timestamp=base + 10 * number))
@@ -372,7 +377,7 @@ def test_offsets_by_name_and_by_time(client: RawClient, topic: str) -> None:
     assert list_offset(client, topic, -3, version=6)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_deleted_records_are_gone(client: RawClient, topic: str) -> None:
+def test_delete_records_advances_the_log_start_offset(client: RawClient, topic: str) -> None:
     for _ in range(3):
         produce(client, topic, batch(b"x"))
 
@@ -392,13 +397,13 @@ def test_deleted_records_are_gone(client: RawClient, topic: str) -> None:
 
 
 def metadata(client: RawClient, *names: str, create: bool = False, version: int = 12) -> list[tuple[str, int, int]]:
-    """(name, error code, number of partitions) per topic."""
+    """Return (name, error code, number of partitions) per topic."""
     topics = [MetadataRequestTopic(name=name) for name in names]
-    answer = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
-    return [(item.name, item.error_code, len(item.partitions)) for item in answer.topics]
+    response = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
+    return [(item.name, item.error_code, len(item.partitions)) for item in response.topics]
 
 
-def test_metadata_creates_topics_only_when_asked(client: RawClient) -> None:
+def test_metadata_creates_topics_only_with_allow_auto_topic_creation(client: RawClient) -> None:
     assert metadata(client, "auto") == [("auto", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]
     assert metadata(client, "auto", "bad name", create=True) == [
         ("auto", 0, 1),
@@ -406,17 +411,20 @@ def test_metadata_creates_topics_only_when_asked(client: RawClient) -> None:
     ]
 
 
-def test_metadata_of_all_of_none_and_by_id(client: RawClient, broker: BrokerProcess) -> None:
+def test_metadata_can_be_requested_for_all_topics_no_topics_or_topic_ids(
+    client: RawClient, broker: BrokerProcess
+) -> None:
     topic_id = create_topic(client, "known")
     everything = client.call(MetadataRequest(topics=None), 12)
     assert "known" in {item.name for item in everything.topics}
     assert client.call(MetadataRequest(topics=[]), 12).topics == []
     assert "known" in {item.name for item in client.call(MetadataRequest(topics=[]), 0).topics}
-    for name in (None, ""):  # Java's clients send the latter
+    for name in (None, ""):  # Java's clients send ""
         by_id = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=topic_id)]), 12)
         assert (by_id.topics[0].name, by_id.topics[0].topic_id) == ("known", topic_id)
     for wanted in (MetadataRequestTopic(name="known", topic_id=bytes(16 * [7])), MetadataRequestTopic(name="known")):
-        assert client.call(MetadataRequest(topics=[wanted]), 11).topics[0].error_code == 0  # by its name only
+        # Version 11 ignores the id if there is a name.
+        assert client.call(MetadataRequest(topics=[wanted]), 11).topics[0].error_code == 0
     nameless = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=bytes(16 * [7]))]), 11)
     assert nameless.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert [(item.node_id, item.host, item.port) for item in everything.brokers] == [(1, broker.host, broker.port)]
@@ -424,8 +432,8 @@ def test_metadata_of_all_of_none_and_by_id(client: RawClient, broker: BrokerProc
     assert client.call(DescribeClusterRequest(), 1).cluster_id == everything.cluster_id
 
 
-def test_a_topic_made_again_is_another_topic(client: RawClient) -> None:
-    """R12: another id, none of the old records, and who still asks by the old id is told so."""
+def test_recreated_topic_has_a_new_id_and_no_old_records(client: RawClient) -> None:
+    """R12: it has another id and no old records, and a fetch with the old id fails with UNKNOWN_TOPIC_ID."""
     old_id = create_topic(client, "phoenix")
     produce(client, "phoenix", batch(b"old"))
     removed = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)], timeout_ms=1), 6)
@@ -438,12 +446,14 @@ def test_a_topic_made_again_is_another_topic(client: RawClient) -> None:
     assert by_old_id.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_configs_are_altered_described_and_in_force(client: RawClient, topic: str) -> None:
+def test_altered_topic_configs_are_described_and_take_effect(client: RawClient, topic: str) -> None:
     def alter(name: str, value: str | None, operation: int = 0) -> tuple[int, str | None]:
         config = AlterableConfig(name=name, config_operation=operation, value=value)
         resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])
-        answer = client.call(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1).responses[0]
-        return answer.error_code, answer.error_message
+        response = client.call(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1).responses[
+            0
+        ]
+        return response.error_code, response.error_message
 
     def describe(name: str) -> tuple[str, int]:
         resource = DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=[name])
@@ -466,19 +476,19 @@ def test_configs_are_altered_described_and_in_force(client: RawClient, topic: st
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_is_described_in_every_version(client: RawClient, version: int) -> None:
-    """Clients of Kafka before 3.9 know two of them."""
-    asked = DescribeQuorumRequestPartitionData(partition_index=0)
-    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[asked])
-    answer = client.call(DescribeQuorumRequest(topics=[topic]), version)
-    assert len(answer.topics[0].partitions[0].current_voters) == 1
+def test_describe_quorum_supports_every_version(client: RawClient, version: int) -> None:
+    """Clients before Kafka 3.9 support only versions 0 and 1."""
+    requested = DescribeQuorumRequestPartitionData(partition_index=0)
+    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[requested])
+    response = client.call(DescribeQuorumRequest(topics=[topic]), version)
+    assert len(response.topics[0].partitions[0].current_voters) == 1
 
 
-def test_coordinators_are_found(client: RawClient, broker: BrokerProcess) -> None:
+def test_find_coordinator_supports_groups_but_not_transactions(client: RawClient, broker: BrokerProcess) -> None:
     one = client.call(FindCoordinatorRequest(key="group", key_type=0), 2)
     assert (one.error_code, one.node_id, one.port) == (0, 1, broker.port)
     many = client.call(FindCoordinatorRequest(coordinator_keys=["a", "b"], key_type=0), 4).coordinators
     assert [(item.key, item.error_code, item.node_id) for item in many] == [("a", 0, 1), ("b", 0, 1)]
     transaction = client.call(FindCoordinatorRequest(key="t", key_type=1), 2)
-    assert transaction.error_code == ErrorCode.INVALID_REQUEST
+    assert transaction.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert "ransaction" in (transaction.error_message or "")

@@ -1,4 +1,4 @@
-"""Group membership for protocols other than `consumer`: bytes go through the coordinator untouched."""
+"""Group membership for protocols other than `consumer`: the coordinator passes on their bytes unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member that offers two protocols, and as the leader assigns to each member its own metadata, reversed."""
+    """A member that supports two protocols; as the leader it assigns to each member its reversed metadata."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.metadata = name + bytes(range(256))
@@ -41,24 +41,26 @@ class Worker:
     def protocols(self, generation: Generation) -> Sequence[tuple[str, bytes]]:
         return [("sessioned", self.metadata), ("default", b"old")]
 
-    async def prepare(self, generation: Generation) -> None:
+    async def on_join_prepare(self, generation: Generation) -> None:
         self.prepared += 1
 
-    async def assign(self, generation: Generation, members: Sequence[JoinGroupResponseMember]) -> Mapping[str, bytes]:
+    async def compute_assignments(
+        self, generation: Generation, members: Sequence[JoinGroupResponseMember]
+    ) -> Mapping[str, bytes]:
         assert generation.protocol == "sessioned"
         return {member.member_id: member.metadata[::-1] for member in members}
 
-    async def joined(self, generation: Generation, assignment: bytes) -> None:
+    async def on_join_complete(self, generation: Generation, assignment: bytes) -> None:
         self.generation, self.assignment = generation, assignment
 
-    async def lost(self) -> None:
+    async def on_membership_lost(self) -> None:
         self.assignment = b""
 
-    def failed(self, error: ClientError) -> None:
+    def on_failure(self, error: ClientError) -> None:
         self.errors.append(error)
 
 
-def test_three_workers_share_a_group_and_go_on_when_one_leaves(tmp_path: Path) -> None:
+def test_group_of_three_workers_continues_after_one_worker_leaves(tmp_path: Path) -> None:
     async def run(address: str) -> None:
         config = ClientConfig.from_properties({"bootstrap.servers": address}, "admin")
         cluster = await Cluster.open(config)

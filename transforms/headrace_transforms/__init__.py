@@ -1,5 +1,5 @@
-"""Single message transforms and predicates: Apache Kafka's own, one file each.
+"""Apache Kafka's single message transforms (SMTs) and predicates, each in its own module.
 
-Transforms come in pairs where a record's key or its value can be meant: ``HoistFieldKey`` and ``HoistFieldValue`` are
-``org.apache.kafka.connect.transforms.HoistField$Key`` and ``…$Value``.
+Transforms that apply to either the key or the value of a record have two classes: ``HoistFieldKey`` and
+``HoistFieldValue`` are ``org.apache.kafka.connect.transforms.HoistField$Key`` and ``HoistField$Value``.
 """

@@ -11,9 +11,9 @@ from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
 from headrace_transforms.casting import TARGETS, caster
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     copy_basics,
     defaults_filler,
     replace_null_key,
@@ -25,7 +25,7 @@ _PURPOSE = "cast types"
 
 
 def _parse_spec(spec: list[str]) -> dict[str | None, Type]:
-    """Target types by field, under None for the whole value. Raises ValueError."""
+    """Return the target types by field name, with None as the name for the whole value. Raises ValueError."""
     if not spec:
         raise ValueError("Must specify at least one field to cast.")
     casts: dict[str | None, Type] = {}
@@ -54,12 +54,12 @@ def _check_spec(spec: list[str]) -> None:
 
 
 class CastConfig(Config):
-    """The keys of Cast."""
+    """Configuration of Cast."""
 
     spec: list[str] = key(
         "spec",
         validator=_check_spec,
-        doc="field:type pairs, or one bare type for the whole key or value. "
+        doc="List of field:type pairs, or a single type for the whole key or value. "
         "Types: int8, int16, int32, int64, float32, float64, boolean, string.",
         importance=Importance.HIGH,
     )
@@ -67,14 +67,18 @@ class CastConfig(Config):
 
 
 class Cast(KeyOrValue):
-    """Numbers are narrowed as Java's casts do, without error; texts that are no number of the type are errors."""
+    """Casts fields, or the whole key or value, to other types.
+
+    Numbers that do not fit the target type are truncated as by Java's casts. Strings that are not a valid number of the
+    target type are errors.
+    """
 
     abstract = True
     passes_null = True
     config_model = CastConfig
 
     def configure(self, config: CastConfig) -> None:
-        """Take the types."""
+        """Store the target types."""
         casts = _parse_spec(config.spec)
         self._whole = casts.get(None)
         self._casts = {name: target for name, target in casts.items() if name is not None}
@@ -93,7 +97,7 @@ class Cast(KeyOrValue):
             optional=schema.optional,
         )
         if is_logical(schema):
-            # What comes out is no Date or Decimal any more: that name would mislead every reader.
+            # Remove the schema's name, because the result is no longer a logical type such as Date or Decimal.
             updated = updated.replace(name=None, version=None, parameters=None)
         return updated.replace(default=cast(schema.default)), lambda values: list(map(cast, values))
 
@@ -114,7 +118,7 @@ class Cast(KeyOrValue):
         change = _row_changer(len(fields), casts)
         return updated, lambda rows: change(filled(rows))
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Cast each value."""
         if schema is not None:
             updated, convert = self._plans(schema)
@@ -127,7 +131,7 @@ class Cast(KeyOrValue):
 
 
 def _row_changer(width: int, casts: dict[int, Callable[[Any], Any]]) -> Callable[[list[Any]], list[Any]]:
-    """Generated Python: ``[(v0, f1(v1), …) for v0, v1, … in rows]``."""
+    """Return generated code that casts rows: ``[(v0, f1(v1), ...) for v0, v1, ... in rows]``."""
     if not casts:
         return lambda rows: rows
     names = ", ".join(f"v{index}" for index in range(width))
@@ -138,14 +142,14 @@ def _row_changer(width: int, casts: dict[int, Callable[[Any], Any]]) -> Callable
 
 
 class CastKey(Cast):
-    """Cast for the key."""
+    """Cast applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.Cast$Key",)
 
 
 class CastValue(Cast):
-    """Cast for the value."""
+    """Cast applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.Cast$Value",)

@@ -1,4 +1,4 @@
-"""Java's casts between Connect's primitive types, as functions of one value that is not null."""
+"""Functions that cast single values between Connect's primitive types, with the results of Java's casts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.data.java import double_text, float32, float_text, float_to_intege
 from headrace.data.logical import is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace.data.text import java_string
-from headrace.data.value_text import date_text
+from headrace.data.value_text import iso_date_text
 from headrace.data.values import infer_type
 
 TARGETS = (
@@ -27,7 +27,7 @@ TARGETS = (
     Type.BOOLEAN,
     Type.STRING,
 )
-"""What can be cast to."""
+"""The types that Cast supports as targets."""
 
 _BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -35,10 +35,10 @@ _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][
 
 
 def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
-    """The function that casts values of that schema; it raises DataError. None stays None."""
+    """Return a function that casts values with that schema, None to None. The function raises DataError."""
     cast = _TO[target]
     if schema is not None and not schema.type.is_primitive:
-        cast = _refusal(schema.type)
+        cast = _unsupported(schema.type)
     if target is Type.STRING and schema is not None and schema.type is Type.FLOAT32:
         cast = float_text
     base = to_base(schema) if schema is not None and is_logical(schema) and target is not Type.STRING else None
@@ -63,7 +63,7 @@ def _to_integer(target: Type) -> Callable[[Any], int]:
         if isinstance(value, float):
             return float_to_integer(value, bits)
         if isinstance(value, Decimal):
-            return wrap(_whole(value), bits)
+            return wrap(_integral_part(value), bits)
         if isinstance(value, str):
             if not _INTEGER.fullmatch(value) or not low <= int(value) <= high:
                 raise _out_of_range(value)
@@ -97,7 +97,7 @@ def _to_boolean(value: Any) -> bool:
     if isinstance(value, float):
         return float_to_integer(value, 64) != 0
     if isinstance(value, Decimal):
-        return wrap(_whole(value), 64) != 0
+        return wrap(_integral_part(value), 64) != 0
     if isinstance(value, int):
         return wrap(value, 64) != 0
     raise _unexpected(value)
@@ -108,25 +108,25 @@ def _to_string(value: Any) -> str:
     if write is not None:
         return write(value)
     if isinstance(value, (dt.date, dt.time)):
-        return date_text(value)
+        return iso_date_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     if not isinstance(value, (int, Decimal)) and infer_type(value) is None:
         raise _unexpected(value)
     if isinstance(value, (list, dict)):
         raise DataError(f"Cast transformation does not support casting from {type(value).__name__}")
-    return java_string(value)  # booleans, Decimals, and subclasses of what is above
+    return java_string(value)  # booleans, Decimals, and subclasses of the types above
 
 
-def _refusal(type_: Type) -> Callable[[Any], Any]:
-    def refuse(value: Any) -> Any:
+def _unsupported(type_: Type) -> Callable[[Any], Any]:
+    def reject(value: Any) -> Any:
         raise DataError(f"Cast transformation does not support casting from {type_.name}")
 
-    return refuse
+    return reject
 
 
-def _whole(value: Decimal) -> int:
-    """The integral part; a few bytes of text can mean a number of a billion digits, which nobody can want."""
+def _integral_part(value: Decimal) -> int:
+    """Return the integral part. Raises DataError for exponents over 1000: 1e999999999 has a billion digits."""
     if not value.is_finite() or value.adjusted() > 1000:
         raise _out_of_range(value)
     return int(value)

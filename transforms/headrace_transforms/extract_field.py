@@ -1,4 +1,4 @@
-"""ExtractField: replace the key or value by one of its fields."""
+"""ExtractField: replace the key or value with one of its fields."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.data.columns import Columns, Compact, Lines, Shared, column_items
 from headrace.data.schema import Schema
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     replace_null_key,
     require_maps,
     require_struct_schema,
@@ -25,21 +25,21 @@ _PURPOSE = "field extraction"
 
 
 class ExtractFieldConfig(Config):
-    """The keys of ExtractField."""
+    """Configuration of ExtractField."""
 
-    field: str = key("field", doc="Name of, or path to, the field to extract.", importance=Importance.MEDIUM)
+    field: str = key("field", doc="Name or path of the field to extract.", importance=Importance.MEDIUM)
     replace_null_with_default: bool = replace_null_key()
     field_syntax_version: str = field_syntax_key()
 
 
 class ExtractField(KeyOrValue):
-    """``Struct{a=1}`` becomes 1 for the field ``a``; null stays null."""
+    """Replaces ``Struct{a=1}`` with 1 for the field ``a``. Null stays null."""
 
     abstract = True
     config_model = ExtractFieldConfig
 
     def configure(self, config: ExtractFieldConfig) -> None:
-        """Take the field's name. Raises ConfigError."""
+        """Parse the field's name or path. Raises ConfigError."""
         self._name = config.field
         self._path = parse_path(config.field, config.field_syntax_version, "field")
         self._replace_null = config.replace_null_with_default
@@ -56,7 +56,7 @@ class ExtractField(KeyOrValue):
             return field.schema, lambda rows: list(map(get if None in rows else item, rows))
         return field.schema, lambda rows: list(map(get, rows))
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Extract the field of each value."""
         if schema is not None:
             extracted, convert = self._plans(schema)
@@ -65,8 +65,8 @@ class ExtractField(KeyOrValue):
         path = self._path
         return None, [None if value is None else map_value(value, path) for value in values]
 
-    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
-        """Take the column."""
+    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+        """Return the column of the field."""
         if not isinstance(values, Columns) or len(self._path) > 1:
             return None
         column = values.column(self._path[0]) or Shared(None)
@@ -78,14 +78,14 @@ class ExtractField(KeyOrValue):
 
 
 class ExtractFieldKey(ExtractField):
-    """ExtractField for the key."""
+    """ExtractField applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.ExtractField$Key",)
 
 
 class ExtractFieldValue(ExtractField):
-    """ExtractField for the value."""
+    """ExtractField applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.ExtractField$Value",)

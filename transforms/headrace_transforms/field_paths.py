@@ -1,4 +1,4 @@
-"""Paths to fields: plain names (V1), or dotted paths into nested data with backticks around odd names (V2, KIP-821)."""
+"""Field paths: a single name (V1), or names in nested data with dots between them (V2, KIP-821)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 from headrace.api.config import Importance, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.schema import Field, Schema, Type
-from headrace.data.struct import row_maker
+from headrace.data.struct import row_converter
 
 
 def field_syntax_key() -> Any:
-    """The key ``field.syntax.version``."""
+    """Return the definition of the configuration key ``field.syntax.version``."""
     return key(
         "field.syntax.version",
         default="V1",
         one_of=("V1", "V2"),
         case_insensitive=True,
-        doc="V1: fields are plain names. V2: dots lead into nested data, backticks enclose names that hold dots.",
+        doc="Syntax of field names. V1: a single name. V2: a path into nested data, with dots between names and "
+        "backticks around names that contain dots.",
         importance=Importance.HIGH,
     )
 
 
 def parse_path(text: str, version: str, config_key: str) -> tuple[str, ...]:
-    """The steps of a path. Raises ConfigError for a backtick that is not closed."""
+    """Return the names in a path. Raises ConfigError for an unclosed backtick."""
     if version.upper() == "V1":
         return (text,)
     steps: list[str] = []
@@ -43,7 +44,10 @@ def parse_path(text: str, version: str, config_key: str) -> tuple[str, ...]:
 
 
 def _in_backticks(text: str, start: int, config_key: str) -> tuple[str, int]:
-    """The step between a backtick at `start` and the one that a dot or the end follows, and where the next begins."""
+    """Return the name between the backtick at `start` and its closing backtick, and the index of the next name.
+
+    A closing backtick is followed by a dot or by the end of the path.
+    """
     step, position, copied = "", start + 1, start + 1
     while True:
         position = text.find("`", position)
@@ -69,7 +73,7 @@ def _in_backticks(text: str, start: int, config_key: str) -> tuple[str, int]:
 
 
 def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
-    """The field at the end of a path, None when there is none."""
+    """Return the field at a path, None if it does not exist."""
     for step in path[:-1]:
         field = schema.field(step) if schema.type is Type.STRUCT else None
         if field is None:
@@ -81,7 +85,7 @@ def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
 
 
 def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Callable[[Any], Any]:
-    """The function from a row to what is at the path; the path must exist in the schema."""
+    """Return a function that returns a row's value at a path. The path must exist in the schema."""
     steps = []
     for number, step in enumerate(path):
         field = schema.field(step)
@@ -89,7 +93,7 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
             raise DataError(f"{step} is not a valid field name")
         last = number == len(path) - 1
         default = field.schema.default if replace_null or not last else None
-        steps.append((field.index, row_maker(field.schema)(default)))
+        steps.append((field.index, row_converter(field.schema)(default)))
         schema = field.schema
 
     def get(row: Any) -> Any:
@@ -105,7 +109,7 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
 
 
 def map_value(value: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """What is at the path in schemaless data, None for nothing. Raises DataError for a step into what is no map."""
+    """Return the value at a path in schemaless data, None if missing. Raises DataError if a parent is not a map."""
     current: Any = value
     for step in path:
         if current is None:

@@ -1,4 +1,4 @@
-"""Filter: drop every record; meant to be used with a predicate."""
+"""Filter: drop every record. Use it with a predicate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.api.transform import Transformation
 
 
 class Filter(Transformation):
-    """Drops what it is applied to."""
+    """Drops all records that it is applied to."""
 
     java_names = ("org.apache.kafka.connect.transforms.Filter",)
 

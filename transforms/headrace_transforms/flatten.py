@@ -1,4 +1,4 @@
-"""Flatten: nested fields become fields of the top level, named by their path."""
+"""Flatten: replace nested fields with top-level fields that are named by their path."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headrace.api.config import Config, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.schema import Schema, Type
-from headrace.data.struct import Struct, row_maker
+from headrace.data.struct import Struct, row_converter
 from headrace.data.values import infer_type
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     copy_basics,
     require_maps,
     require_struct_schema,
@@ -24,13 +24,13 @@ _PURPOSE = "flattening"
 
 
 class FlattenConfig(Config):
-    """The key of Flatten."""
+    """Configuration of Flatten."""
 
-    delimiter: str = key("delimiter", default=".", doc="What stands between the names of a path.")
+    delimiter: str = key("delimiter", default=".", doc="Delimiter between the names of nested fields in a new name.")
 
 
 class _Leaf(NamedTuple):
-    """A field of the flat schema, and the way to it with the default of each step."""
+    """A field of the flattened schema. `steps` has (field index, default) for each level of the nested value."""
 
     name: str
     schema: Schema
@@ -38,14 +38,18 @@ class _Leaf(NamedTuple):
 
 
 class Flatten(KeyOrValue):
-    """Arrays stay as they are; a struct's optionality and defaults pass on to its fields; nulls pass."""
+    """Flattens structs and maps.
+
+    Arrays are not flattened. Fields inherit the optionality and default of their struct. Null keys and values are not
+    changed.
+    """
 
     abstract = True
     passes_null = True
     config_model = FlattenConfig
 
     def configure(self, config: FlattenConfig) -> None:
-        """Take the delimiter."""
+        """Store the delimiter."""
         self._delimiter = config.delimiter
         self._plans = SchemaCache(self._plan)
 
@@ -63,7 +67,7 @@ class Flatten(KeyOrValue):
             name = prefix + field.name
             own = field.schema.default
             inherited = own if own is not None else default.get(field.name) if default is not None else None
-            step = (field.index, row_maker(field.schema)(own if field.schema.type is not Type.STRUCT else None))
+            step = (field.index, row_converter(field.schema)(own if field.schema.type is not Type.STRUCT else None))
             nullable = optional or field.schema.optional
             if field.schema.type is Type.STRUCT:
                 yield from self._leaves(field.schema, name + self._delimiter, (*steps, step), nullable, inherited)
@@ -75,7 +79,7 @@ class Flatten(KeyOrValue):
                 changed = field.schema.replace(optional=nullable, default=inherited)
                 yield _Leaf(name, changed, (*steps, step))
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Flatten each value."""
         if schema is not None:
             updated, flat = self._plans(schema)
@@ -108,14 +112,14 @@ def _follow(row: Any, steps: tuple[tuple[int, Any], ...]) -> Any:
 
 
 class FlattenKey(Flatten):
-    """Flatten for the key."""
+    """Flatten applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.Flatten$Key",)
 
 
 class FlattenValue(Flatten):
-    """Flatten for the value."""
+    """Flatten applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.Flatten$Value",)

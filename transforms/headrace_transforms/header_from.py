@@ -10,11 +10,11 @@ from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch
 from headrace.data.headers import Header, Headers
 from headrace.data.schema import Schema
-from headrace.data.struct import struct_maker
+from headrace.data.struct import struct_converter
 from headrace_transforms.field_paths import row_getter
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
+    TransformResult,
     copy_basics,
     defaults_filler,
     replace_null_key,
@@ -22,27 +22,32 @@ from headrace_transforms.key_or_value import (
     require_no_nulls,
     require_struct_schema,
 )
-from headrace_transforms.list_checks import some
+from headrace_transforms.list_checks import require_non_empty
 
 
 class HeaderFromConfig(Config):
-    """The keys of HeaderFrom."""
+    """Configuration of HeaderFrom."""
 
-    fields_: list[str] = key("fields", validator=some, doc="The fields to take.", importance=Importance.HIGH)
+    fields_: list[str] = key(
+        "fields", validator=require_non_empty, doc="The fields to copy or move.", importance=Importance.HIGH
+    )
     headers: list[str] = key(
-        "headers", validator=some, doc="The headers' names, in the order of the fields.", importance=Importance.HIGH
+        "headers",
+        validator=require_non_empty,
+        doc="The headers' names, in the order of the fields.",
+        importance=Importance.HIGH,
     )
     operation: str = key(
         "operation",
         one_of=("move", "copy"),
-        doc="Whether the fields go away (move) or stay.",
+        doc="move: remove the fields from the key or value. copy: keep them.",
         importance=Importance.HIGH,
     )
     replace_null_with_default: bool = replace_null_key()
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """As many fields as headers."""
+        """Check that there are as many fields as headers."""
         fields, headers = values.get("fields"), values.get("headers")
         if fields is not None and headers is not None and len(fields) != len(headers):
             reason = "'fields' config must have the same number of elements as 'headers' config."
@@ -50,13 +55,13 @@ class HeaderFromConfig(Config):
 
 
 class HeaderFrom(KeyOrValue):
-    """Each field becomes a header with the field's schema; null keys and values are errors."""
+    """Adds a header for each field, with the field's schema. Null keys and values are errors."""
 
     abstract = True
     config_model = HeaderFromConfig
 
     def configure(self, config: HeaderFromConfig) -> None:
-        """Take fields, headers and the operation."""
+        """Store the fields, headers and operation."""
         self._names = list(zip(config.fields_, config.headers, strict=True))
         self._fields = frozenset(config.fields_)
         self._moves = config.operation == "move"
@@ -64,9 +69,9 @@ class HeaderFrom(KeyOrValue):
         self._replace_null = config.replace_null_with_default
 
     def change_batch(self, batch: Any) -> Batch:
-        """Add the headers, then change the side."""
+        """Add the headers, then change the key or value."""
         schema = batch.value_schema if self.side == "value" else batch.key_schema
-        values = self.operating(batch)
+        values = self.side_values(batch)
         additions = self._with_schema(schema, values) if schema is not None else self._without_schema(values)
         present = batch.headers if batch.headers is not None else [()] * len(batch)
         headers = [Headers((*old, *new)) for old, new in zip(present, additions, strict=True)]
@@ -83,35 +88,35 @@ class HeaderFrom(KeyOrValue):
                 raise DataError(f"{name} is not a valid field name")
             parts.append((header, field.schema, row_getter(schema, (name,), self._replace_null)))
         return [
-            [Header(header, of, struct_maker(of)(get(row))) for header, of, get in parts] for row in values
+            [Header(header, of, struct_converter(of)(get(row))) for header, of, get in parts] for row in values
         ]  # fmt: skip
 
     def _without_schema(self, values: list[Any]) -> list[list[Header]]:
         require_maps(values, self._purpose)
         return [[Header(header, None, value.get(name)) for name, header in self._names] for value in values]
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
-        """Take the fields away when they move."""
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
+        """Remove the fields if the operation is move."""
         if not self._moves:
             return schema, values
-        gone = self._fields
+        moved = self._fields
         if schema is None:
-            return None, [{name: item for name, item in value.items() if name not in gone} for value in values]
-        kept = [field for field in schema.fields if field.name not in gone]
+            return None, [{name: item for name, item in value.items() if name not in moved} for value in values]
+        kept = [field for field in schema.fields if field.name not in moved]
         updated = copy_basics(schema, [(field.name, field.schema) for field in kept])
         rows = defaults_filler(schema, self._replace_null)(values)
         return updated, [tuple([row[field.index] for field in kept]) for row in rows]
 
 
 class HeaderFromKey(HeaderFrom):
-    """HeaderFrom for the key."""
+    """HeaderFrom applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.HeaderFrom$Key",)
 
 
 class HeaderFromValue(HeaderFrom):
-    """HeaderFrom for the value."""
+    """HeaderFrom applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.HeaderFrom$Value",)

@@ -1,4 +1,4 @@
-"""DropHeaders and InsertHeader: take headers away by name, or add one."""
+"""DropHeaders and InsertHeader: remove headers by name, or add a header."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from headrace.data.batch import Batch
 from headrace.data.headers import Header, Headers
 from headrace.data.value_text import parse_string
 from headrace_transforms.key_or_value import ListTransformation
-from headrace_transforms.list_checks import distinct_and_some
+from headrace_transforms.list_checks import require_non_empty_unique
 
 
 class DropHeadersConfig(Config):
-    """The key of DropHeaders."""
+    """Configuration of DropHeaders."""
 
     headers: list[str] = key(
-        "headers", validator=distinct_and_some, doc="The names of the headers to remove.", importance=Importance.HIGH
+        "headers",
+        validator=require_non_empty_unique,
+        doc="The names of the headers to remove.",
+        importance=Importance.HIGH,
     )
 
 
 class DropHeaders(ListTransformation):
-    """Removes every header of some names."""
+    """Removes all headers with the configured names."""
 
     config_model = DropHeadersConfig
     java_names = ("org.apache.kafka.connect.transforms.DropHeaders",)
 
     def configure(self, config: DropHeadersConfig) -> None:
-        """Take the names."""
+        """Store the names."""
         self._names = tuple(config.headers)
 
     def change_batch(self, batch: Any) -> Batch:
@@ -39,12 +42,12 @@ class DropHeaders(ListTransformation):
 
 
 class InsertHeaderConfig(Config):
-    """The keys of InsertHeader."""
+    """Configuration of InsertHeader."""
 
     header: str = key("header", doc="The header's name.", importance=Importance.HIGH)
     value_literal: str = key(
         "value.literal",
-        doc="The header's value; what looks like a number, a boolean, a date, a list or a map becomes one.",
+        doc="The header's value. Text in the format of a number, boolean, date, list or map is converted to that type.",
         importance=Importance.HIGH,
     )
 
@@ -56,7 +59,7 @@ class InsertHeader(ListTransformation):
     java_names = ("org.apache.kafka.connect.transforms.InsertHeader",)
 
     def configure(self, config: InsertHeaderConfig) -> None:
-        """Take name and value."""
+        """Store the header's name and value."""
         parsed = parse_string(config.value_literal)
         self._header = Header(config.header, parsed.schema, parsed.value)
 

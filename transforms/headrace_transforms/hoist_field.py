@@ -1,4 +1,4 @@
-"""HoistField: wrap the whole key or value into one field."""
+"""HoistField: wrap the whole key or value in a struct or map with one field."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from headrace.api.errors import DataError
 from headrace.data.batch import Batch
 from headrace.data.columns import Columns, Compact, Lines
 from headrace.data.schema import Schema, struct
-from headrace_transforms.key_or_value import Changed, KeyOrValue, SchemaCache
+from headrace_transforms.key_or_value import KeyOrValue, SchemaCache, TransformResult
 
 
 class HoistFieldConfig(Config):
-    """The keys of HoistField."""
+    """Configuration of HoistField."""
 
-    field: str = key("field", doc="Name of the one field of the new struct or map.", importance=Importance.MEDIUM)
+    field: str = key("field", doc="Name of the only field of the new struct or map.", importance=Importance.MEDIUM)
 
 
 class HoistField(KeyOrValue):
-    """``x`` becomes ``Struct{field=x}``, or ``{field: x}`` without schema; nulls are wrapped too."""
+    """Replaces ``x`` with ``Struct{field=x}``, or with ``{field: x}`` without a schema. Wraps nulls too."""
 
     abstract = True
     config_model = HoistFieldConfig
 
     def configure(self, config: HoistFieldConfig) -> None:
-        """Take the field's name."""
+        """Store the field's name."""
         self._field = config.field
         self._schemas = SchemaCache(lambda schema: struct([(config.field, schema)]))
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Wrap each value."""
         if schema is None:
             return None, self._wrapped(values, is_maps=True)
@@ -38,8 +38,8 @@ class HoistField(KeyOrValue):
             raise DataError(f'Invalid value: null used for required field: "{field}", schema type: {name}')
         return self._schemas(schema), self._wrapped(values, is_maps=False)
 
-    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed:
-        """Wrap all values at once."""
+    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult:
+        """Wrap the values without converting them to rows."""
         column = values if isinstance(values, Lines) else values.items()
         if schema is None:
             return None, self._wrapped(column, is_maps=True)
@@ -50,14 +50,14 @@ class HoistField(KeyOrValue):
 
 
 class HoistFieldKey(HoistField):
-    """HoistField for the key."""
+    """HoistField applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.HoistField$Key",)
 
 
 class HoistFieldValue(HoistField):
-    """HoistField for the value."""
+    """HoistField applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.HoistField$Value",)

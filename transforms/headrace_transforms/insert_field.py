@@ -1,4 +1,4 @@
-"""InsertField: add fields from the record's topic, partition, offset or timestamp, or a fixed text."""
+"""InsertField: add fields with the record's topic, partition, offset or timestamp, or with a static value."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headrace.data.schema import (
     Schema,
 )
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     copy_basics,
     defaults_filler,
     replace_null_key,
@@ -32,25 +32,31 @@ from headrace_transforms.key_or_value import (
 )
 
 _PURPOSE = "field insertion"
-_OPTIONALITY = "End the name with ! to make the field required, with ? to keep it optional (the default)."
+_OPTIONALITY = "Append ! to the name to make the field required, or ? to make it optional (the default)."
 
 
 class InsertFieldConfig(Config):
-    """The keys of InsertField."""
+    """Configuration of InsertField."""
 
-    topic_field: str | None = key("topic.field", default=None, doc=f"Field for the topic. {_OPTIONALITY}")
-    partition_field: str | None = key("partition.field", default=None, doc=f"Field for the partition. {_OPTIONALITY}")
-    offset_field: str | None = key(
-        "offset.field", default=None, doc=f"Field for the record's offset, in sinks only. {_OPTIONALITY}"
+    topic_field: str | None = key("topic.field", default=None, doc=f"Name of the field for the topic. {_OPTIONALITY}")
+    partition_field: str | None = key(
+        "partition.field", default=None, doc=f"Name of the field for the partition. {_OPTIONALITY}"
     )
-    timestamp_field: str | None = key("timestamp.field", default=None, doc=f"Field for the timestamp. {_OPTIONALITY}")
-    static_field: str | None = key("static.field", default=None, doc=f"Field for a fixed text. {_OPTIONALITY}")
-    static_value: str | None = key("static.value", default=None, doc="The fixed text.")
+    offset_field: str | None = key(
+        "offset.field", default=None, doc=f"Name of the field for the offset, for sink connectors only. {_OPTIONALITY}"
+    )
+    timestamp_field: str | None = key(
+        "timestamp.field", default=None, doc=f"Name of the field for the timestamp. {_OPTIONALITY}"
+    )
+    static_field: str | None = key(
+        "static.field", default=None, doc=f"Name of the field for a fixed text. {_OPTIONALITY}"
+    )
+    static_value: str | None = key("static.value", default=None, doc="Value of static.field.")
     replace_null_with_default: bool = replace_null_key()
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """At least one field, and a value for the static one."""
+        """Check that at least one field is configured, and that the static field has a value."""
         sources = ("topic", "partition", "offset", "timestamp", "static")
         if all(values.get(f"{source}.field") is None for source in sources):
             yield ConfigError("", None, "No field insertion configured")
@@ -60,13 +66,14 @@ class InsertFieldConfig(Config):
 
 
 class _Insertion(NamedTuple):
-    """One field to add: a column that is shared or a list."""
+    """A field to add, and functions that return its values for all records of a batch."""
 
     name: str
     schema: Schema
     column: Callable[[Batch], Column]
-    plain: Callable[[Batch], Column]
-    """The same for schemaless data."""
+    """Returns the values for records with a schema."""
+    schemaless_column: Callable[[Batch], Column]
+    """Returns the values for records without a schema."""
 
 
 def _offsets(batch: Batch) -> Column:
@@ -81,23 +88,23 @@ def _millis(batch: Batch) -> Column:
 
 def _timestamps(batch: Batch) -> Column:
     if isinstance(batch.timestamps, list):
-        return list(map(_moment, batch.timestamps))
-    return Shared(_moment(batch.timestamps))
+        return list(map(_to_timestamp, batch.timestamps))
+    return Shared(_to_timestamp(batch.timestamps))
 
 
-def _moment(millis: int | None) -> Any:
+def _to_timestamp(millis: int | None) -> Any:
     return None if millis is None else millis_to_timestamp(millis)
 
 
 class InsertField(KeyOrValue):
-    """Fields are added in the order topic, partition, offset, timestamp, static; null keys and values pass."""
+    """Adds fields in the order topic, partition, offset, timestamp, static. Does not change null keys and values."""
 
     abstract = True
     passes_null = True
     config_model = InsertFieldConfig
 
     def configure(self, config: InsertFieldConfig) -> None:
-        """Take the fields to add."""
+        """Store the fields to add."""
         self._insertions = list(_insertions(config))
         self._replace_null = config.replace_null_with_default
         self._plans = SchemaCache(self._plan)
@@ -108,10 +115,10 @@ class InsertField(KeyOrValue):
         updated = copy_basics(schema, [*((field.name, field.schema) for field in schema.fields), *added])
         return updated, defaults_filler(schema, self._replace_null)
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Add the fields to each value."""
         if schema is None:
-            return None, self._with_maps(values, batch)
+            return None, self._change_maps(values, batch)
         updated, filled = self._plans(schema)
         rows = filled(values)
         columns = [insertion.column(batch) for insertion in self._insertions]
@@ -121,18 +128,22 @@ class InsertField(KeyOrValue):
         suffixes = zip(*(column_items(column, len(rows)) for column in columns), strict=True)
         return updated, [row + suffix for row, suffix in zip(rows, suffixes, strict=True)]
 
-    def _with_maps(self, values: list[Any], batch: Batch) -> list[Any]:
+    def _change_maps(self, values: list[Any], batch: Batch) -> list[Any]:
         require_maps(values, _PURPOSE)
         copies = [dict(value) for value in values]
         for insertion in self._insertions:
             name = insertion.name
-            for copy, item in zip(copies, column_items(insertion.plain(batch), len(values)), strict=True):
+            for copy, item in zip(copies, column_items(insertion.schemaless_column(batch), len(values)), strict=True):
                 if item is not None:
                     copy[name] = item
         return copies
 
-    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
-        """Add the columns; in maps no field may be null in some records only, and no defaults may have to be filled."""
+    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+        """Add the fields as columns.
+
+        Returns None if `change` must transform the values instead: if null fields must be replaced with defaults, or if
+        the values are maps and an added field is null in some records only.
+        """
         if not isinstance(values, Columns):
             return None
         if schema is not None:
@@ -143,7 +154,7 @@ class InsertField(KeyOrValue):
                 values = values.put(insertion.name, insertion.column(batch))
             return updated, values
         for insertion in self._insertions:
-            column = insertion.plain(batch)
+            column = insertion.schemaless_column(batch)
             if isinstance(column, list) and None in column:
                 return None
             if column != Shared(None):
@@ -159,12 +170,13 @@ def _insertions(config: InsertFieldConfig) -> list[_Insertion]:
         required: Schema,
         optional: Schema,
         column: Callable[[Batch], Column],
-        plain: Callable[[Batch], Column] | None = None,
+        schemaless_column: Callable[[Batch], Column] | None = None,
     ) -> None:
         if text is None:
             return
         name = text[:-1] if text.endswith(("?", "!")) else text
-        found.append(_Insertion(name, required if text.endswith("!") else optional, column, plain or column))
+        schema = required if text.endswith("!") else optional
+        found.append(_Insertion(name, schema, column, schemaless_column or column))
 
     add(config.topic_field, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, lambda batch: Shared(batch.topic))
     add(config.partition_field, INT32_SCHEMA, OPTIONAL_INT32_SCHEMA, lambda batch: Shared(batch.partition))
@@ -176,14 +188,14 @@ def _insertions(config: InsertFieldConfig) -> list[_Insertion]:
 
 
 class InsertFieldKey(InsertField):
-    """InsertField for the key."""
+    """InsertField applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.InsertField$Key",)
 
 
 class InsertFieldValue(InsertField):
-    """InsertField for the value."""
+    """InsertField applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.InsertField$Value",)

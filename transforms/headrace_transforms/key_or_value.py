@@ -1,7 +1,7 @@
-"""What transforms of a key or a value have in common.
+"""Base classes and helper functions for transforms of the key or the value.
 
-Such a transform says, in `change`, what becomes of a list of values of one schema; that is its only implementation. The
-class here applies it to a batch's keys or values, to a single record, and finds the records at fault when it raises.
+A transform implements only `change`, which transforms a list of values with the same schema. The base classes apply it
+to a batch's keys or values and to single records. If `change` raises an exception, they find the batch's bad records.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from headrace.api.transform import Transformation
 from headrace.data.batch import Batch, from_records
 from headrace.data.columns import Compact, Values, listed
 from headrace.data.schema import Schema, Type
-from headrace.data.struct import row_maker
+from headrace.data.struct import row_converter
 
 _T = TypeVar("_T")
 
-_FAULTS = (DataError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
+_RECORD_ERRORS = (DataError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
-Changed = tuple[Schema | None, Values]
-"""A new schema and the new values, as many as there were."""
+TransformResult = tuple[Schema | None, Values]
+"""The new schema, and one new value for each old value, in the same order."""
 
 
 class ListTransformation(Transformation):
-    """A transform with one implementation, `change_batch`, for batches and records alike."""
+    """A transform that implements only `change_batch`, for both batches and single records."""
 
     abstract = True
 
     def change_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """What becomes of a batch. Raises DataError when a record cannot be handled."""
+        """Return the transformed batch or batches, None to drop the batch. Raises DataError for a bad record."""
         raise NotImplementedError
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """The changed batch. Raises BatchError naming every record that cannot be handled."""
+        """Return the transformed batch. Raises BatchError with all bad records."""
         try:
             return self.change_batch(batch)
-        except _FAULTS as error:
-            raise self._located(batch, error) from error
+        except _RECORD_ERRORS as error:
+            raise self._find_bad_records(batch, error) from error
 
-    def _located(self, batch: Any, error: Exception) -> BatchError:
+    def _find_bad_records(self, batch: Any, error: Exception) -> BatchError:
         errors: dict[int, Exception] = {}
         for index in range(len(batch)):
             try:
                 self.change_batch(batch.take([index]))
-            except _FAULTS as cause:
+            except _RECORD_ERRORS as cause:
                 errors[index] = cause if isinstance(cause, DataError) else DataError(f"{type(cause).__name__}: {cause}")
-        # Every record alone is fine, the batch is not: a fault of the transform, which concerns all of them.
+        # If each record can be transformed alone, but the whole batch cannot, the error applies to all records.
         return BatchError(errors or dict.fromkeys(range(len(batch)), error))
 
     def apply(self, record: Any) -> Any:
-        """The changed record, None when it is dropped. Raises DataError."""
+        """Return the transformed record, None if it is dropped. Raises DataError."""
         try:
             result = self.apply_batch(from_records([record])[0])
         except BatchError as error:
@@ -63,36 +63,39 @@ class ListTransformation(Transformation):
 
 
 class KeyOrValue(ListTransformation):
-    """A transform of the keys or the values, as the subclass's `side` says."""
+    """A transform of either keys or values, as the subclass's `side` selects."""
 
     abstract = True
     side: ClassVar[str]
     """``key`` or ``value``."""
 
     passes_null: ClassVar[bool] = False
-    """Whether null keys or values pass unchanged, under their old schema."""
+    """Whether null keys or values stay unchanged and keep their schema."""
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
-        """The new schema and values; `batch` is there for topic, timestamps and so on. Raises DataError."""
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
+        """Return the new schema and values. `batch` provides the topic, timestamps and so on. Raises DataError."""
         raise NotImplementedError
 
-    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
-        """The same for values in a compact form (the values, not the keys); None: they are changed as a list."""
+    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+        """Transform record values in columnar form, without converting them to a list of values.
+
+        Returns None if the values must be transformed with `change` instead. Not called for keys.
+        """
         return None
 
     def change_batch(self, batch: Any) -> Batch | Sequence[Batch]:
-        """Change one side of the batch."""
+        """Transform the batch's keys or values."""
         if self.side == "value" and batch.compact is not None:
-            changed = self.change_compact(batch.value_schema, batch.compact, batch)
+            changed = self.change_columnar(batch.value_schema, batch.compact, batch)
             if changed is not None:
                 return cast("Batch", batch.replace(value_schema=changed[0], values=changed[1]))
-        values = self.operating(batch)
+        values = self.side_values(batch)
         if self.passes_null and None in values:
-            return self._around_nulls(batch, values)
+            return self._change_around_nulls(batch, values)
         return self._changed(batch, values)
 
-    def operating(self, batch: Batch) -> list[Any]:
-        """The values of the side."""
+    def side_values(self, batch: Batch) -> list[Any]:
+        """Return the batch's keys or values, as `side` selects."""
         if self.side == "value":
             return batch.values
         return batch.keys if batch.keys is not None else [None] * len(batch)
@@ -104,53 +107,53 @@ class KeyOrValue(ListTransformation):
         schema, changed = self.change(batch.key_schema, values, batch)
         return batch.replace(key_schema=schema, keys=listed(changed))
 
-    def _around_nulls(self, batch: Batch, values: list[Any]) -> list[Batch]:
+    def _change_around_nulls(self, batch: Batch, values: list[Any]) -> list[Batch]:
         batches = []
         for is_null, run in groupby(range(len(values)), key=lambda index: values[index] is None):
-            part = batch.take(list(run))
-            batches.append(part if is_null else self._changed(part, self.operating(part)))
+            subset = batch.take(list(run))
+            batches.append(subset if is_null else self._changed(subset, self.side_values(subset)))
         return batches
 
 
 class SchemaCache(Generic[_T]):
-    """What was made for each of the last few schemas (Kafka's transforms remember 16)."""
+    """Caches an object for each of the last 16 schemas, the number that Kafka's transforms cache."""
 
-    __slots__ = ("_made", "_make", "_size")
+    __slots__ = ("_entries", "_make", "_size")
 
     def __init__(self, make: Callable[[Schema], _T], size: int = 16) -> None:
         self._make = make
         self._size = size
-        self._made: dict[Schema, _T] = {}
+        self._entries: dict[Schema, _T] = {}
 
     def __call__(self, schema: Schema) -> _T:
-        """What belongs to that schema, made when it is new."""
-        found = self._made.get(schema)
+        """Return the object for a schema, and create it if it is not cached."""
+        found = self._entries.get(schema)
         if found is None:
             found = self._make(schema)
-            if len(self._made) >= self._size:
-                del self._made[next(iter(self._made))]
-            self._made[schema] = found
+            if len(self._entries) >= self._size:
+                del self._entries[next(iter(self._entries))]
+            self._entries[schema] = found
         return found
 
 
 def replace_null_key() -> Any:
-    """The key ``replace.null.with.default`` that many transforms have."""
+    """Return the definition of the configuration key ``replace.null.with.default``."""
     return key(
         "replace.null.with.default",
         default=True,
-        doc="Whether a null in a field with a default counts as the default.",
+        doc="Whether to replace null with the default in fields that have a default.",
         importance=Importance.MEDIUM,
     )
 
 
 def require_struct_schema(schema: Schema, purpose: str) -> None:
-    """Raises DataError when values of the schema are not structs."""
+    """Raise DataError if the schema is not a struct."""
     if schema.type is not Type.STRUCT:
         raise DataError(f"Only Struct objects supported for [{purpose}], found: {schema.type.name}")
 
 
 def require_maps(values: list[Any], purpose: str) -> None:
-    """Raises DataError when a schemaless value is not a map."""
+    """Raise DataError if a schemaless value is not a map."""
     if set(map(type, values)) == {dict}:
         return
     for value in values:
@@ -160,13 +163,16 @@ def require_maps(values: list[Any], purpose: str) -> None:
 
 
 def require_no_nulls(values: list[Any], purpose: str) -> None:
-    """Raises DataError when a value is null."""
+    """Raise DataError if a value is null."""
     if None in values:
         raise DataError(f"Only Struct objects supported for [{purpose}], found: null")
 
 
 def copy_basics(schema: Schema, fields: Sequence[tuple[str, Schema]]) -> Schema:
-    """A struct schema of other fields with the same name, version, doc, parameters; neither optional nor default."""
+    """Return a struct schema with these fields and the name, version, doc and parameters of `schema`.
+
+    The new schema is required and has no default.
+    """
     return Schema(
         Type.STRUCT,
         fields=fields,
@@ -178,16 +184,16 @@ def copy_basics(schema: Schema, fields: Sequence[tuple[str, Schema]]) -> Schema:
 
 
 def row_defaults(schema: Schema) -> dict[int, Any]:
-    """The defaults of a struct's fields, in the form that they have in rows, by position."""
+    """Return the defaults of a struct's fields by field index, in the same form as values in rows."""
     return {
-        field.index: row_maker(field.schema)(field.schema.default)
+        field.index: row_converter(field.schema)(field.schema.default)
         for field in schema.fields
         if field.schema.default is not None
     }
 
 
 def defaults_filler(schema: Schema, replace_null: bool) -> Callable[[list[Any]], list[Any]]:
-    """The function that puts defaults in the place of null fields in rows of that schema, if that is wanted."""
+    """Return a function that replaces null fields in rows with defaults. Without `replace_null`, it changes nothing."""
     defaults = row_defaults(schema) if replace_null else {}
     if not defaults:
         return lambda rows: rows

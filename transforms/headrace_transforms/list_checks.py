@@ -1,31 +1,31 @@
-"""Checks that several transforms make on list-valued keys, with Kafka's texts."""
+"""Validation of configuration keys with lists, with Kafka's error messages."""
 
 from __future__ import annotations
 
 
-def distinct(values: list[str]) -> None:
-    """Raises ValueError for empty or repeated items."""
+def require_unique(values: list[str]) -> None:
+    """Raise ValueError if an item is empty or a duplicate."""
     if any(not value for value in values):
         raise ValueError("values must not be empty.")
     if len(set(values)) != len(values):
         raise ValueError("values must not be duplicated.")
 
 
-def distinct_and_some(values: list[str]) -> None:
-    """Raises ValueError for no items, and for empty or repeated ones."""
+def require_non_empty_unique(values: list[str]) -> None:
+    """Raise ValueError if the list is empty, or if an item is empty or a duplicate."""
     if not values:
         raise ValueError("must not be empty. Valid values include: any non-empty value")
-    distinct(values)
+    require_unique(values)
 
 
-def some(values: list[str]) -> None:
-    """Raises ValueError for no items."""
+def require_non_empty(values: list[str]) -> None:
+    """Raise ValueError if the list is empty."""
     if not values:
         raise ValueError("Empty list")
 
 
-def pairs(values: list[str]) -> None:
-    """Raises ValueError unless every item is ``old:new``."""
+def require_rename_pairs(values: list[str]) -> None:
+    """Raise ValueError unless every item has the format ``old:new``."""
     for value in values:
         parts = value.split(":")
         if len(parts) != 2 or not parts[1]:

@@ -1,4 +1,4 @@
-"""MaskField: put an empty value, or a fixed replacement, in the place of fields."""
+"""MaskField: replace fields with an empty value or a fixed replacement."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
 from headrace_transforms.casting import caster
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     defaults_filler,
     replace_null_key,
     require_maps,
     require_no_nulls,
     require_struct_schema,
 )
-from headrace_transforms.list_checks import distinct_and_some
+from headrace_transforms.list_checks import require_non_empty_unique
 
 _PURPOSE = "mask fields"
 _EMPTY: dict[type, Callable[[], Any]] = {
@@ -41,29 +41,30 @@ _EMPTY: dict[type, Callable[[], Any]] = {
 
 
 class MaskFieldConfig(Config):
-    """The keys of MaskField."""
+    """Configuration of MaskField."""
 
     fields_: list[str] = key(
-        "fields", validator=distinct_and_some, doc="The fields to mask.", importance=Importance.HIGH
+        "fields", validator=require_non_empty_unique, doc="The fields to mask.", importance=Importance.HIGH
     )
     replacement: str | None = key(
         "replacement",
         default=None,
         non_empty=True,
-        doc="What to put into masked fields that are texts or numbers; none: 0, false, an empty text and so on.",
+        doc="Replacement for the values of string and number fields. Default: an empty value of the field's type, such "
+        "as 0, false or an empty string.",
         importance=Importance.LOW,
     )
     replace_null_with_default: bool = replace_null_key()
 
 
 class MaskField(KeyOrValue):
-    """Null fields stay null; a null key or value is an error."""
+    """Masks fields. Null fields stay null. A null key or value is an error."""
 
     abstract = True
     config_model = MaskFieldConfig
 
     def configure(self, config: MaskFieldConfig) -> None:
-        """Take the fields and the replacement."""
+        """Store the fields and the replacement."""
         self._fields = config.fields_
         self._replacement = config.replacement
         self._replace_null = config.replace_null_with_default
@@ -90,7 +91,7 @@ class MaskField(KeyOrValue):
             if empty is None:
                 raise DataError(f"Cannot mask value of type: {type(value).__name__}")
             if isinstance(value, Decimal) and schema is not None:
-                return value * 0  # with the schema's scale
+                return value * 0  # a zero with the scale of the schema
             return empty()
         return self._replaced(value, schema, self._replacement)
 
@@ -107,7 +108,7 @@ class MaskField(KeyOrValue):
         )
         return caster(None, target)(replacement)
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Mask the fields of each value."""
         if schema is not None:
             require_no_nulls(values, _PURPOSE)
@@ -125,14 +126,14 @@ def _decimal(text: str) -> Decimal:
 
 
 class MaskFieldKey(MaskField):
-    """MaskField for the key."""
+    """MaskField applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.MaskField$Key",)
 
 
 class MaskFieldValue(MaskField):
-    """MaskField for the value."""
+    """MaskField applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.MaskField$Value",)

@@ -1,4 +1,4 @@
-"""RegexRouter: write records to another topic, made from their own by a regular expression."""
+"""RegexRouter: change the topic of records with a regular expression and a replacement."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from headrace_transforms.key_or_value import ListTransformation
 
 
 class RegexRouterConfig(Config):
-    """The keys of RegexRouter."""
+    """Configuration of RegexRouter."""
 
     regex: str = key(
         "regex",
         validator=check_pattern,
-        doc="Regular expression, in Java's syntax, that the whole topic must match.",
+        doc="Java regular expression that the whole topic name must match.",
         importance=Importance.HIGH,
     )
     replacement: str = key(
-        "replacement", doc="The new topic; $1 and ${name} stand for groups.", importance=Importance.HIGH
+        "replacement",
+        doc="The new topic name. $1 and ${name} are replaced with the groups of the regular expression.",
+        importance=Importance.HIGH,
     )
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """The replacement's groups are in the pattern."""
+        """Check that the regular expression has all groups in the replacement."""
         if "regex" not in values or "replacement" not in values:
             return
         try:
@@ -37,19 +39,19 @@ class RegexRouterConfig(Config):
 
 
 class RegexRouter(ListTransformation):
-    """A topic that does not match as a whole stays."""
+    """Replaces topic names that match the regular expression as a whole."""
 
     config_model = RegexRouterConfig
     java_names = ("org.apache.kafka.connect.transforms.RegexRouter",)
 
     def configure(self, config: RegexRouterConfig) -> None:
-        """Take pattern and replacement."""
+        """Compile the pattern and store the replacement."""
         self._pattern = JavaPattern(config.regex)
         self._replacement = config.replacement
         self._topics: dict[str, str] = {}
 
     def change_batch(self, batch: Any) -> Batch:
-        """Change the topic that the batch's records share."""
+        """Change the topic of the batch."""
         topic = self._topics.get(batch.topic)
         if topic is None:
             if len(self._topics) >= 10_000:

@@ -1,4 +1,4 @@
-"""ReplaceField: keep, leave out or rename fields."""
+"""ReplaceField: keep, remove or rename fields."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.data.batch import Batch
 from headrace.data.columns import Columns, Compact
 from headrace.data.schema import Schema
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     copy_basics,
     defaults_filler,
     replace_null_key,
@@ -21,29 +21,35 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
     row_defaults,
 )
-from headrace_transforms.list_checks import distinct, pairs
+from headrace_transforms.list_checks import require_rename_pairs, require_unique
 
 _PURPOSE = "field replacement"
 
 
 class ReplaceFieldConfig(Config):
-    """The keys of ReplaceField."""
+    """Configuration of ReplaceField."""
 
-    exclude: list[str] = key("exclude", default=[], validator=distinct, doc="Fields to leave out; beats include.")
-    include: list[str] = key("include", default=[], validator=distinct, doc="Fields to keep; none given: all of them.")
-    renames: list[str] = key("renames", default=[], validator=pairs, doc="New names, as old:new pairs.")
+    exclude: list[str] = key(
+        "exclude", default=[], validator=require_unique, doc="Fields to remove, even if include has them."
+    )
+    include: list[str] = key(
+        "include", default=[], validator=require_unique, doc="Fields to keep. Default: all fields."
+    )
+    renames: list[str] = key(
+        "renames", default=[], validator=require_rename_pairs, doc="New names of fields, as old:new pairs."
+    )
     replace_null_with_default: bool = replace_null_key()
 
 
 class ReplaceField(KeyOrValue):
-    """Filter and rename the fields of structs or maps; null keys and values pass."""
+    """Filters and renames the fields of structs or maps. Does not change null keys and values."""
 
     abstract = True
     passes_null = True
     config_model = ReplaceFieldConfig
 
     def configure(self, config: ReplaceFieldConfig) -> None:
-        """Take the names."""
+        """Store the names."""
         self._exclude = frozenset(config.exclude)
         self._include = frozenset(config.include)
         self._renames = dict(mapping.split(":") for mapping in config.renames)
@@ -66,7 +72,7 @@ class ReplaceField(KeyOrValue):
             return updated, lambda rows: list(map(pick, filled(rows)))
         return updated, lambda rows: [tuple(row[index] for index in indexes) for row in filled(rows)]
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Filter and rename the fields of each value."""
         if schema is not None:
             updated, convert = self._plans(schema)
@@ -77,8 +83,8 @@ class ReplaceField(KeyOrValue):
             {renames.get(name, name): item for name, item in value.items() if keeps(name)} for value in values
         ]
 
-    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
-        """Drop and rename columns, where no defaults are to be filled in."""
+    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+        """Remove and rename columns. Returns None if null fields must be replaced with defaults."""
         if not isinstance(values, Columns):
             return None
         if schema is not None:
@@ -93,14 +99,14 @@ class ReplaceField(KeyOrValue):
 
 
 class ReplaceFieldKey(ReplaceField):
-    """ReplaceField for the key."""
+    """ReplaceField applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.ReplaceField$Key",)
 
 
 class ReplaceFieldValue(ReplaceField):
-    """ReplaceField for the value."""
+    """ReplaceField applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.ReplaceField$Value",)

@@ -1,4 +1,4 @@
-"""SetSchemaMetadata: give the schema of the key or value a name or version."""
+"""SetSchemaMetadata: set the name or version of the schema of the key or value."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.data.batch import Batch
 from headrace.data.columns import Compact
 from headrace.data.schema import Schema, Type
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     defaults_filler,
     replace_null_key,
     row_defaults,
@@ -21,7 +21,7 @@ from headrace_transforms.key_or_value import (
 
 
 class SetSchemaMetadataConfig(Config):
-    """The keys of SetSchemaMetadata."""
+    """Configuration of SetSchemaMetadata."""
 
     schema_name: str | None = key("schema.name", default=None, doc="The schema's new name.", importance=Importance.HIGH)
     schema_version: int | None = key(
@@ -31,19 +31,19 @@ class SetSchemaMetadataConfig(Config):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """A name or a version; one that is no number has been given, too."""
+        """Check that a name or a version is set. An invalid version counts as set, and has its own error."""
         if all(name in values and values[name] is None for name in ("schema.name", "schema.version")):
             yield ConfigError("", None, "Neither schema name nor version configured")
 
 
 class SetSchemaMetadata(KeyOrValue):
-    """The values stay; without a schema only nulls pass."""
+    """Sets the name or version of the schema. A value without a schema is an error unless it is null."""
 
     abstract = True
     config_model = SetSchemaMetadataConfig
 
     def configure(self, config: SetSchemaMetadataConfig) -> None:
-        """Take name and version."""
+        """Store the name and version."""
         self._changes: dict[str, Any] = {}
         if config.schema_name is not None:
             self._changes["name"] = config.schema_name
@@ -52,8 +52,8 @@ class SetSchemaMetadata(KeyOrValue):
         self._replace_null = config.replace_null_with_default
         self._schemas = SchemaCache(lambda schema: schema.replace(**self._changes))
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
-        """Change the schema alone."""
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
+        """Change the schema, and replace null fields with defaults."""
         if schema is None:
             if any(value is not None for value in values):
                 raise DataError("Schema required for [updating schema metadata]")
@@ -62,22 +62,22 @@ class SetSchemaMetadata(KeyOrValue):
             values = defaults_filler(schema, self._replace_null)(values)
         return self._schemas(schema), values
 
-    def change_compact(self, schema: Schema | None, values: Compact, batch: Batch) -> Changed | None:
-        """Change the schema alone, where no defaults are to be filled in."""
+    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+        """Change only the schema. Returns None if null fields must be replaced with defaults."""
         if schema is None or (schema.type is Type.STRUCT and self._replace_null and row_defaults(schema)):
             return None
         return self._schemas(schema), values
 
 
 class SetSchemaMetadataKey(SetSchemaMetadata):
-    """SetSchemaMetadata for the key."""
+    """SetSchemaMetadata applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.SetSchemaMetadata$Key",)
 
 
 class SetSchemaMetadataValue(SetSchemaMetadata):
-    """SetSchemaMetadata for the value."""
+    """SetSchemaMetadata applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.SetSchemaMetadata$Value",)

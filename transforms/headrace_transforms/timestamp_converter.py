@@ -1,4 +1,4 @@
-"""TimestampConverter: between Unix times, texts and Connect's Date, Time and Timestamp."""
+"""TimestampConverter: convert timestamps between Unix time, strings and Connect's Date, Time and Timestamp."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.data.logical import (
 )
 from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA, Schema, Type
 from headrace_transforms.key_or_value import (
-    Changed,
     KeyOrValue,
     SchemaCache,
+    TransformResult,
     copy_basics,
     defaults_filler,
     replace_null_key,
@@ -44,34 +44,37 @@ _EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 class TimestampConverterConfig(Config):
-    """The keys of TimestampConverter."""
+    """Configuration of TimestampConverter."""
 
     field: str = key(
-        "field", default="", doc="The field to convert; empty: the whole key or value.", importance=Importance.HIGH
+        "field",
+        default="",
+        doc="The field to convert. Default: the whole key or value.",
+        importance=Importance.HIGH,
     )
     target_type: str = key(
         "target.type",
         one_of=tuple(_SCHEMAS),
-        doc="What to convert to: string, unix, Date, Time or Timestamp.",
+        doc="The target type: string, unix, Date, Time or Timestamp.",
         importance=Importance.HIGH,
     )
     format: str = key(
         "format",
         default="",
-        doc="Pattern of texts, as Java's SimpleDateFormat has them; needed to write or read texts.",
+        doc="SimpleDateFormat pattern of string timestamps. Required if the source or target is a string.",
     )
     unix_precision: str = key(
         "unix.precision",
         default="milliseconds",
         one_of=("nanoseconds", "microseconds", "milliseconds", "seconds"),
-        doc="The unit of Unix times, read or written.",
+        doc="The unit of Unix timestamps, both as source and as target.",
         importance=Importance.LOW,
     )
     replace_null_with_default: bool = replace_null_key()
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """A format where texts are written, and one that can be read."""
+        """Check that the format is set if the target type is string, and that it is valid."""
         pattern = values.get("format", "")
         if values.get("target.type") == "string" and not pattern.strip():
             reason = "TimestampConverter requires format option to be specified when using string timestamps"
@@ -84,13 +87,13 @@ class TimestampConverterConfig(Config):
 
 
 class TimestampConverter(KeyOrValue):
-    """Everything goes by way of a moment in UTC; nulls stay null."""
+    """Converts timestamps by way of a datetime in UTC. Nulls stay null."""
 
     abstract = True
     config_model = TimestampConverterConfig
 
     def configure(self, config: TimestampConverterConfig) -> None:
-        """Take field, target and formats."""
+        """Store the field, target type and formats."""
         self._field = config.field
         self._target = config.target_type
         text_format = SimpleDateFormat(config.format, dt.date.today()) if config.format.strip() else None
@@ -103,11 +106,11 @@ class TimestampConverter(KeyOrValue):
     def _converter(self, source: str) -> Callable[[Any], Any]:
         read, write = self._readers[source], self._write
         if source == self._target == "unix":
-            return self._rounded  # years beyond Python's calendar go through
+            return self._rounded  # supports years that Python's datetime does not
         return lambda value: None if value is None else write(read(value))
 
     def _rounded(self, value: Any) -> Any:
-        """A Unix time without what is less than a millisecond."""
+        """Round a Unix timestamp towards zero to whole milliseconds."""
         if value is None:
             return None
         _require(int, value, "Unix timestamp to be a Long")
@@ -136,7 +139,7 @@ class TimestampConverter(KeyOrValue):
 
         return updated, lambda rows: [converted(row) for row in filled(rows)]
 
-    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> Changed:
+    def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
         """Convert each value, or its field."""
         if schema is None:
             return None, self._without_schema(values)
@@ -189,7 +192,7 @@ _PER_MILLISECOND = {"nanoseconds": 1_000_000, "microseconds": 1000}
 
 
 def _truncated(number: int, divisor: int) -> int:
-    """Division towards zero, as Java's."""
+    """Divide and round towards zero, as Java does."""
     return number // divisor if number >= 0 else -(-number // divisor)
 
 
@@ -250,14 +253,14 @@ def _writers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, 
 
 
 class TimestampConverterKey(TimestampConverter):
-    """TimestampConverter for the key."""
+    """TimestampConverter applied to the key."""
 
     side = "key"
     java_names = ("org.apache.kafka.connect.transforms.TimestampConverter$Key",)
 
 
 class TimestampConverterValue(TimestampConverter):
-    """TimestampConverter for the value."""
+    """TimestampConverter applied to the value."""
 
     side = "value"
     java_names = ("org.apache.kafka.connect.transforms.TimestampConverter$Value",)

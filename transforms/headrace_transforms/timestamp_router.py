@@ -1,4 +1,4 @@
-"""TimestampRouter: write records to a topic that names the day (or so) of their timestamp."""
+"""TimestampRouter: change the topic of records to a name that contains the record's formatted timestamp."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ def _check_format(pattern: str) -> None:
 
 
 class TimestampRouterConfig(Config):
-    """The keys of TimestampRouter."""
+    """Configuration of TimestampRouter."""
 
     topic_format: str = key(
         "topic.format",
         default="${topic}-${timestamp}",
-        doc="The new topic; ${topic} and ${timestamp} stand for the old one and the formatted timestamp.",
+        doc="The new topic name. ${topic} is replaced with the old name and ${timestamp} with the formatted timestamp.",
         importance=Importance.HIGH,
     )
     timestamp_format: str = key(
         "timestamp.format",
         default="yyyyMMdd",
         validator=_check_format,
-        doc="Pattern for the timestamp in UTC, as Java's SimpleDateFormat has them.",
+        doc="SimpleDateFormat pattern for the record's timestamp in UTC.",
         importance=Importance.HIGH,
     )
 
 
 class TimestampRouter(ListTransformation):
-    """A record without timestamp is an error."""
+    """Changes the topic of records. A record without a timestamp is an error."""
 
     config_model = TimestampRouterConfig
     java_names = ("org.apache.kafka.connect.transforms.TimestampRouter",)
 
     def configure(self, config: TimestampRouterConfig) -> None:
-        """Take the formats."""
+        """Store the formats."""
         self._topic_format = config.topic_format
         self._format = SimpleDateFormat(config.timestamp_format).format
 
@@ -53,7 +53,7 @@ class TimestampRouter(ListTransformation):
         return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Cut the batch where the topic changes."""
+        """Split the batch where the new topic changes."""
         topics = [self._routed(batch.topic, timestamp) for timestamp in batch.timestamp_list()]
         if len(set(topics)) == 1:
             return [batch.replace(topic=topics[0])]

@@ -1,4 +1,4 @@
-"""ValueToKey: make the key from fields of the value."""
+"""ValueToKey: create the key from fields of the value."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ from headrace_transforms.key_or_value import (
     require_struct_schema,
     row_defaults,
 )
-from headrace_transforms.list_checks import distinct_and_some
+from headrace_transforms.list_checks import require_non_empty_unique
 
 _PURPOSE = "copying fields from value to key"
 
 
 class ValueToKeyConfig(Config):
-    """The keys of ValueToKey."""
+    """Configuration of ValueToKey."""
 
     fields_: list[str] = key(
-        "fields", validator=distinct_and_some, doc="Fields of the value for the key.", importance=Importance.HIGH
+        "fields",
+        validator=require_non_empty_unique,
+        doc="The fields of the value to create the key from.",
+        importance=Importance.HIGH,
     )
     replace_null_with_default: bool = replace_null_key()
     field_syntax_version: str = field_syntax_key()
 
 
 class ValueToKey(ListTransformation):
-    """The key becomes a struct (a map without schema) of the fields named."""
+    """Sets the key to a struct with the configured fields, or to a map if the value has no schema."""
 
     config_model = ValueToKeyConfig
     java_names = ("org.apache.kafka.connect.transforms.ValueToKey",)
 
     def configure(self, config: ValueToKeyConfig) -> None:
-        """Take the fields' names. Raises ConfigError."""
+        """Parse the fields' names or paths. Raises ConfigError."""
         version = config.field_syntax_version
         self._paths = [(name, parse_path(name, version, "fields")) for name in config.fields_]
         self._replace_null = config.replace_null_with_default
@@ -63,7 +66,7 @@ class ValueToKey(ListTransformation):
         return struct(fields), lambda row: tuple([get(row) for get in getters])
 
     def change_batch(self, batch: Any) -> Batch:
-        """Give each record its key."""
+        """Set the key of each record."""
         keys = self._keys_by_column(batch) or self._keys(batch)
         key_schema, items = keys
         for field in key_schema.fields if key_schema is not None else ():
@@ -82,7 +85,7 @@ class ValueToKey(ListTransformation):
         return key_schema, [make(row) for row in batch.values]
 
     def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
-        """The keys from columns of the values, None where that takes more than columns."""
+        """Create the keys from columns of the values. Returns None if that is not possible, as for nested fields."""
         values, key_schema = batch.compact, None
         if not isinstance(values, Columns) or any(len(path) > 1 for _, path in self._paths):
             return None

@@ -1,10 +1,10 @@
-"""The one client stack: writer, reader, group membership and admin over Kafka's wire protocol, for any Kafka >= 2.4.
+"""Kafka client: producer (`Writer`), consumer (`Reader`), group membership and admin client, for Kafka 2.4 and newer.
 
-Used between brokers, by tools, by Connect workers and by tasks. Records travel in batches: the writer takes columns
-and acknowledges whole batches, the reader hands out columns. Decisions live in pure cores (`writer_core`,
-`fetch_core`, `membership_core`, `assignors`, `partitioner`, `versions`); everything that touches sockets or clocks is
-a thin shell. All state belongs to one event loop; `Writer.send_blocking` and `Reader.poll_blocking` are the doors for
-other threads. Import from the modules: `client.writer.Writer`, `client.reader.Reader`, `client.admin.Admin`,
+Brokers, command-line tools, Connect workers and tasks use it. It handles records in batches: the writer accepts columns
+and acknowledges each send as a whole; the reader returns columns. The protocol logic is in pure modules without
+I/O (`writer_core`, `fetch_core`, `membership_core`, `assignors`, `partitioner`, `versions`); the other modules do the
+I/O and the timing. All state belongs to one event loop; other threads call `Writer.send_blocking` and
+`Reader.poll_blocking`. Import from the modules: `client.writer.Writer`, `client.reader.Reader`, `client.admin.Admin`,
 `client.config.ClientConfig`.
 """
 

@@ -1,73 +1,73 @@
-"""Small sends of one partition, gathered until they make a batch; and columns cut to batches of a size. Pure."""
+"""Accumulates small sends of a partition into one batch, and splits large sends into batches of a given size. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from headrace_broker.client.delivery import Share
+from headrace_broker.client.delivery import DeliveryPart
 from headrace_broker.records.builder import split
 from headrace_broker.records.columns import RecordColumns
 
 RECORD_OVERHEAD_BYTES = 12
-"""About what a record takes beside its key and value: lengths, deltas, attributes."""
+"""Approximate overhead of a record besides its key and value: lengths, deltas, attributes."""
 
 
 @dataclass(slots=True)
 class Accumulator:
-    """What waits for more records of its partition, since `opened_ms`."""
+    """Small sends to one partition that wait for more records; the first was added at `opened_ms`."""
 
     topic: str
     partition: int
     opened_ms: float
-    pieces: list[RecordColumns] = field(default_factory=list)
-    shares: list[Share] = field(default_factory=list)
+    parts: list[RecordColumns] = field(default_factory=list)
+    delivery_parts: list[DeliveryPart] = field(default_factory=list)
     size_bytes: int = 0
 
-    def add(self, columns: RecordColumns, size_bytes: int, share: Share) -> None:
-        """Take records in."""
-        self.pieces.append(columns)
-        self.shares.append(share)
+    def add(self, columns: RecordColumns, size_bytes: int, delivery_part: DeliveryPart) -> None:
+        """Add the records of one send."""
+        self.parts.append(columns)
+        self.delivery_parts.append(delivery_part)
         self.size_bytes += size_bytes
 
-    def singles(self) -> list[Accumulator]:
-        """Return each send's records by themselves."""
+    def split_by_send(self) -> list[Accumulator]:
+        """Return one accumulator for each send."""
         singles = []
-        for piece, share in zip(self.pieces, self.shares, strict=True):
+        for part, delivery_part in zip(self.parts, self.delivery_parts, strict=True):
             single = Accumulator(self.topic, self.partition, self.opened_ms)
-            single.add(piece, min(estimate_bytes(piece), self.size_bytes), share)
+            single.add(part, min(estimate_bytes(part), self.size_bytes), delivery_part)
             singles.append(single)
         return singles
 
     def columns(self) -> RecordColumns:
-        """Return everything gathered, in order."""
-        if len(self.pieces) == 1:
-            return self.pieces[0]
-        return concatenate(self.pieces)
+        """Return all records, in order."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        return concatenate(self.parts)
 
 
-def concatenate(pieces: list[RecordColumns]) -> RecordColumns:
-    """Return the records of all pieces as one."""
+def concatenate(parts: list[RecordColumns]) -> RecordColumns:
+    """Return the records of all parts as one RecordColumns."""
     keys = headers = None
-    if any(piece.keys is not None for piece in pieces):
-        keys = [key for piece in pieces for key in (piece.keys or [None] * len(piece))]
-    if any(piece.headers is not None for piece in pieces):
-        headers = [header for piece in pieces for header in (piece.headers or [[] for _ in range(len(piece))])]
-    first = pieces[0].timestamps
-    is_same = isinstance(first, int) and all(piece.timestamps == first for piece in pieces)
-    alike = len({(piece.before, piece.after) for piece in pieces}) == 1
+    if any(part.keys is not None for part in parts):
+        keys = [key for part in parts for key in (part.keys or [None] * len(part))]
+    if any(part.headers is not None for part in parts):
+        headers = [header for part in parts for header in (part.headers or [[] for _ in range(len(part))])]
+    first = parts[0].timestamps
+    is_same = isinstance(first, int) and all(part.timestamps == first for part in parts)
+    has_same_framing = len({(part.before, part.after) for part in parts}) == 1
     return RecordColumns(
-        values=[value for piece in pieces for value in (piece.values if alike else piece.whole_values())],
+        values=[value for part in parts for value in (part.values if has_same_framing else part.whole_values())],
         keys=keys,
         headers=headers,
-        timestamps=first if is_same else [stamp for piece in pieces for stamp in piece.timestamp_list()],
-        before=pieces[0].before if alike else b"",
-        after=pieces[0].after if alike else b"",
+        timestamps=first if is_same else [stamp for part in parts for stamp in part.timestamp_list()],
+        before=parts[0].before if has_same_framing else b"",
+        after=parts[0].after if has_same_framing else b"",
     )
 
 
 def estimate_bytes(columns: RecordColumns) -> int:
-    """Return about how many bytes a batch of these records takes, uncompressed; rather too many than too few."""
+    """Return an upper bound of the uncompressed size of a batch of these records, without the batch header."""
     size = len(columns) * (RECORD_OVERHEAD_BYTES + len(columns.before) + len(columns.after))
     size += sum(columns.value_lengths())
     if columns.keys is not None:
@@ -79,10 +79,12 @@ def estimate_bytes(columns: RecordColumns) -> int:
     return size
 
 
-def runs(columns: RecordColumns, size_bytes: int, size_bytes_max: int) -> Iterator[tuple[RecordColumns, int]]:
-    """Yield (columns, estimated bytes) in runs of at most `size_bytes_max`, but of at least one record.
+def split_into_runs(
+    columns: RecordColumns, size_bytes: int, size_bytes_max: int
+) -> Iterator[tuple[RecordColumns, int]]:
+    """Yield (columns, estimated bytes) of runs of at most `size_bytes_max`, but at least one record each.
 
-    `size_bytes` is the estimate of the whole.
+    `size_bytes` is the estimate for all records.
     """
     count = len(columns)
     if size_bytes <= size_bytes_max or count == 1:
@@ -90,17 +92,17 @@ def runs(columns: RecordColumns, size_bytes: int, size_bytes_max: int) -> Iterat
         return
     step = max(int(count * size_bytes_max / size_bytes * 0.98), 1)
     for start in range(0, count, step):
-        piece = columns.slice(start, min(start + step, count))
-        piece_bytes = estimate_bytes(piece)
-        if piece_bytes <= size_bytes_max or len(piece) == 1:
-            yield piece, piece_bytes
-        else:  # records of very different sizes: measure each
-            for part in split(piece, size_bytes_max):
+        run = columns.slice(start, min(start + step, count))
+        run_bytes = estimate_bytes(run)
+        if run_bytes <= size_bytes_max or len(run) == 1:
+            yield run, run_bytes
+        else:  # the records have very different sizes: estimate each record
+            for part in split(run, size_bytes_max):
                 yield part, estimate_bytes(part)
 
 
 def _bytes_in(column: list[bytes | None]) -> int:
     try:
-        return sum(map(len, column))  # type: ignore[arg-type]  # None is rare, and found out by the TypeError
+        return sum(map(len, column))  # type: ignore[arg-type]  # a None value is rare; it raises TypeError
     except TypeError:
         return sum(len(value) for value in column if value is not None)

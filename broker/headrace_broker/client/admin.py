@@ -1,9 +1,9 @@
 """The admin client: topics, partitions, configurations, records, the cluster and its groups.
 
-Calls about several things answer {name: result}, where a result is the value or the BrokerError for that one;
-`checked` raises the first of them instead. Retriable failures of a whole call are retried within
-default.api.timeout.ms. Changes go to the controller, questions about partitions to their leaders, questions about
-groups to their coordinators.
+Methods for several resources return {name: result}, where a result is the value or the BrokerError for that resource;
+`values_or_raise` raises the first error instead. A call that fails as a whole with a retriable error is retried within
+default.api.timeout.ms. Changes are sent to the controller, requests about partitions to their leaders, and requests
+about groups to their coordinators.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headrace_broker.client import admin_groups, admin_replicas, offsets
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import ClusterView, Node, TopicView
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.connection import Connection
-from headrace_broker.client.errors import BrokerError, error_of
+from headrace_broker.client.connection import BrokerConnection
+from headrace_broker.client.errors import BrokerError, error_or_none
 from headrace_broker.client.offsets import ListedOffset
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
@@ -52,7 +52,7 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
 from headrace_broker.protocol.topic_names import TopicPartition
 
 Resource = tuple[int, str]
-"""(resource type, name), as in DescribeConfigs."""
+"""(resource type, resource name), as in DescribeConfigs."""
 
 TOPIC = 2
 BROKER = 4
@@ -64,7 +64,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 = the broker's default. `assignments` {partition: replicas} instead of both numbers."""
+    """A topic to create. A partition count or replication factor of -1 means the broker's default.
+
+    `assignments`, {partition: replicas}, replaces both numbers.
+    """
 
     name: str
     num_partitions: int = -1
@@ -75,7 +78,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers of a cluster, or its controllers."""
+    """The nodes of a cluster: its brokers, or its controllers."""
 
     cluster_id: str | None
     controller_id: int
@@ -83,8 +86,8 @@ class ClusterDescription:
     fenced: frozenset[int] = frozenset()
 
 
-def checked(results: Mapping[str, T | BrokerError]) -> dict[str, T]:
-    """Return the values; raises the first BrokerError among them."""
+def values_or_raise(results: Mapping[str, T | BrokerError]) -> dict[str, T]:
+    """Return the results; if any of them is a BrokerError, raise the first one."""
     values = {}
     for name, result in results.items():
         if isinstance(result, BrokerError):
@@ -103,12 +106,12 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Admin:
-        """Connect to the cluster (or share one). Raises NoBrokerError when no bootstrap server answers."""
+        """Connect to the cluster, or share a connected one. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections, unless the cluster is shared."""
         if self._owns_cluster:
             await self.cluster.close()
 
@@ -117,20 +120,20 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, BrokerError | None]:
-        """Create topics; returns {name: None or why not}."""
+        """Create topics; return {name: None or the error}."""
         message = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in topics],
+            topics=[_to_creatable_topic(topic) for topic in topics],
             timeout_ms=self._config.request_timeout_ms,
             validate_only=validate_only,
         )
         response = await self._retry(lambda: self.cluster.request_controller(message), "creating topics")
         return {
-            topic.name: error_of(topic.error_code, f"topic {topic.name}", topic.error_message)
+            topic.name: error_or_none(topic.error_code, f"topic {topic.name}", topic.error_message)
             for topic in response.topics
         }
 
     async def delete_topics(self, names: Iterable[str]) -> dict[str, BrokerError | None]:
-        """Delete topics; returns {name: None or why not}."""
+        """Delete topics; return {name: None or the error}."""
         wanted = list(names)
         message = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
@@ -144,7 +147,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
             version = connection.version_for(DeleteTopicsRequest)
             response = await connection.request(message if version >= 6 else by_name, version=version)
             return {
-                topic.name or "": error_of(topic.error_code, f"topic {topic.name}", topic.error_message)
+                topic.name or "": error_or_none(topic.error_code, f"topic {topic.name}", topic.error_message)
                 for topic in response.responses
             }
 
@@ -172,7 +175,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
         validate_only: bool = False,
     ) -> dict[str, BrokerError | None]:
-        """Raise the number of partitions to these counts; returns {topic: None or why not}."""
+        """Increase the number of partitions to these counts; return {topic: None or the error}."""
         topics = []
         for name, count in counts.items():
             chosen = (assignments or {}).get(name)
@@ -185,7 +188,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         )
         response = await self._retry(lambda: self.cluster.request_controller(message), "adding partitions")
         return {
-            result.name: error_of(result.error_code, f"topic {result.name}", result.error_message)
+            result.name: error_or_none(result.error_code, f"topic {result.name}", result.error_message)
             for result in response.results
         }
 
@@ -194,24 +197,24 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def describe_configs(
         self, resources: Mapping[Resource, Sequence[str] | None] | Iterable[Resource], *, documentation: bool = False
     ) -> dict[Resource, list[DescribeConfigsResourceResult] | BrokerError]:
-        """Return the configuration of topics and brokers: all keys, or those given for a resource."""
+        """Return the configuration of topics and brokers: the given keys of each resource, or (None) all keys."""
         wanted = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources)
         found: dict[Resource, list[DescribeConfigsResourceResult] | BrokerError] = {}
         for node_id, group in self._by_node(wanted).items():
             message = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsResource(
-                        resource_type=kind, resource_name=name, configuration_keys=_listed(wanted[kind, name])
+                        resource_type=kind, resource_name=name, configuration_keys=_list_or_none(wanted[kind, name])
                     )
                     for kind, name in group
                 ],
                 include_synonyms=True,
                 include_documentation=documentation,
             )
-            response = await self._ask_node(node_id, message, "describing configurations")
+            response = await self._request_node(node_id, message, "describing configurations")
             for result in response.results:
                 subject = f"configuration of {result.resource_name}"
-                error = error_of(result.error_code, subject, result.error_message)
+                error = error_or_none(result.error_code, subject, result.error_message)
                 found[result.resource_type, result.resource_name] = error or result.configs
         return found
 
@@ -221,7 +224,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         *,
         validate_only: bool = False,
     ) -> dict[Resource, BrokerError | None]:
-        """Change single keys: (name, SET | DELETE | APPEND | SUBTRACT, value) for each resource."""
+        """Change single configuration keys of resources: (name, SET | DELETE | APPEND | SUBTRACT, value) for each."""
         wanted = {resource: list(operations) for resource, operations in changes.items()}
         done: dict[Resource, BrokerError | None] = {}
         is_for_controllers = self.cluster.endpoint_type != Cluster.endpoint_type
@@ -240,15 +243,15 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
                 ],
                 validate_only=validate_only,
             )
-            response = await self._ask_node(node_id, message, "altering configurations")
+            response = await self._request_node(node_id, message, "altering configurations")
             for result in response.responses:
                 subject = f"configuration of {result.resource_name}"
-                error = error_of(result.error_code, subject, result.error_message)
+                error = error_or_none(result.error_code, subject, result.error_message)
                 done[result.resource_type, result.resource_name] = error
         return done
 
     def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-        """Questions about a broker's own configuration go to that broker, all others to any (None)."""
+        """Group resources by the node to query: a broker for its own configuration, None = any node for the others."""
         grouped: dict[int | None, list[Resource]] = {}
         for kind, name in resources:
             own = int(name) if kind == BROKER and name.isdigit() else None
@@ -266,7 +269,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         )
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | BrokerError]:
-        """Delete the records before these offsets (-1 = all); returns {partition: new log start offset}."""
+        """Delete the records before these offsets (-1 = all); return {partition: new log start offset or the error}."""
         done: dict[TopicPartition, int | BrokerError] = {}
         by_leader: dict[int, list[TopicPartition]] = {}
         for topic, partition in before:
@@ -279,25 +282,27 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
                     DeleteRecordsPartition(partition_index=partition, offset=before[topic, partition])
                 )
             message = DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=self._config.request_timeout_ms)
-            response = await self._ask_node(leader_id, message, "deleting records")
-            for answered in response.topics:
-                for part in answered.partitions:
-                    error = error_of(part.error_code, f"{answered.name}-{part.partition_index}", None)
-                    done[answered.name, part.partition_index] = error or part.low_watermark
+            response = await self._request_node(leader_id, message, "deleting records")
+            for topic_result in response.topics:
+                for part in topic_result.partitions:
+                    error = error_or_none(part.error_code, f"{topic_result.name}-{part.partition_index}", None)
+                    done[topic_result.name, part.partition_index] = error or part.low_watermark
         return done
 
     # -- the cluster -------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """Return the brokers, and which of them is the controller.  Fenced ones are told of on request, by Kafka 4."""
-        asked = DescribeClusterRequest(endpoint_type=self.cluster.endpoint_type, include_fenced_brokers=include_fenced)
+        """Return the brokers and the controller's id. From Kafka 4.0 on, the result can include fenced brokers."""
+        request = DescribeClusterRequest(
+            endpoint_type=self.cluster.endpoint_type, include_fenced_brokers=include_fenced
+        )
 
         async def attempt() -> ClusterDescription:
             connection = await self.cluster.any_connection()
             if ApiKey.DESCRIBE_CLUSTER not in connection.versions:  # before Kafka 2.8
-                view = ClusterView().updated(await self.cluster.fetch_metadata([]), asked=[])
+                view = ClusterView().updated(await self.cluster.fetch_metadata([]), requested=[])
                 return ClusterDescription(view.cluster_id, view.controller_id, tuple(view.nodes.values()))
-            response = await connection.request(asked)
+            response = await connection.request(request)
             if response.error_code != ErrorCode.NONE:
                 raise BrokerError(response.error_code, "the cluster", response.error_message)
             nodes = tuple(Node(item.broker_id, item.host, item.port, item.rack) for item in response.brokers)
@@ -307,7 +312,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return await self._retry(attempt, "describing the cluster")
 
     async def api_versions(self, node_id: int) -> dict[int, tuple[int, int]]:
-        """Return {API key: (first, last version)} of one broker. Raises ConnectionLostError."""
+        """Return {API key: (lowest version, highest version)} of one broker. Raises ConnectionLostError."""
         return dict((await self.cluster.connection(node_id)).versions)
 
     async def _metadata(self, names: Sequence[str] | None) -> ClusterView:
@@ -315,18 +320,18 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
             response = await self.cluster.fetch_metadata(names)
             if response.error_code != ErrorCode.NONE:
                 raise BrokerError(response.error_code, "cluster metadata")
-            return ClusterView().updated(response, asked=names)
+            return ClusterView().updated(response, requested=names)
 
         return await self._retry(attempt, "metadata")
 
-    async def _controller_connection(self) -> Connection:
+    async def _controller_connection(self) -> BrokerConnection:
         view = self.cluster.view
         if view.controller_id in view.nodes:
             return await self.cluster.connection(view.controller_id)
         return await self.cluster.any_connection()
 
 
-def _creatable(topic: NewTopic) -> CreatableTopic:
+def _to_creatable_topic(topic: NewTopic) -> CreatableTopic:
     return CreatableTopic(
         name=topic.name,
         num_partitions=-1 if topic.assignments else topic.num_partitions,
@@ -339,5 +344,5 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def _listed(names: Sequence[str] | None) -> list[str] | None:
+def _list_or_none(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)

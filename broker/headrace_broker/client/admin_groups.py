@@ -1,4 +1,4 @@
-"""The part of the admin client that is about groups: list, describe, delete, and their committed offsets."""
+"""The admin client's methods for groups: list, describe, delete, and manage their committed offsets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAIL
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as ListGroups tells it; state and type are empty when the broker is too old to say."""
+    """A group in a ListGroups response; state and type are empty if the broker is too old to return them."""
 
     group_id: str
     protocol_type: str
@@ -45,7 +45,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a described group; `assignment` None = not a consumer, or no assignment that can be read."""
+    """A member of a described group; `assignment` None = not a consumer, or the assignment cannot be decoded."""
 
     member_id: str
     group_instance_id: str | None
@@ -56,7 +56,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as DescribeGroups tells it."""
+    """A group in a DescribeGroups response."""
 
     group_id: str
     state: str
@@ -67,7 +67,7 @@ class GroupDescription:
 
 
 class GroupAdmin:
-    """What the admin client does with groups; the base of `admin.Admin`."""
+    """The admin client's methods for groups; a base class of `admin.Admin`."""
 
     def __init__(self, cluster: Cluster, timeout_ms: float) -> None:
         self.cluster = cluster
@@ -78,7 +78,7 @@ class GroupAdmin:
 
         async def attempt() -> dict[str, GroupListing]:
             found: dict[str, GroupListing] = {}
-            for node_id in list(self.cluster.view.nodes):  # as they are now: the groups of one that left have moved
+            for node_id in list(self.cluster.view.nodes):  # read again on every attempt: brokers may be removed
                 connection = await self.cluster.connection(node_id)
                 version = connection.version_for(ListGroupsRequest)
                 response = await connection.request(
@@ -88,7 +88,7 @@ class GroupAdmin:
                     )
                 )
                 if response.error_code != ErrorCode.NONE:
-                    raise BrokerError(response.error_code, f"groups of broker {node_id}")
+                    raise BrokerError(response.error_code, f"listing groups on broker {node_id}")
                 for group in response.groups:
                     found[group.group_id] = GroupListing(
                         group.group_id, group.protocol_type, group.group_state, group.group_type
@@ -99,7 +99,7 @@ class GroupAdmin:
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | BrokerError]:
-        """Return state and members of these groups; a group that does not exist is described as Dead."""
+        """Return the state and members of these groups; a group that does not exist has the state Dead."""
         described: dict[str, GroupDescription | BrokerError] = {}
         for group_id in group_ids:
 
@@ -111,13 +111,13 @@ class GroupAdmin:
                     group.group_state = "Dead"
                 elif group.error_code != ErrorCode.NONE:
                     return self._group_error(group_id, group.error_code, group.error_message)
-                return _description(group, await self.cluster.coordinator(group_id))
+                return _describe_group(group, await self.cluster.coordinator(group_id))
 
             described[group_id] = await self._retry(attempt, f"describing group {group_id}")
         return described
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, BrokerError | None]:
-        """Delete groups without members; returns {group: None or why not}."""
+        """Delete groups without members; return {group: None or the error}."""
         done: dict[str, BrokerError | None] = {}
         for group_id in group_ids:
 
@@ -134,13 +134,13 @@ class GroupAdmin:
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return a group's committed offsets (partitions None = all). Raises BrokerError."""
+        """Return a group's committed offsets (`partitions` None = all). Raises BrokerError."""
         return await offsets.fetch_offsets(self.cluster, group_id, partitions, timeout_ms=self._timeout_ms)
 
     async def alter_group_offsets(
         self, group_id: str, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Set the committed offsets of a group without members; returns {partition: None or why not}."""
+        """Set the committed offsets of a group without members; return {partition: None or the error}."""
 
         async def attempt() -> dict[TopicPartition, BrokerError | None]:
             codes = await offsets.commit_offsets(self.cluster, group_id, committed)
@@ -151,7 +151,7 @@ class GroupAdmin:
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Delete committed offsets of topics that no member is subscribed to; returns {partition: None or why not}."""
+        """Delete committed offsets of topics without subscribed members; return {partition: None or the error}."""
         topics: dict[str, OffsetDeleteRequestTopic] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, OffsetDeleteRequestTopic(name=topic)).partitions.append(
@@ -165,7 +165,7 @@ class GroupAdmin:
                 raise self._group_error(group_id, response.error_code, None)
             return {
                 (topic.name, part.partition_index): self._partition_error(
-                    group_id, (topic.name, part.partition_index), ErrorCode.of(part.error_code)
+                    group_id, (topic.name, part.partition_index), ErrorCode.from_code(part.error_code)
                 )
                 for topic in response.topics
                 for part in topic.partitions
@@ -179,7 +179,7 @@ class GroupAdmin:
         return self._group_error(group_id, code, None, f", {item[0]}-{item[1]}")
 
     def _group_error(self, group_id: str, code: int, message: str | None, detail: str = "") -> BrokerError:
-        """Return the error of a group; raises it instead when a retry may help."""
+        """Return the error of a group; raise it instead if it is retriable."""
         error = BrokerError(code, f"group {group_id}{detail}", message)
         if error.code in _COORDINATOR_MOVED:
             self.cluster.forget_coordinator(group_id)
@@ -187,39 +187,41 @@ class GroupAdmin:
             raise error
         return error
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
-        return await self.cluster.retry(attempt, self._timeout_ms, what)
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], action: str) -> T:
+        return await self.cluster.retry(attempt, self._timeout_ms, action)
 
-    async def _ask_node(self, node_id: int | None, message: Request[ResponseT], what: str) -> ResponseT:
-        """Send a request to one broker, or (None) to any."""
+    async def _request_node(self, node_id: int | None, message: Request[ResponseT], action: str) -> ResponseT:
+        """Send a request to one broker, or (None) to any broker."""
 
         async def attempt() -> ResponseT:
             if node_id is None:
                 return await self.cluster.request_any(message)
-            if node_id not in self.cluster.view.nodes and node_id not in (await self.cluster.refreshed()).nodes:
-                raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "there is no such broker")
+            if node_id not in self.cluster.view.nodes and node_id not in (await self.cluster.wait_for_refresh()).nodes:
+                raise BrokerError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id}", "the broker is not in the cluster"
+                )
             return await self.cluster.request(node_id, message)
 
-        return await self._retry(attempt, what)
+        return await self._retry(attempt, action)
 
 
-def _description(group: DescribedGroup, coordinator_id: int) -> GroupDescription:
+def _describe_group(group: DescribedGroup, coordinator_id: int) -> GroupDescription:
     is_consumer = group.protocol_type == "consumer"
     return GroupDescription(
         group.group_id,
         group.group_state,
         group.protocol_type,
         group.protocol_data,
-        tuple(_member(member, is_consumer) for member in group.members),
+        tuple(_describe_member(member, is_consumer) for member in group.members),
         coordinator_id,
     )
 
 
-def _member(member: DescribedGroupMember, is_consumer: bool) -> GroupMember:
+def _describe_member(member: DescribedGroupMember, is_consumer: bool) -> GroupMember:
     assignment: tuple[TopicPartition, ...] | None = None
     if is_consumer:
         try:
             assignment = tuple(decode_assignment(member.member_assignment))
-        except ProtocolViolationError:  # a member's own bytes: shown as unknown, not as an error of the group
+        except ProtocolViolationError:  # the member sent an invalid assignment: return it as unknown, do not fail
             assignment = None
     return GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host, assignment)

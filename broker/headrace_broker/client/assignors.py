@@ -1,8 +1,9 @@
-"""Which member of a consumer group reads which partition: range, round robin, sticky and cooperative sticky.
+"""Partition assignors of consumer groups: range, round robin, sticky and cooperative sticky.
 
-Pure: subscriptions and partition counts in, {member: partitions} out. Range and round robin give exactly what Java's
-do, since members of both kinds may lead a group in turn. Sticky keeps what members hold as far as balance allows; the
-cooperative one withholds a partition from its new owner for one round, until the old one has given it up (KIP-429).
+Pure: they compute {member: partitions} from subscriptions and partition counts. Range and round robin produce the same
+assignments as the Java client's, because a Java client may be the leader of the same group. Sticky keeps owned
+partitions with their members as far as balance allows. Cooperative sticky withholds a partition from its new owner for
+one rebalance, until the old owner has revoked the partition (KIP-429).
 """
 
 from __future__ import annotations
@@ -22,71 +23,71 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One member as the group's leader sees it."""
+class SubscribedMember:
+    """A group member and its subscription."""
 
     member_id: str
     group_instance_id: str | None
     subscription: Subscription
 
     @property
-    def rank(self) -> tuple[int, str]:
-        """Static members come first, by instance id, so that their share survives a restart."""
+    def sort_key(self) -> tuple[int, str]:
+        """Return the sort key of a member: static members first, by instance id, so that restarts keep assignments."""
         if self.group_instance_id is not None:
             return 0, self.group_instance_id
         return 1, self.member_id
 
 
-def assign_range(members: Sequence[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Give each topic's partitions out in runs: the first members get one more."""
+def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
+    """Assign consecutive partitions of each topic to each member; the first members receive one more."""
     assignment: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(partition_counts):
-        takers = sorted((m for m in members if topic in m.subscription.topics), key=lambda member: member.rank)
-        if not takers:
+        subscribers = sorted((m for m in members if topic in m.subscription.topics), key=lambda member: member.sort_key)
+        if not subscribers:
             continue
-        share, extra = divmod(partition_counts[topic], len(takers))
+        share, extra = divmod(partition_counts[topic], len(subscribers))
         start = 0
-        for index, member in enumerate(takers):
+        for index, member in enumerate(subscribers):
             stop = start + share + (index < extra)
             assignment[member.member_id] += [(topic, partition) for partition in range(start, stop)]
             start = stop
     return assignment
 
 
-def assign_round_robin(members: Sequence[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Deal all partitions, in order, to the members in turn."""
+def assign_round_robin(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
+    """Assign all partitions, in order, to the members round-robin."""
     assignment: Assignment = {member.member_id: [] for member in members}
-    ordered = sorted(members, key=lambda member: member.rank)
-    turn = 0
+    ordered = sorted(members, key=lambda member: member.sort_key)
+    next_member = 0
     for topic_partition in _all_partitions(partition_counts):
         if not any(topic_partition[0] in member.subscription.topics for member in ordered):
             continue
-        while topic_partition[0] not in ordered[turn % len(ordered)].subscription.topics:
-            turn += 1
-        assignment[ordered[turn % len(ordered)].member_id].append(topic_partition)
-        turn += 1
+        while topic_partition[0] not in ordered[next_member % len(ordered)].subscription.topics:
+            next_member += 1
+        assignment[ordered[next_member % len(ordered)].member_id].append(topic_partition)
+        next_member += 1
     return assignment
 
 
-def assign_sticky(members: Sequence[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Balance the partitions, moving as few as balance needs."""
-    ordered = sorted(members, key=lambda member: member.rank)
-    assignment = _kept(ordered, partition_counts)
-    taken = {topic_partition for kept in assignment.values() for topic_partition in kept}
+def assign_sticky(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
+    """Balance the partitions and move as few of them as possible."""
+    ordered = sorted(members, key=lambda member: member.sort_key)
+    assignment = _retained_partitions(ordered, partition_counts)
+    assigned = {topic_partition for retained in assignment.values() for topic_partition in retained}
     for topic_partition in _all_partitions(partition_counts):
-        takers = [m.member_id for m in ordered if topic_partition[0] in m.subscription.topics]
-        if topic_partition not in taken and takers:
-            assignment[min(takers, key=lambda taker: len(assignment[taker]))].append(topic_partition)
-    _level(ordered, assignment)
+        subscribers = [m.member_id for m in ordered if topic_partition[0] in m.subscription.topics]
+        if topic_partition not in assigned and subscribers:
+            assignment[min(subscribers, key=lambda subscriber: len(assignment[subscriber]))].append(topic_partition)
+    _balance(ordered, assignment)
     return {member_id: sorted(partitions) for member_id, partitions in assignment.items()}
 
 
-def assign_cooperative_sticky(members: Sequence[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Balance as `assign_sticky` does, leaving out for now what another member still holds."""
+def assign_cooperative_sticky(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
+    """Assign as `assign_sticky` does, but withhold partitions that another member still owns."""
     target = assign_sticky(members, partition_counts)
-    holder = {held: member.member_id for member in members for held in _owned_now(member, members)}
+    owners = {owned: member.member_id for member in members for owned in _owned_in_newest_generation(member, members)}
     return {
-        member_id: [wanted for wanted in partitions if holder.get(wanted, member_id) == member_id]
+        member_id: [item for item in partitions if owners.get(item, member_id) == member_id]
         for member_id, partitions in target.items()
     }
 
@@ -95,42 +96,42 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
     return [(topic, partition) for topic in sorted(partition_counts) for partition in range(partition_counts[topic])]
 
 
-def _kept(members: Sequence[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Return what members held and may keep: subscribed, existing, and claimed by nobody with a newer generation."""
-    claims: dict[TopicPartition, tuple[int, str]] = {}
+def _retained_partitions(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
+    """Return the owned partitions that members keep: subscribed, existing, and not owned in a newer generation."""
+    newest_claims: dict[TopicPartition, tuple[int, str]] = {}
     for member in members:
-        owned, generation = _owned(member)
+        owned, generation = _owned_partitions(member)
         for topic_partition in owned:
             topic, partition = topic_partition
             if topic in member.subscription.topics and partition < partition_counts.get(topic, 0):
-                claim = claims.get(topic_partition)
-                if claim is None or generation > claim[0]:
-                    claims[topic_partition] = (generation, member.member_id)
-    kept: Assignment = {member.member_id: [] for member in members}
-    for topic_partition in sorted(claims):
-        kept[claims[topic_partition][1]].append(topic_partition)
-    return kept
+                newest = newest_claims.get(topic_partition)
+                if newest is None or generation > newest[0]:
+                    newest_claims[topic_partition] = (generation, member.member_id)
+    retained: Assignment = {member.member_id: [] for member in members}
+    for topic_partition in sorted(newest_claims):
+        retained[newest_claims[topic_partition][1]].append(topic_partition)
+    return retained
 
 
-def _owned(member: Member) -> tuple[list[TopicPartition], int]:
+def _owned_partitions(member: SubscribedMember) -> tuple[list[TopicPartition], int]:
     subscription = member.subscription
     if subscription.owned:
         return subscription.owned, subscription.generation_id
     if subscription.user_data:
         try:
             return decode_sticky_user_data(subscription.user_data)
-        except ProtocolViolationError:  # another assignor's bytes: this member then holds nothing that we know of
+        except ProtocolViolationError:  # another assignor's user data: assume no owned partitions
             return [], -1
     return [], -1
 
 
-def _owned_now(member: Member, members: Sequence[Member]) -> list[TopicPartition]:
+def _owned_in_newest_generation(member: SubscribedMember, members: Sequence[SubscribedMember]) -> list[TopicPartition]:
     newest = max(other.subscription.generation_id for other in members)
     return member.subscription.owned if member.subscription.generation_id == newest else []
 
 
-def _level(members: Sequence[Member], assignment: Assignment) -> None:
-    """Move partitions from the fullest to the emptiest members that may have them, while it improves the balance."""
+def _balance(members: Sequence[SubscribedMember], assignment: Assignment) -> None:
+    """Move partitions from the members with the most to subscribed members with the fewest, until balanced."""
     topics = {member.member_id: set(member.subscription.topics) for member in members}
     moved = True
     while moved:
@@ -150,15 +151,15 @@ def _level(members: Sequence[Member], assignment: Assignment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """An assignor under its name in the group protocol."""
+    """An assignor and its name in the group protocol."""
 
     name: str
-    assign: Callable[[Sequence[Member], Mapping[str, int]], Assignment]
+    assign: Callable[[Sequence[SubscribedMember], Mapping[str, int]], Assignment]
     cooperative: bool = False
     carries_owned_in_user_data: bool = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation_id: int) -> bytes | None:
-        """Return what this assignor wants to be told again at the next rebalance."""
+        """Return the user data that the assignor needs in the next rebalance, None if it needs none."""
         if self.carries_owned_in_user_data:
             return encode_sticky_user_data(owned, generation_id)
         if self.cooperative:

@@ -1,8 +1,9 @@
-"""From sends to record batches: partitions, gathers, cuts and builds, in whatever thread sends; bounds the memory.
+"""Turns sends into record batches: partitions, accumulates, splits and builds them in the sending thread.
 
-Sends smaller than batch.size gather for linger.ms; larger ones are built at once, whole, cut only at batch.size when
-that key was given, else at 256 KiB. Two locks: `_send_lock` keeps senders in order while they build, `_room` guards the
-count of buffered bytes. Built batches wait in order for the loop, which takes them with `take_built`.
+Sends smaller than batch.size are accumulated for linger.ms. Larger ones are built at once, and split at batch.size if
+that key is set, else at 256 KiB. Two locks: `_send_lock` keeps sends in order while batches are built, and
+`_memory_available` guards the count of buffered bytes, which buffer.memory limits. Built batches wait in order until
+the event loop drains them with `drain_built`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from headrace_broker.client import delivery as deliveries
-from headrace_broker.client.accumulator import Accumulator, estimate_bytes, runs
+from headrace_broker.client.accumulator import Accumulator, estimate_bytes, split_into_runs
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import TopicView
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.delivery import Delivery, Share
+from headrace_broker.client.delivery import Delivery, DeliveryPart
 from headrace_broker.client.errors import (
     BrokerError,
     BufferExhaustedError,
@@ -38,7 +39,7 @@ _BATCH_BYTES_DEFAULT = 256 * 1024
 
 
 class Batcher:
-    """Builds a writer's batches; `on_built` is called in the sending thread when there may be something to take."""
+    """Builds a writer's batches; `on_built` is called in the sending thread when batches may be ready."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, on_built: Callable[[], None]) -> None:
         self.buffered_bytes = 0
@@ -51,7 +52,7 @@ class Batcher:
         self._batch_bytes_max = max(min(batch_bytes, config.max_request_size) - HEADER_SIZE, 1)
         self._sticky = StickyPartitioner(config.batch_size, random.Random())
         self._send_lock = threading.Lock()
-        self._room = threading.Condition(threading.Lock())
+        self._memory_available = threading.Condition(threading.Lock())
         self._threads_waiting = 0
         self._ready_waiters: list[asyncio.Future[None]] = []
         self._accumulators: dict[tuple[str, int], Accumulator] = {}
@@ -62,9 +63,10 @@ class Batcher:
     # -- any thread --------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Cut, build or gather the records, and hand what is ready to the loop.
+        """Partition, split, accumulate or build the records, and hand over the built batches to the loop.
 
-        Batches are handed over after the last one is counted in the delivery, so that only one thread at a time has it.
+        First count all batches in the delivery, then hand them over, so that only one thread at a time uses the
+        delivery.
         """
         if columns.timestamps is None:
             columns.timestamps = int(time.time() * 1000)
@@ -72,28 +74,28 @@ class Batcher:
             try:
                 if self._closed:
                     raise ClosedError("the writer is closed")
-                for number, part in self._partitioned(topic, partition, columns).items():
+                for number, part in self._partition_records(topic, partition, columns).items():
                     self._append(topic, number, part, delivery)
-            except Exception as error:  # noqa: BLE001  (keys and values that are no bytes fail in many ways)
+            except Exception as error:  # noqa: BLE001  (keys and values that are not bytes raise various errors)
                 if not isinstance(error, ClientError):
                     error = ClientError(f"records for {topic} cannot be sent: {error}")
                 delivery.expect_part()
-                self._fail_shares([Share(delivery, len(columns))], error)
-            if delivery.is_waiting:
-                delivery.sealed()
+                self._fail_deliveries([DeliveryPart(delivery, len(columns))], error)
+            if delivery.has_pending_parts:
+                delivery.seal()
             else:
-                self._loop.call_soon_threadsafe(delivery.sealed)
+                self._loop.call_soon_threadsafe(delivery.seal)
             self._hand_over()
         self._on_built()
 
-    def wait_for_room(self, timeout_ms: float) -> None:
-        """Block until less than buffer.memory waits. Raises BufferExhaustedError, ClosedError."""
-        with self._room:
+    def wait_for_memory(self, timeout_ms: float) -> None:
+        """Block until less than buffer.memory is buffered. Raises BufferExhaustedError, ClosedError."""
+        with self._memory_available:
             if self.buffered_bytes < self._config.buffer_memory:
                 return
             self._threads_waiting += 1
             try:
-                has_room = self._room.wait_for(
+                has_memory = self._memory_available.wait_for(
                     lambda: self.buffered_bytes < self._config.buffer_memory or self._closed,
                     min(timeout_ms / 1000, threading.TIMEOUT_MAX),
                 )
@@ -101,21 +103,21 @@ class Batcher:
                 self._threads_waiting -= 1
         if self._closed:
             raise ClosedError("the writer was closed")
-        if not has_room:
+        if not has_memory:
             raise BufferExhaustedError(
-                f"{self.buffered_bytes} bytes wait to be acknowledged (buffer.memory={self._config.buffer_memory}) "
-                f"and none was within {timeout_ms:.0f} ms"
+                f"the writer's buffer is full: {self.buffered_bytes} bytes are not acknowledged "
+                f"(buffer.memory={self._config.buffer_memory}), and no memory was released within {timeout_ms:.0f} ms"
             )
 
     def _hand_over(self) -> None:
         self._handoff.extend(self._built)
         self._built.clear()
 
-    def _fail_shares(self, shares: list[Share], error: ClientError) -> None:
-        """Fail deliveries in the loop's thread, which owns them."""
-        self._loop.call_soon_threadsafe(deliveries.fail, shares, error)
+    def _fail_deliveries(self, parts: list[DeliveryPart], error: ClientError) -> None:
+        """Fail the deliveries in the loop's thread, which owns them."""
+        self._loop.call_soon_threadsafe(deliveries.fail, parts, error)
 
-    def _partitioned(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
+    def _partition_records(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
         view = self._cluster.view.topics.get(topic)
         if view is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
@@ -129,9 +131,9 @@ class Batcher:
                     f"the topic has {len(view.partitions)} partitions",
                 )
             return {partition: columns}
-        return self._partitioned_by_key(view, columns)
+        return self._partition_by_key(view, columns)
 
-    def _partitioned_by_key(self, view: TopicView, columns: RecordColumns) -> dict[int, RecordColumns]:
+    def _partition_by_key(self, view: TopicView, columns: RecordColumns) -> dict[int, RecordColumns]:
         count = len(view.partitions)
         if count == 1:
             return {0: columns}
@@ -142,120 +144,120 @@ class Batcher:
 
     def _append(self, topic: str, partition: int, columns: RecordColumns, delivery: Delivery) -> None:
         size = estimate_bytes(columns)
-        self._sticky.produced(topic, size)
+        self._sticky.count_produced(topic, size)
         key = (topic, partition)
-        for run, run_bytes in runs(columns, size, self._batch_bytes_max):
+        for run, run_bytes in split_into_runs(columns, size, self._batch_bytes_max):
             delivery.expect_part()
             self._reserve(run_bytes)
-            gathered = self._accumulators.get(key)
-            if gathered is not None and gathered.size_bytes + run_bytes > self._config.batch_size:
+            accumulator = self._accumulators.get(key)
+            if accumulator is not None and accumulator.size_bytes + run_bytes > self._config.batch_size:
                 self._seal(key)
-                gathered = None
-            if gathered is None:
-                gathered = self._accumulators[key] = Accumulator(topic, partition, self._loop.time() * 1000)
-            gathered.add(run, run_bytes, Share(delivery, len(run)))
+                accumulator = None
+            if accumulator is None:
+                accumulator = self._accumulators[key] = Accumulator(topic, partition, self._loop.time() * 1000)
+            accumulator.add(run, run_bytes, DeliveryPart(delivery, len(run)))
             if run_bytes >= self._config.batch_size:
                 self._seal(key)
 
     def _seal(self, key: tuple[str, int]) -> None:
-        """Build what was gathered; if that fails, build each send by itself, so that only the bad one fails."""
-        gathered = self._accumulators.pop(key)
+        """Build the accumulated records; if that fails, build each send alone, so that only an invalid send fails."""
+        accumulator = self._accumulators.pop(key)
         try:
-            self._build(gathered)
-        except Exception as error:  # noqa: BLE001  (whatever the builder says about values that are no bytes)
-            if len(gathered.pieces) > 1:
-                for single in gathered.singles():
+            self._build(accumulator)
+        except Exception as error:  # noqa: BLE001  (values that are not bytes raise various errors)
+            if len(accumulator.parts) > 1:
+                for single in accumulator.split_by_send():
                     self._accumulators[key] = single
                     self._seal(key)
                 return
             if not isinstance(error, ClientError):
                 error = ClientError(f"{key[0]}-{key[1]}: records cannot be built into a batch: {error}")
-            self._loop.call_soon_threadsafe(self.release, gathered.size_bytes)
-            self._fail_shares(gathered.shares, error)
+            self._loop.call_soon_threadsafe(self.release, accumulator.size_bytes)
+            self._fail_deliveries(accumulator.delivery_parts, error)
 
-    def _build(self, gathered: Accumulator) -> None:
-        columns = gathered.columns()
+    def _build(self, accumulator: Accumulator) -> None:
+        columns = accumulator.columns()
         data = build_batch(
             columns,
             compression=self._config.compression,
             compression_level=self._config.compression_level,
-            checksum=not self._config.enable_idempotence,  # the core stamps sequence numbers, and the checksum
+            checksum=not self._config.enable_idempotence,  # the core writes sequence numbers and the checksum
         )
-        topic, partition = gathered.topic, gathered.partition
+        topic, partition = accumulator.topic, accumulator.partition
         if len(data) > self._config.max_request_size and len(columns) == 1:
             raise RecordTooLargeError(
                 f"{topic}-{partition}: a record of {len(data)} bytes is larger than "
                 f"max.request.size={self._config.max_request_size}"
             )
         deadline = self._loop.time() * 1000 + self._config.delivery_timeout_ms
-        batch = ReadyBatch(topic, partition, data, len(columns), deadline, gathered.shares)
-        batch.reserved_bytes = gathered.size_bytes
+        batch = ReadyBatch(topic, partition, data, len(columns), deadline, accumulator.delivery_parts)
+        batch.reserved_bytes = accumulator.size_bytes
         self._built.append(batch)
 
     def _reserve(self, size_bytes: int) -> None:
-        with self._room:
+        with self._memory_available:
             self.buffered_bytes += size_bytes
 
     # -- the loop's thread -------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait until there is room."""
+        """Wait until less than buffer.memory is buffered."""
         while self.buffered_bytes >= self._config.buffer_memory and not self._closed:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._ready_waiters.append(waiter)
             await waiter
 
     def release(self, size_bytes: int) -> None:
-        """Count bytes as acknowledged or given up."""
-        with self._room:
+        """Release the memory of a batch that was acknowledged or has failed."""
+        with self._memory_available:
             self.buffered_bytes -= size_bytes
             if self._threads_waiting:
-                self._room.notify_all()
+                self._memory_available.notify_all()
         if self.buffered_bytes < self._config.buffer_memory:
-            self._tell_ready()
+            self._wake_ready_waiters()
 
-    def _tell_ready(self) -> None:
+    def _wake_ready_waiters(self) -> None:
         waiters, self._ready_waiters = self._ready_waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def take_built(self) -> Iterator[ReadyBatch]:
-        """Yield the batches that were built since, in order."""
+    def drain_built(self) -> Iterator[ReadyBatch]:
+        """Yield the batches built since the last call, in order."""
         while self._handoff:
             yield self._handoff.popleft()
 
-    def seal_due(self, now_ms: float, can_take: Callable[[str, int], bool]) -> None:
-        """Build what has lingered long enough, where a batch could leave at once; else it may as well grow."""
+    def seal_due(self, now_ms: float, can_send: Callable[[str, int], bool]) -> None:
+        """Build the batches whose linger.ms is over and that can be sent at once; others continue to accumulate."""
         if not self._accumulators:
             return
-        if not self._send_lock.acquire(blocking=False):  # a sender is building: it tells when it is done
-            return
+        if not self._send_lock.acquire(blocking=False):
+            return  # a sender is building batches, and calls `on_built` when it finishes
         try:
-            for key, gathered in list(self._accumulators.items()):
-                if now_ms - gathered.opened_ms >= self._config.linger_ms and can_take(*key):
+            for key, accumulator in list(self._accumulators.items()):
+                if now_ms - accumulator.opened_ms >= self._config.linger_ms and can_send(*key):
                     self._seal(key)
             self._hand_over()
         finally:
             self._send_lock.release()
 
     def seal_all(self) -> None:
-        """Build everything that was gathered."""
+        """Build all accumulated records."""
         with self._send_lock:
             for key in list(self._accumulators):
                 self._seal(key)
             self._hand_over()
 
-    def next_due_ms(self, can_take: Callable[[str, int], bool]) -> float | None:
-        """Return when `seal_due` has something to do next, None when nothing is gathered that could leave."""
-        opened = (gathered.opened_ms for key, gathered in list(self._accumulators.items()) if can_take(*key))
+    def next_due_ms(self, can_send: Callable[[str, int], bool]) -> float | None:
+        """Return when `seal_due` has to run next, None when no accumulated records can be sent."""
+        opened = (accumulator.opened_ms for key, accumulator in list(self._accumulators.items()) if can_send(*key))
         first = min(opened, default=None)
         return None if first is None else first + self._config.linger_ms
 
     def close(self) -> None:
-        """Refuse further sends, build what was gathered, and let nobody wait for room any more."""
+        """Reject further sends, build all accumulated records, and wake all threads that wait for memory."""
         self._closed = True
         self.seal_all()
-        with self._room:
-            self._room.notify_all()
-        self._tell_ready()
+        with self._memory_available:
+            self._memory_available.notify_all()
+        self._wake_ready_waiters()

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster at one moment: brokers, topics, partitions and their leaders. Immutable; pure."""
+"""A client's metadata of a cluster: brokers, topics, partitions and their leaders. Immutable; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_broker.protocol.notation import ZERO_UUID
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker and where it listens."""
+    """A broker and the address of its listener."""
 
     node_id: int
     host: str
@@ -22,7 +22,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition; `leader_id` -1 = none at the moment."""
+    """One partition; `leader_id` -1 = no leader now."""
 
     partition: int
     leader_id: int
@@ -50,7 +50,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of it. `errors` holds why a topic that was asked for is not in `topics`."""
+    """The brokers and topics of a cluster. `errors` holds the error of each requested topic that is not in `topics`."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -59,7 +59,7 @@ class ClusterView:
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> PartitionView | None:
-        """Return the partition if it has a leader that is a known broker."""
+        """Return the partition if its leader is a known broker, else None."""
         known = self.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions):
             return None
@@ -67,7 +67,7 @@ class ClusterView:
         return view if view.leader_id in self.nodes else None
 
     def is_replica(self, topic: str, partition: int, node_id: int) -> bool:
-        """Return whether a known broker has a replica of the partition that is not offline."""
+        """Return whether this broker is known and has an online replica of the partition."""
         known = self.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions) or node_id not in self.nodes:
             return False
@@ -75,22 +75,22 @@ class ClusterView:
         return node_id in view.replicas and node_id not in view.offline_replicas
 
     def topic_by_id(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with that id."""
+        """Return the name of the topic with this id, None if it is unknown."""
         return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
 
-    def updated(self, response: MetadataResponse, *, asked: Iterable[str] | None) -> ClusterView:
-        """Return this view with what a Metadata answer says; `asked` None = every topic was asked for."""
+    def updated(self, response: MetadataResponse, *, requested: Iterable[str] | None) -> ClusterView:
+        """Return this view updated by a Metadata response; `requested` None = all topics were requested."""
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
-        topics = {} if asked is None else dict(self.topics)
-        errors = {} if asked is None else dict(self.errors)
-        for name in asked or ():
+        topics = {} if requested is None else dict(self.topics)
+        errors = {} if requested is None else dict(self.errors)
+        for name in requested or ():
             topics.pop(name, None)
             errors.pop(name, None)
         for topic in response.topics:
             name = topic.name or ""
-            code = ErrorCode.of(topic.error_code)
+            code = ErrorCode.from_code(topic.error_code)
             if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) or not topic.partitions:
                 errors[name] = code if code else ErrorCode.LEADER_NOT_AVAILABLE
             else:
@@ -98,12 +98,12 @@ class ClusterView:
         return ClusterView(response.cluster_id, response.controller_id, nodes or self.nodes, topics, errors)
 
     def with_node(self, node: Node) -> ClusterView:
-        """Return this view with a broker that another answer told of."""
+        """Return this view with a broker from another response, for example FindCoordinator."""
         return replace(self, nodes={**self.nodes, node.node_id: node})
 
 
 def _topic_view(topic: MetadataResponseTopic, known: TopicView | None) -> TopicView:
-    """Return the topic, keeping what is known of partitions that the answer's broker is behind on (KIP-320)."""
+    """Return the topic's view; ignore a partition whose leader epoch is older than the known one (KIP-320)."""
     partitions = []
     for part in sorted(topic.partitions, key=lambda item: item.partition_index):
         view = PartitionView(

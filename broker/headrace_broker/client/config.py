@@ -1,9 +1,8 @@
-"""The client's configuration: Java's keys, defaults and units for producer, consumer and admin, in one table.
+"""The client's configuration: keys, defaults and units of Java's producer, consumer and admin client, in one table.
 
-`ClientConfig.from_properties` reports every error at once and warns by name about each key without a meaning here. A
-field's metadata is the single place where its key, the kinds of client that have it, and its bounds stand. Connect's
-own overrides are the caller's. `explicit` holds the keys that were given, for the few rules of Java that depend on
-that.
+`ClientConfig.from_properties` reports all errors at once, and warns about each key that it ignores. The metadata of a
+field defines its key, the kinds of client that have it, and its bounds. Callers apply Connect's overrides themselves.
+`explicit` holds the keys that were set, because some of Java's rules depend on that.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace_broker.client.config_values import (
-    NO_MEANING_HERE,
+    IGNORED_KEYS,
     SECURITY_PREFIXES,
     nearest_key,
     parse_servers,
@@ -48,7 +47,7 @@ def _key(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What one client was told; immutable, made by `from_properties`."""
+    """The configuration of one client; immutable, created by `from_properties`."""
 
     kind: Kind
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -66,7 +65,7 @@ class ClientConfig:
     reconnect_backoff_max_ms: int = _key("reconnect.backoff.max.ms", 1000, maximum=_INT64_MAX)
     connection_setup_timeout_ms: int = _key("socket.connection.setup.timeout.ms", 10_000, maximum=_INT64_MAX)
     metadata_max_age_ms: int = _key("metadata.max.age.ms", 300_000, maximum=_INT64_MAX)
-    # Java sets fixed socket buffers; -1 leaves them to the kernel, whose auto-tuning is the faster default.
+    # -1 = the kernel sizes the socket buffers, which is faster than the fixed sizes of the Java client's defaults.
     send_buffer_bytes: int = _key("send.buffer.bytes", -1, minimum=-1)
     receive_buffer_bytes: int = _key("receive.buffer.bytes", -1, minimum=-1)
     retries: int = _key("retries", _INT32_MAX, "pa")
@@ -113,7 +112,7 @@ class ClientConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The level given for the codec in use, None for its default."""
+        """The configured level of the codec in use, None for its default."""
         name = self.compression.name.lower()
         if f"compression.{name}.level" not in self.explicit:
             return None
@@ -122,7 +121,7 @@ class ClientConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], kind: Kind) -> ClientConfig:
-        """Parse Java client properties for one kind of client; raises ClientConfigError with every error."""
+        """Parse Java client properties for one kind of client. Raises ClientConfigError with all errors."""
         errors: list[str] = []
         warnings: list[str] = []
         values = _parse_known(properties, kind, errors)
@@ -130,10 +129,10 @@ class ClientConfig:
         explicit = frozenset(properties)
         _check_security(values, errors)
         if kind == "producer":
-            _settle_producer(values, explicit, errors, warnings)
+            _apply_producer_rules(values, explicit, errors, warnings)
         elif kind == "consumer":
-            _settle_consumer(values, errors, warnings)
-        warnings += _warn_about_strangers(properties, kind)
+            _apply_consumer_rules(values, errors, warnings)
+        warnings += _warn_about_ignored_keys(properties, kind)
         if errors:
             raise ClientConfigError(kind, errors)
         if not values.get("client_id"):
@@ -161,27 +160,31 @@ def _check_security(values: dict[str, Any], errors: list[str]) -> None:
     protocol = str(values.get("security_protocol", "PLAINTEXT")).upper()
     values["security_protocol"] = protocol
     if protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-        errors.append(f"security.protocol={protocol}: not supported yet; only PLAINTEXT is")
+        errors.append(f"security.protocol={protocol}: not supported yet; use PLAINTEXT")
     elif protocol != "PLAINTEXT":
-        errors.append(f"security.protocol={protocol}: expected PLAINTEXT (SSL, SASL_PLAINTEXT, SASL_SSL come later)")
+        errors.append(
+            f"security.protocol={protocol}: expected PLAINTEXT (SSL, SASL_PLAINTEXT and SASL_SSL are not supported yet)"
+        )
 
 
-def _settle_producer(values: dict[str, Any], explicit: frozenset[str], errors: list[str], warnings: list[str]) -> None:
-    """Java's rules between acks, retries, in-flight requests and idempotence, and between the three timeouts."""
+def _apply_producer_rules(
+    values: dict[str, Any], explicit: frozenset[str], errors: list[str], warnings: list[str]
+) -> None:
+    """Apply Java's rules for acks, retries, in-flight requests and idempotence, and for the three timeouts."""
     if values.get("transactional_id") is not None:
         errors.append("transactional.id: transactions are not supported yet; remove the key")
     if values.get("enable_idempotence", True):
-        asked = "enable.idempotence" in explicit
-        for name, broken in (
+        is_explicit = "enable.idempotence" in explicit
+        for rule, is_violated in (
             ("retries must not be 0", values.get("retries", 1) == 0),
             ("acks must be all", values.get("acks", -1) != -1),
             ("max.in.flight.requests.per.connection must be at most 5", values.get("max_in_flight", 5) > 5),
         ):
-            if broken and (asked or name.startswith("max")):
-                errors.append(f"enable.idempotence=true: {name}")
-            elif broken:
+            if is_violated and (is_explicit or rule.startswith("max")):
+                errors.append(f"enable.idempotence=true: {rule}")
+            elif is_violated:
                 values["enable_idempotence"] = False
-                warnings.append(f"idempotence is off: with it, {name}")
+                warnings.append(f"enable.idempotence: disabled; for idempotence, {rule}")
     shortest = values.get("linger_ms", 5) + values.get("request_timeout_ms", 30_000)
     if values.get("delivery_timeout_ms", 120_000) < shortest:
         if "delivery.timeout.ms" in explicit:
@@ -189,28 +192,28 @@ def _settle_producer(values: dict[str, Any], explicit: frozenset[str], errors: l
         values["delivery_timeout_ms"] = min(shortest, _INT32_MAX)
 
 
-def _settle_consumer(values: dict[str, Any], errors: list[str], warnings: list[str]) -> None:
+def _apply_consumer_rules(values: dict[str, Any], errors: list[str], warnings: list[str]) -> None:
     if values.get("group_protocol") == "consumer":
-        warnings.append("group.protocol=consumer: the classic group protocol is used")
+        warnings.append("group.protocol=consumer: not supported yet; using the classic group protocol")
     if values.get("heartbeat_interval_ms", 3_000) >= values.get("session_timeout_ms", 45_000):
         errors.append("heartbeat.interval.ms must be smaller than session.timeout.ms")
     if values.get("group_instance_id") == "":
         errors.append("group.instance.id: must not be empty")
 
 
-def _warn_about_strangers(properties: Mapping[str, str], kind: Kind) -> list[str]:
+def _warn_about_ignored_keys(properties: Mapping[str, str], kind: Kind) -> list[str]:
     known = [name for name, item in _FIELDS.items() if kind[0] in item.metadata["kinds"]]
     warnings = []
     for name in properties:
         if name == "bootstrap.servers" or name in known:
             continue
-        if name in NO_MEANING_HERE or name.startswith(SECURITY_PREFIXES):
-            warnings.append(f"{name}: has no meaning for a headrace {kind}; ignored")
+        if name in IGNORED_KEYS or name.startswith(SECURITY_PREFIXES):
+            warnings.append(f"{name}: ignored; it has no effect on a headrace {kind}")
         elif name in _FIELDS:
-            warnings.append(f"{name}: is no key of a {kind}; ignored")
+            warnings.append(f"{name}: ignored; it is not a {kind} key")
         else:
             near = nearest_key(name, [*known, "bootstrap.servers"])
-            warnings.append(f"{name}: unknown key of a {kind}; ignored" + (f" (did you mean {near}?)" if near else ""))
+            warnings.append(f"{name}: ignored; unknown {kind} key" + (f" (did you mean {near}?)" if near else ""))
     return warnings
 
 

@@ -1,4 +1,4 @@
-"""How single client settings are read, and Java's keys that mean nothing to this client."""
+"""Parses the values of client settings, and lists the keys of Java's clients that this client ignores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace_broker.records.compression import Compression
 
-_NO_MEANING_HERE = """
+_IGNORED_KEYS = """
     auto.include.jmx.reporter bootstrap.controllers bootstrap.resolve.timeout.ms buffer.memory.allocation.strategy
     client.dns.lookup  config.providers
     connections.max.idle.ms enable.metrics.push group.remote.assignor interceptor.classes
@@ -22,7 +22,7 @@ _NO_MEANING_HERE = """
     socket.connection.setup.timeout.max.ms transaction.timeout.ms transaction.two.phase.commit.enable
     value.deserializer value.serializer
 """
-NO_MEANING_HERE = frozenset(_NO_MEANING_HERE.split())
+IGNORED_KEYS = frozenset(_IGNORED_KEYS.split())
 SECURITY_PREFIXES = ("ssl.", "sasl.", "security.providers")
 
 ASSIGNOR_NAMES = {
@@ -35,7 +35,7 @@ _SERVER = re.compile(r"(?:\w+://)?(?:\[([^\]]+)\]|([^:/\s]+)):(\d+)")
 
 
 def parse_value(item: dataclasses.Field[Any], text: str) -> Any:
-    """Return the typed value of one field. Raises ValueError saying what was expected."""
+    """Return the typed value of one field. Raises ValueError with the expected values."""
     text = text.strip()
     choices: tuple[str, ...] = item.metadata["choices"]
     if choices and text.lower() not in choices:
@@ -101,7 +101,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return an ISO-8601 duration of days and time (`P3DT4H`) in milliseconds, None when it is none."""
+    """Return an ISO-8601 duration of days and time (`P3DT4H`) in milliseconds, None if it is invalid."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or not any(match.groups()):
         return None
@@ -118,7 +118,7 @@ _SPECIAL = {
 
 
 def parse_servers(text: str | None, errors: list[str]) -> tuple[tuple[str, int], ...]:
-    """Return bootstrap.servers as (host, port) pairs, faults appended to `errors`."""
+    """Return bootstrap.servers as (host, port) pairs; append errors to `errors`."""
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     if not parts:
         errors.append("bootstrap.servers: missing; expected host:port[,host:port...]")
@@ -133,6 +133,6 @@ def parse_servers(text: str | None, errors: list[str]) -> tuple[tuple[str, int],
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """Return the known key most like `key`, or None when nothing is close."""
+    """Return the known key most similar to `key`, None if none is similar."""
     matches = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
     return matches[0] if matches else None

@@ -1,11 +1,11 @@
-"""One connection to one broker: pipelined requests, answers matched in order, version negotiation, time-outs.
+"""A connection to one broker: pipelined requests, responses matched in order, version negotiation, timeouts.
 
-A thin shell: it moves bytes. A small receive buffer takes size prefixes and short answers; the rest of a long one is
-received straight into a frame of its own, and the records in it stay a view of that frame. A request times out when
-nothing is heard for that long: an answer that arrives slowly is none that is missing. A connection that times out,
-answers out of order or sends what cannot be read is closed; everything in flight then fails with a
-ConnectionLostError. ApiVersions is the first request (KIP-35), in a version that old brokers may not know: they
-answer in version 0 (KIP-511).
+Size prefixes and short responses are received into a small buffer. The rest of a long response is received directly
+into a frame of its own, and its records stay a view of that frame. A request times out when no byte of its response
+arrives within the timeout; a response that arrives slowly does not time out. The connection is closed when a request
+times out, a response is out of order or a response cannot be decoded; all requests in flight then fail with
+ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers may not support: they
+respond in version 0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ from headrace_broker.protocol.messages.api_versions import ApiVersionsRequest, A
 from headrace_broker.protocol.notation import VERSION_MAX, Message, Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)
-OnAnswer = Callable[[Any, ClientError | None], None]
+OnResponse = Callable[[Any, ClientError | None], None]
 """Called once with (response, None) or (None, error)."""
 
 _RECEIVE_BUFFER_BYTES = 64 * 1024
-_FRAME_BYTES_MAX = 256 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 _FRAME_SPARE_FACTOR = 4
-_AWAITED_BYTES_MAX = 1024 * 1024
+_RECEIVE_LOW_WATER_MAX = 1024 * 1024
 _NO_FRAME = bytearray()
 _SOFTWARE_NAME = "headrace"
 _INT32 = struct.Struct(">i")
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
-_WAITS_FOR_OTHERS = frozenset((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
+_WAITING_FOR_GROUP_MEMBERS = frozenset((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 
 
-class _InFlight:
-    """A request that waits for its answer."""
+class _InFlightRequest:
+    """A request that waits for its response."""
 
-    __slots__ = ("api_key", "correlation_id", "heard", "on_answer", "response", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "on_response", "received_bytes", "response", "timer", "version")
 
     def __init__(
-        self, correlation_id: int, api_key: int, version: int, response: type[Response], on_answer: OnAnswer
+        self, correlation_id: int, api_key: int, version: int, response: type[Response], on_response: OnResponse
     ) -> None:
         self.correlation_id = correlation_id
         self.api_key = api_key
         self.version = version
         self.response = response
-        self.on_answer = on_answer
+        self.on_response = on_response
         self.timer: asyncio.TimerHandle | None = None
-        self.heard = 0  # bytes of the answer that was arriving when the timer was due
+        self.received_bytes = 0  # bytes of this response received when its timeout last expired
 
 
-class Connection(asyncio.BufferedProtocol):
-    """A connection; make one with `open`."""
+class BrokerConnection(asyncio.BufferedProtocol):
+    """A connection to a broker; create it with `open`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._correlation_ids = itertools.count(1)
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[_InFlightRequest] = deque()
         self._error: ClientError | None = None
         self._buffer = bytearray(_RECEIVE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = 0
         self._reuses_frames = reuses_frames
         self._last_frame = _NO_FRAME
-        self._awaited_bytes = 1
+        self._receive_low_water = 1
 
     @classmethod
     async def open(
@@ -117,11 +117,12 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer_bytes: int = -1,
         on_closed: Callable[[], None] | None = None,
         reuses_frames: bool = False,
-    ) -> Connection:
-        """Connect and agree on versions. Raises ConnectionLostError, which names host and port.
+    ) -> BrokerConnection:
+        """Connect and negotiate the API versions. Raises ConnectionLostError, which names host and port.
 
-        `reuses_frames`: the caller is done with the records of a long answer before the loop can receive the next.
-        Such an answer costs one wake-up for each megabyte of it, and not one for each piece that the network brings.
+        `reuses_frames`: the caller no longer uses the records of a long response when the next long response is
+        received, so both can share memory. The event loop then wakes up once per megabyte of a long response, not once
+        per network packet.
         """
         broker = f"broker {host}:{port}" if node_id is None else f"broker {node_id} ({host}:{port})"
         loop = asyncio.get_running_loop()
@@ -129,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(setup_timeout_ms / 1000):
                 await loop.create_connection(lambda: connection, host, port)
-                connection._size_socket(send_buffer_bytes, receive_buffer_bytes)
+                connection._set_socket_buffers(send_buffer_bytes, receive_buffer_bytes)
                 await connection._negotiate()
         except (OSError, TimeoutError) as error:
             connection.close()
@@ -144,70 +145,73 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """True until the connection is lost or closed."""
+        """True while the connection is established."""
         return self._error is None and self._transport is not None
 
-    def peer_has_gone(self) -> bool:
-        """Whether the broker has closed its side, which the kernel knows before the loop does."""
-        wire = self._wire()
-        if wire is None or not hasattr(select, "poll"):
+    def is_closed_by_peer(self) -> bool:
+        """Return whether the broker has closed its side, even before the event loop reads the end of the stream."""
+        raw_socket = self._socket()
+        if raw_socket is None or not hasattr(select, "poll"):
             return False
         poll = select.poll()
-        poll.register(wire.fileno(), _POLLRDHUP)  # errors and hang-ups are told in any case
+        poll.register(raw_socket.fileno(), _POLLRDHUP)  # poll reports errors and hang-ups in any case
         return bool(poll.poll(0))
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests without a response."""
         return len(self._in_flight)
 
     @property
     def oldest_request(self) -> tuple[int, int] | None:
-        """The request whose answer is due first, and how much of a long one is there.
+        """The correlation id of the oldest request in flight, and how many bytes of a long response have arrived.
 
-        None when none is due, or one that waits for a group's other members.
+        None if no request is in flight, or if the oldest is a JoinGroup or SyncGroup, which waits for other members.
         """
-        if not self._in_flight or self._in_flight[0].api_key in _WAITS_FOR_OTHERS:
+        if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None
         return self._in_flight[0].correlation_id, self._frame_filled
 
-    def give_up(self, api_keys: Collection[int]) -> None:
-        """Fail what waits of these APIs, for it to be asked elsewhere; an answer that comes then counts for nothing."""
-        for waiting in self._in_flight:
-            if waiting.api_key in api_keys:
-                on_answer, waiting.on_answer = waiting.on_answer, _unheard
-                on_answer(None, ConnectionLostError(f"{self.broker} owes an answer for long"))
+    def fail_requests(self, api_keys: Collection[int]) -> None:
+        """Fail the requests of these APIs in flight, so that callers retry on another broker.
+
+        Their responses are ignored when they arrive.
+        """
+        for request in self._in_flight:
+            if request.api_key in api_keys:
+                on_response, request.on_response = request.on_response, _ignore_response
+                on_response(None, ConnectionLostError(f"{self.broker} has not responded for a long time"))
 
     def version_for(self, message: type[Message], *, at_least: int = 0, at_most: int = VERSION_MAX) -> int:
-        """Return the version to speak. Raises UnsupportedVersionError."""
+        """Return the version to use for this request class. Raises UnsupportedVersionError."""
         return choose_version(message, self.versions, self.broker, at_least=at_least, at_most=at_most)
 
     def send(
-        self, message: Request[Any], version: int, on_answer: OnAnswer | None, timeout_ms: float | None = None
+        self, message: Request[Any], version: int, on_response: OnResponse | None, timeout_ms: float | None = None
     ) -> None:
-        """Send a request behind those already sent; `on_answer` None = the broker sends no answer (acks=0).
+        """Send a request after the earlier ones; `on_response` None = the broker sends no response (acks=0).
 
-        Raises ConnectionLostError when the connection is closed, EncodeError when the message cannot be written.
+        Raises ConnectionLostError when the connection is closed, EncodeError when the message cannot be encoded.
         """
         if self._transport is None or self._error is not None:
             raise self._error or ConnectionLostError(f"{self.broker}: not connected")
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         buffers = encode_request(correlation_id, self._client_id, message, version)
-        if on_answer is not None:
+        if on_response is not None:
             key = message.__api_key__
-            waiting = _InFlight(correlation_id, key, version, API[key].response, on_answer)
+            request = _InFlightRequest(correlation_id, key, version, API[key].response, on_response)
             timeout = self._request_timeout_ms if timeout_ms is None else timeout_ms
-            waiting.timer = self._loop.call_later(timeout / 1000, self._time_out, waiting, timeout)
-            self._in_flight.append(waiting)
+            request.timer = self._loop.call_later(timeout / 1000, self._time_out, request, timeout)
+            self._in_flight.append(request)
         self._transport.writelines(buffers)
 
     def request(
         self, message: Request[ResponseT], *, version: int | None = None, timeout_ms: float | None = None
     ) -> asyncio.Future[ResponseT]:
-        """Send a request and return the future of its answer, which fails with a ClientError."""
+        """Send a request and return the future of its response, which fails with a ClientError."""
         future: asyncio.Future[ResponseT] = self._loop.create_future()
 
-        def settle(response: ResponseT, error: ClientError | None) -> None:
+        def complete(response: ResponseT, error: ClientError | None) -> None:
             if future.done():
                 return
             if error is not None:
@@ -215,11 +219,11 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 future.set_result(response)
 
-        self.send(message, self.version_for(type(message)) if version is None else version, settle, timeout_ms)
+        self.send(message, self.version_for(type(message)) if version is None else version, complete, timeout_ms)
         return future
 
     def close(self) -> None:
-        """Close at once; what is in flight fails."""
+        """Close at once; requests in flight fail."""
         self._fail(ConnectionLostError(f"{self.broker}: the connection was closed by this client"))
 
     async def wait_closed(self) -> None:
@@ -231,15 +235,15 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _negotiate(self) -> None:
         version = min(ApiVersionsRequest.__versions__[1], 4)
-        response = await self._ask_versions(version)
+        response = await self._request_api_versions(version)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
             own = next((api for api in response.api_keys if api.api_key == ApiVersionsRequest.__api_key__), None)
-            response = await self._ask_versions(0 if own is None else min(own.max_version, version - 1))
+            response = await self._request_api_versions(0 if own is None else min(own.max_version, version - 1))
         if response.error_code != ErrorCode.NONE:
             raise BrokerError(response.error_code, f"{self.broker}, ApiVersions")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
-    def _ask_versions(self, version: int) -> asyncio.Future[ApiVersionsResponse]:
+    def _request_api_versions(self, version: int) -> asyncio.Future[ApiVersionsResponse]:
         from headrace_broker.client import SOFTWARE_VERSION
 
         return self.request(
@@ -247,23 +251,23 @@ class Connection(asyncio.BufferedProtocol):
             version=version,
         )
 
-    # -- asyncio's side ----------------------------------------------------------------------------------------------
+    # -- asyncio callbacks -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Offer the place for the next bytes: the rest of the frame, or the receive buffer."""
+        """Return the memory to receive the next bytes into: the rest of the frame, or the receive buffer."""
         if self._frame is not None:
             return self._frame[self._frame_filled :]
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take bytes that were received."""
+        """Process received bytes."""
         if self._frame is not None:
             self._frame_filled += nbytes
-            self._await_bytes(len(self._frame) - self._frame_filled)
+            self._set_receive_low_water(len(self._frame) - self._frame_filled)
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
                 self._receive(frame)
@@ -272,21 +276,21 @@ class Connection(asyncio.BufferedProtocol):
         self._split_frames()
 
     def eof_received(self) -> bool:
-        """The broker closed its side: close ours."""
+        """Close the transport, because the broker closed its side."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is in flight."""
+        """Fail the requests in flight."""
         self._fail(ConnectionLostError(f"{self.broker}: {exc or 'the broker closed the connection'}"))
         if not self._closed.done():
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        """The socket is slower than we are."""
+        """Mark the connection as not writable: its send buffer is full."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """The socket has caught up."""
+        """Mark the connection as writable again and notify `on_writable`."""
         self.is_writable = True
         if self.on_writable is not None:
             self.on_writable()
@@ -297,8 +301,12 @@ class Connection(asyncio.BufferedProtocol):
         position, filled, view = 0, self._filled, self._view
         while filled - position >= 4 and self._error is None:
             (size,) = _INT32.unpack_from(view, position)
-            if not 4 <= size <= _FRAME_BYTES_MAX:
-                self._fail(ProtocolViolationError(f"{self.broker} announced an answer of {size} bytes"))
+            if not 4 <= size <= _RESPONSE_BYTES_MAX:
+                self._fail(
+                    ProtocolViolationError(
+                        f"{self.broker}: response size {size} is invalid, must be between 4 and {_RESPONSE_BYTES_MAX}"
+                    )
+                )
                 return
             position += 4
             if filled - position < size:
@@ -306,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame_filled = filled - position
                 frame[: self._frame_filled] = view[position:filled]
                 self._frame = frame
-                self._await_bytes(size - self._frame_filled)
+                self._set_receive_low_water(size - self._frame_filled)
                 position = filled
                 break
             frame = memoryview(bytes(view[position : position + size]))
@@ -319,69 +327,69 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = left
 
     def _new_frame(self, size: int) -> memoryview:
-        """Memory for an answer of that size; fresh memory costs as much as receiving into it."""
+        """Return memory for a response of this size; reuse the last frame if possible, because allocation is slow."""
         if not self._reuses_frames or size <= _RECEIVE_BUFFER_BYTES:
             return memoryview(bytearray(size))
         if not size <= len(self._last_frame) <= _FRAME_SPARE_FACTOR * size:
             self._last_frame = bytearray(size)
         return memoryview(self._last_frame)[:size]
 
-    def _await_bytes(self, missing: int) -> None:
-        """Have the kernel wake this process when so much of an answer is there, or as much as is worth it."""
-        awaited = max(1, min(missing, _AWAITED_BYTES_MAX)) if self._reuses_frames else 1
-        wire = self._wire() if awaited != self._awaited_bytes else None
-        if wire is not None:
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
-            self._awaited_bytes = awaited
+    def _set_receive_low_water(self, missing: int) -> None:
+        """Set SO_RCVLOWAT, so that the kernel wakes this process when `missing` bytes (at most 1 MiB) have arrived."""
+        low_water = max(1, min(missing, _RECEIVE_LOW_WATER_MAX)) if self._reuses_frames else 1
+        raw_socket = self._socket() if low_water != self._receive_low_water else None
+        if raw_socket is not None:
+            raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._receive_low_water = low_water
 
-    def _wire(self) -> socket.socket | None:
-        wire: socket.socket | None = None if self._transport is None else self._transport.get_extra_info("socket")
-        return wire
+    def _socket(self) -> socket.socket | None:
+        raw_socket: socket.socket | None = None if self._transport is None else self._transport.get_extra_info("socket")
+        return raw_socket
 
     def _unread_bytes(self) -> int:
-        """What has arrived since this process was woken last."""
-        wire = self._wire() if self._awaited_bytes > 1 else None
+        """Return how many bytes wait in the kernel's receive buffer."""
+        raw_socket = self._socket() if self._receive_low_water > 1 else None
         unread = bytearray(4)
-        if wire is not None:
-            fcntl.ioctl(wire.fileno(), termios.FIONREAD, unread)
+        if raw_socket is not None:
+            fcntl.ioctl(raw_socket.fileno(), termios.FIONREAD, unread)
         return int.from_bytes(unread, sys.byteorder)
 
     def _receive(self, frame: memoryview) -> None:
         if not self._in_flight:
-            self._fail(ProtocolViolationError(f"{self.broker} answered although nothing was asked"))
+            self._fail(ProtocolViolationError(f"{self.broker} sent a response, but no request is in flight"))
             return
-        waiting = self._in_flight.popleft()
-        if waiting.timer is not None:
-            waiting.timer.cancel()
+        request = self._in_flight.popleft()
+        if request.timer is not None:
+            request.timer.cancel()
         try:
-            response = self._decode(frame, waiting)
+            response = self._decode(frame, request)
         except ProtocolError as error:
             violation = ProtocolViolationError(f"{self.broker}: {error}")
             self._fail(violation)
-            waiting.on_answer(None, violation)
+            request.on_response(None, violation)
             return
-        waiting.on_answer(response, None)
+        request.on_response(response, None)
 
-    def _decode(self, frame: memoryview, waiting: _InFlight) -> Response:
-        correlation_id, offset = parse_response_header(frame, waiting.api_key, waiting.version)
-        if correlation_id != waiting.correlation_id:
-            raise ProtocolError(f"answer {correlation_id} came where {waiting.correlation_id} was due")
-        version = waiting.version
-        if waiting.api_key == ApiVersionsRequest.__api_key__ and _is_unsupported(frame, offset):
+    def _decode(self, frame: memoryview, request: _InFlightRequest) -> Response:
+        correlation_id, offset = parse_response_header(frame, request.api_key, request.version)
+        if correlation_id != request.correlation_id:
+            raise ProtocolError(f"response has correlation id {correlation_id}, expected {request.correlation_id}")
+        version = request.version
+        if request.api_key == ApiVersionsRequest.__api_key__ and _is_unsupported(frame, offset):
             version = 0
-        return decoder(waiting.response, version)(frame, offset)[0]
+        return decoder(request.response, version)(frame, offset)[0]
 
-    def _time_out(self, waiting: _InFlight, timeout_ms: float) -> None:
-        heard = self._frame_filled + self._unread_bytes()
-        if self._frame is not None and heard != waiting.heard:
-            waiting.heard = heard
-            waiting.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, waiting, timeout_ms)
+    def _time_out(self, request: _InFlightRequest, timeout_ms: float) -> None:
+        received = self._frame_filled + self._unread_bytes()
+        if self._frame is not None and received != request.received_bytes:
+            request.received_bytes = received
+            request.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, request, timeout_ms)
             return
-        name = API[waiting.api_key].name
-        self._fail(RequestTimeoutError(f"{self.broker} did not answer {name} within {timeout_ms:.0f} ms"))
+        name = API[request.api_key].name
+        self._fail(RequestTimeoutError(f"{self.broker} did not respond to {name} within {timeout_ms:.0f} ms"))
 
     def _fail(self, error: ClientError) -> None:
-        """Close for that reason and fail everything in flight; later failures change nothing."""
+        """Close the connection and fail all requests in flight; later errors are ignored."""
         if self._error is not None:
             return
         self._error = error
@@ -389,25 +397,25 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         in_flight = list(self._in_flight)
         self._in_flight.clear()
-        lost = error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
-        for waiting in in_flight:
-            if waiting.timer is not None:
-                waiting.timer.cancel()
-            waiting.on_answer(None, lost)
+        connection_lost = error if isinstance(error, ConnectionLostError) else ConnectionLostError(str(error))
+        for request in in_flight:
+            if request.timer is not None:
+                request.timer.cancel()
+            request.on_response(None, connection_lost)
         if self._on_closed is not None:
             self._on_closed()
         if self.on_writable is not None:
             self.on_writable()
 
-    def _size_socket(self, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-        wire = self._wire()
+    def _set_socket_buffers(self, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
+        raw_socket = self._socket()
         for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
-            if wire is not None and size >= 0:
-                wire.setsockopt(socket.SOL_SOCKET, option, size)
+            if raw_socket is not None and size >= 0:
+                raw_socket.setsockopt(socket.SOL_SOCKET, option, size)
 
 
-def _unheard(response: Any, error: ClientError | None) -> None:
-    """For an answer that nobody waits for any more."""
+def _ignore_response(response: Any, error: ClientError | None) -> None:
+    """Ignore a response whose request has already failed."""
 
 
 def _is_unsupported(frame: memoryview, offset: int) -> bool:

@@ -1,9 +1,9 @@
-"""A reader's side of a consumer group: what it subscribes to, what it holds, and the turns of a rebalance.
+"""A reader's membership of a consumer group: its subscription, its owned partitions, and its rebalances.
 
-Connects `membership` (protocol type `consumer`) with a reader. Every change of the assignment becomes a `Rebalance`
-that the reader carries out inside its poll, as Java's consumer does, so that no partition is given up while its
-records are still being worked on; the next JoinGroup waits for that. With cooperative assignors only, partitions that
-stay are kept through a rebalance (KIP-429); with any other one, everything is given up first.
+Connects `membership` (protocol type `consumer`) with a reader. Each assignment change becomes a `Rebalance` that the
+reader performs inside poll, as Java's consumer does, so that no partition is revoked while its records are still being
+processed; the next JoinGroup waits for it. If all configured assignors are cooperative, retained partitions are not
+revoked in a rebalance (KIP-429); otherwise all partitions are revoked first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from headrace_broker.client.assignors import ASSIGNORS, Member
+from headrace_broker.client.assignors import ASSIGNORS, SubscribedMember
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.cluster_view import ClusterView
 from headrace_broker.client.config import ClientConfig
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Change(Enum):
-    """What a rebalance does to the partitions it names."""
+    """The kind of change to the partitions of a `Rebalance`: assigned, revoked or lost."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -45,7 +45,7 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class Rebalance:
-    """A change that waits to be carried out by the reader's poll, which then sets `done`."""
+    """An assignment change that the reader's poll has to perform; poll then completes `done`."""
 
     change: Change
     partitions: list[TopicPartition]
@@ -76,7 +76,7 @@ class ConsumerGroup:
         self._previous: tuple[list[TopicPartition], int] = ([], -1)
         self._assignors = [ASSIGNORS[name] for name in config.assignment_strategies]
         self._is_cooperative = all(assignor.cooperative for assignor in self._assignors)
-        self._led_counts: dict[str, int] = {}
+        self._leader_partition_counts: dict[str, int] = {}
         core = MembershipCore(
             group_id=group_id,
             protocol_type="consumer",
@@ -88,19 +88,19 @@ class ConsumerGroup:
         self.membership = GroupMembership(cluster, core, self, config.max_poll_interval_ms)
 
     async def start(self) -> None:
-        """Look at the topics there are, and join."""
+        """Refresh the metadata, match the subscription, and join the group."""
         if self._pattern is not None:
             self._cluster.track_all(on=True)
         else:
             self._cluster.track(self._topics)
         timeout_ms = self._config.default_api_timeout_ms
-        await self._cluster.retry(self._cluster.refreshed, timeout_ms, "metadata of the subscription")
-        self._match(self._cluster.view)
+        await self._cluster.retry(self._cluster.wait_for_refresh, timeout_ms, "metadata of the subscription")
+        self._update_matching_topics(self._cluster.view)
         self._cluster.listeners.append(self._on_metadata)
         self.membership.start()
 
     async def leave(self, reason: str, timeout_ms: float) -> None:
-        """Leave the group; rebalances not carried out are dropped."""
+        """Leave the group; pending rebalances are dropped."""
         await self.membership.leave(reason, timeout_ms)
         self.rebalances.clear()
         if self._on_metadata in self._cluster.listeners:
@@ -110,13 +110,13 @@ class ConsumerGroup:
 
     @property
     def owned(self) -> set[TopicPartition]:
-        """The partitions that this member holds."""
+        """The partitions that this member owns."""
         return set(self._owned)
 
     # -- the subscription --------------------------------------------------------------------------------------------
 
-    def _match(self, view: ClusterView) -> bool:
-        """Bring the list of topics up to date; True when it changed."""
+    def _update_matching_topics(self, view: ClusterView) -> bool:
+        """Update the topics that match the pattern; return whether they changed."""
         if self._pattern is None:
             return False
         skips_internal = self._config.exclude_internal_topics
@@ -130,17 +130,17 @@ class ConsumerGroup:
         return changed
 
     def _on_metadata(self, view: ClusterView) -> None:
-        if self._match(view):
+        if self._update_matching_topics(view):
             self.membership.rejoin("the topics that match the subscription changed")
-        elif self.membership.generation.is_leader and self._led_counts:
-            counts = {topic: _partition_count(view, topic) for topic in self._led_counts}
-            if counts != self._led_counts:
-                self.membership.rejoin("the partitions of a subscribed topic changed")
+        elif self.membership.generation.is_leader and self._leader_partition_counts:
+            counts = {topic: _partition_count(view, topic) for topic in self._leader_partition_counts}
+            if counts != self._leader_partition_counts:
+                self.membership.rejoin("the partition count of a subscribed topic changed")
 
-    # -- membership's callbacks --------------------------------------------------------------------------------------
+    # -- callbacks of the membership ---------------------------------------------------------------------------------
 
     def protocols(self, generation: Generation) -> list[tuple[str, bytes]]:
-        """Offer every assignor with the subscription."""
+        """Return every configured assignor with the encoded subscription."""
         offered = []
         previous, previous_generation = self._previous
         for assignor in self._assignors:
@@ -154,48 +154,52 @@ class ConsumerGroup:
             offered.append((assignor.name, encode_subscription(subscription)))
         return offered
 
-    async def prepare(self, generation: Generation) -> None:
-        """Give everything up before joining, unless partitions may be kept."""
+    async def on_join_prepare(self, generation: Generation) -> None:
+        """Revoke all partitions before joining, unless all assignors are cooperative."""
         if not self._is_cooperative:
             await self._carry_out(Change.REVOKED, self._owned)
 
-    async def assign(self, generation: Generation, members: Sequence[JoinGroupResponseMember]) -> Mapping[str, bytes]:
-        """Lead: run the assignor that the group agreed on."""
-        known = [Member(member.member_id, member.group_instance_id, _subscription_of(member)) for member in members]
+    async def compute_assignments(
+        self, generation: Generation, members: Sequence[JoinGroupResponseMember]
+    ) -> Mapping[str, bytes]:
+        """Run the assignor that the coordinator has selected for the group."""
+        known = [
+            SubscribedMember(member.member_id, member.group_instance_id, _subscription_of(member)) for member in members
+        ]
         topics = {topic for member in known for topic in member.subscription.topics}
         if topics - self._cluster.view.topics.keys():
             self._cluster.track(topics)
-            await self._cluster.refreshed()
-        self._led_counts = {topic: _partition_count(self._cluster.view, topic) for topic in topics}
-        counts = {topic: count for topic, count in self._led_counts.items() if count}
+            await self._cluster.wait_for_refresh()
+        self._leader_partition_counts = {topic: _partition_count(self._cluster.view, topic) for topic in topics}
+        counts = {topic: count for topic, count in self._leader_partition_counts.items() if count}
         assignment = ASSIGNORS[generation.protocol].assign(known, counts)
         return {member_id: encode_assignment(partitions) for member_id, partitions in assignment.items()}
 
-    async def joined(self, generation: Generation, assignment: bytes) -> None:
-        """Take the assignment: give up first what is not in it."""
+    async def on_join_complete(self, generation: Generation, assignment: bytes) -> None:
+        """Apply the assignment: first revoke the partitions that are not in it, then add the new ones."""
         assigned = set(decode_assignment(assignment))
         if not generation.is_leader:
-            self._led_counts = {}
+            self._leader_partition_counts = {}
         revoked = self._owned - assigned
         added = assigned - self._owned
         self._previous = (sorted(assigned), generation.generation_id)
         await self._carry_out(Change.REVOKED, revoked)
         self._cluster.track({topic for topic, _ in assigned})
-        await self._carry_out(Change.ASSIGNED, added, even_if_none=not self._is_cooperative or not self._owned)
+        await self._carry_out(Change.ASSIGNED, added, even_if_empty=not self._is_cooperative or not self._owned)
         if revoked and self._is_cooperative:
-            self.membership.rejoin("partitions were given up for their next owners")
+            self.membership.rejoin("partitions were revoked for their new owners")
 
-    async def lost(self) -> None:
-        """Somebody else may hold the partitions already."""
+    async def on_membership_lost(self) -> None:
+        """Report all partitions as lost, because other members may own them already."""
         await self._carry_out(Change.LOST, self._owned)
 
-    def failed(self, error: ClientError) -> None:
-        """Let poll raise it."""
+    def on_failure(self, error: ClientError) -> None:
+        """Store the error for poll to raise."""
         self.error = error
         self._on_event()
 
-    async def _carry_out(self, change: Change, partitions: set[TopicPartition], *, even_if_none: bool = False) -> None:
-        if not partitions and not even_if_none:
+    async def _carry_out(self, change: Change, partitions: set[TopicPartition], *, even_if_empty: bool = False) -> None:
+        if not partitions and not even_if_empty:
             return
         rebalance = Rebalance(change, sorted(partitions), asyncio.get_running_loop().create_future())
         self.rebalances.append(rebalance)
@@ -210,8 +214,8 @@ class ConsumerGroup:
 def _subscription_of(member: JoinGroupResponseMember) -> Subscription:
     try:
         return decode_subscription(member.metadata)
-    except ProtocolViolationError as error:  # its own loss: the others are assigned without it
-        logger.warning("member %s is given no partitions: %s", member.member_id, error)
+    except ProtocolViolationError as error:  # assign the partitions to the other members only
+        logger.warning("Member %s: assigning no partitions, its subscription is invalid: %s", member.member_id, error)
         return Subscription([])
 
 

@@ -1,8 +1,8 @@
-"""The bytes that members of protocol type `consumer` exchange through the coordinator: subscriptions and assignments.
+"""The consumer protocol's subscriptions and assignments, which members exchange through the coordinator.
 
 Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0-3, and the user data of the sticky
-assignor. Written in version 3 (assignments: 0, the bytes being the same); newer versions are read as version 3, which
-is what Kafka promises to allow.
+assignor. Subscriptions are encoded in version 3, assignments in version 0 (the bytes are the same). Newer versions are
+decoded as version 3, as Kafka's compatibility rules allow.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace_broker.client.errors import ProtocolViolationError
-from headrace_broker.protocol.topic_names import TopicPartition, by_topic
+from headrace_broker.protocol.topic_names import TopicPartition, group_by_topic
 
 SUBSCRIPTION_VERSION = 3
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What a member wants to read, and what it holds."""
+    """A member's subscribed topics and owned partitions."""
 
     topics: list[str]
     user_data: bytes | None = None
@@ -29,8 +29,8 @@ class Subscription:
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Return the metadata bytes of a member."""
-    writer = _Writer()
+    """Return a member's encoded metadata."""
+    writer = _ByteWriter()
     writer.int16(SUBSCRIPTION_VERSION)
     writer.strings(sorted(subscription.topics))
     writer.nullable_bytes(subscription.user_data)
@@ -41,8 +41,8 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Return the subscription in a member's metadata. Raises ProtocolViolationError."""
-    reader = _Reader(data, "subscription")
+    """Decode a member's metadata. Raises ProtocolViolationError."""
+    reader = _ByteReader(data, "subscription")
     version = reader.int16()
     subscription = Subscription(reader.strings(), reader.nullable_bytes())
     if version >= 1:
@@ -55,8 +55,8 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """Return the bytes of one member's assignment."""
-    writer = _Writer()
+    """Return one member's encoded assignment."""
+    writer = _ByteWriter()
     writer.int16(0)
     writer.partitions(partitions)
     writer.nullable_bytes(user_data)
@@ -64,30 +64,30 @@ def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | N
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Return the partitions of an assignment; no bytes at all mean none. Raises ProtocolViolationError."""
+    """Decode the partitions of an assignment; empty bytes mean no partitions. Raises ProtocolViolationError."""
     if not data:
         return []
-    reader = _Reader(data, "assignment")
+    reader = _ByteReader(data, "assignment")
     reader.int16()
     return reader.partitions()
 
 
 def encode_sticky_user_data(owned: Iterable[TopicPartition], generation_id: int) -> bytes:
-    """Return the previous assignment and its generation, as the sticky assignor passes them on."""
-    writer = _Writer()
+    """Encode the previous assignment and its generation as user data of the sticky assignor."""
+    writer = _ByteWriter()
     writer.partitions(owned)
     writer.int32(generation_id)
     return b"".join(writer.parts)
 
 
 def decode_sticky_user_data(data: bytes) -> tuple[list[TopicPartition], int]:
-    """Return (previous assignment, its generation or -1). Raises ProtocolViolationError."""
-    reader = _Reader(data, "sticky user data")
+    """Decode (previous assignment, its generation or -1). Raises ProtocolViolationError."""
+    reader = _ByteReader(data, "sticky user data")
     owned = reader.partitions()
-    return owned, reader.int32() if reader.left >= 4 else -1
+    return owned, reader.int32() if reader.remaining >= 4 else -1
 
 
-class _Writer:
+class _ByteWriter:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
 
@@ -118,45 +118,47 @@ class _Writer:
             self.string(value)
 
     def partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        grouped = by_topic(sorted(partitions))
+        grouped = group_by_topic(sorted(partitions))
         self.int32(len(grouped))
         for topic, numbers in grouped.items():
             self.string(topic)
             self.parts.append(struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
 
 
-class _Reader:
-    def __init__(self, data: bytes, what: str) -> None:
+class _ByteReader:
+    def __init__(self, data: bytes, kind: str) -> None:
         self._data = bytes(data)
         self._position = 0
-        self._what = what
+        self._kind = kind
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._data) - self._position
 
-    def take(self, size: int) -> bytes:
-        if size < 0 or size > self.left:
-            raise ProtocolViolationError(f"{self._what} of a group member: {size} bytes asked, {self.left} left")
+    def read(self, size: int) -> bytes:
+        if size < 0 or size > self.remaining:
+            raise ProtocolViolationError(
+                f"{self._kind} of a group member: error reading {size} bytes, only {self.remaining} bytes available"
+            )
         self._position += size
         return self._data[self._position - size : self._position]
 
     def int16(self) -> int:
-        return int.from_bytes(self.take(2), "big", signed=True)
+        return int.from_bytes(self.read(2), "big", signed=True)
 
     def int32(self) -> int:
-        return int.from_bytes(self.take(4), "big", signed=True)
+        return int.from_bytes(self.read(4), "big", signed=True)
 
     def string(self) -> str:
-        return self.take(self.int16()).decode("utf-8", "replace")
+        return self.read(self.int16()).decode("utf-8", "replace")
 
     def nullable_string(self) -> str | None:
         size = self.int16()
-        return None if size < 0 else self.take(size).decode("utf-8", "replace")
+        return None if size < 0 else self.read(size).decode("utf-8", "replace")
 
     def nullable_bytes(self) -> bytes | None:
         size = self.int32()
-        return None if size < 0 else self.take(size)
+        return None if size < 0 else self.read(size)
 
     def strings(self) -> list[str]:
         return [self.string() for _ in range(self.count(2))]
@@ -169,8 +171,11 @@ class _Reader:
         return found
 
     def count(self, item_size_min: int) -> int:
-        """Return an array's length, which cannot be larger than the bytes left allow; null is empty."""
+        """Return an array's length, 0 for a null array. Raises ProtocolViolationError if too few bytes are left."""
         count = self.int32()
-        if count * item_size_min > self.left:
-            raise ProtocolViolationError(f"{self._what} of a group member: {count} items in {self.left} bytes")
+        if count * item_size_min > self.remaining:
+            raise ProtocolViolationError(
+                f"{self._kind} of a group member: error reading array of size {count}, "
+                f"only {self.remaining} bytes available"
+            )
         return max(count, 0)

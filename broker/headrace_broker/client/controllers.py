@@ -1,6 +1,6 @@
-"""A cluster seen from its controllers (KIP-919): the nodes are the quorum's voters, the controller is its leader.
+"""A cluster accessed through its controllers (KIP-919): the nodes are the quorum's voters, the controller its leader.
 
-For what an operator asks while no broker is up; controllers have no topics to tell of.
+It works while no broker is running. Controllers do not serve topic metadata.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CONTROLLERS = 2
 
 
 class Controllers(Cluster):
-    """The voters of a quorum; `bootstrap.servers` are controllers' addresses."""
+    """The controllers of a cluster; `bootstrap.servers` contains controller addresses."""
 
     endpoint_type = _CONTROLLERS
 
-    def _question(self, topics: Iterable[str] | None, *, auto_create: bool) -> Request[Response]:
+    def _metadata_request(self, topics: Iterable[str] | None, *, auto_create: bool) -> Request[Response]:
         return DescribeClusterRequest(endpoint_type=_CONTROLLERS)
 
-    def _understood(self, response: Response) -> MetadataResponse:
+    def _metadata_response(self, response: Response) -> MetadataResponse:
         assert isinstance(response, DescribeClusterResponse)
         if response.error_code != ErrorCode.NONE:
             raise BrokerError(response.error_code, "the controllers", response.error_message)
@@ -35,11 +35,11 @@ class Controllers(Cluster):
         return MetadataResponse(brokers=brokers, cluster_id=response.cluster_id, controller_id=response.controller_id)
 
     def _nodes_by_preference(self) -> list[int]:
-        """The leader first: what is asked of any controller is best answered by the one that knows."""
+        """Return the leader first, because followers may respond with older state."""
         return sorted(super()._nodes_by_preference(), key=lambda node_id: node_id != self.view.controller_id)
 
     async def request_controller(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:
-        """Send a request to the leader; one that is it no longer has the leader looked up again."""
+        """Send a request to the leader; if that node is no longer the leader, look the leader up again."""
         response = await super().request_controller(message, timeout_ms=timeout_ms)
         if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
             self.request_refresh()

@@ -1,4 +1,4 @@
-"""Acknowledgements: which `send` calls a record batch carries records of, and what each call is told in the end."""
+"""Tracks the `send` calls whose records a batch contains, and reports one result for each call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from headrace_broker.client.errors import ClientError
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where the records of one `send` are. `base_offset` is the first record's, -1 when the broker did not say.
+    """The partition and offsets of the records of one `send`.
 
-    Records that went to several partitions have partition and base offset -1 and one entry per batch in `parts`.
+    `base_offset` is the first record's offset, -1 if the broker returned none. If the records were sent to several
+    partitions, partition and base offset are -1. If they are in several batches, `parts` has one entry per batch.
     """
 
     topic: str
@@ -23,47 +24,50 @@ class RecordMetadata:
 
 
 Completion = Callable[[RecordMetadata | None, ClientError | None], None]
-"""Told the outcome of a `send` in the loop's thread. With an error comes what was acknowledged all the same, if any."""
+"""Called in the loop's thread with the metadata of a send's acknowledged parts (or None) and its error (or None)."""
 
 
 class Delivery:
-    """One `send` call: done when every part of it is acknowledged, failed when one part is (after all are known)."""
+    """One `send` call, whose records may be in several batches; its records in one batch are called a part.
+
+    It completes when the result of each part is known, and fails if any part failed.
+    """
 
     __slots__ = ("_error", "_listeners", "_on_done", "_parts", "_pending", "topic")
 
     def __init__(self, topic: str, on_done: Completion) -> None:
         self.topic = topic
         self._on_done = on_done
-        self._pending = 1  # the sender's own, until it has handed in all parts
+        self._pending = 1  # one for the `send` call itself, until `seal`
         self._parts: list[RecordMetadata] = []
         self._error: ClientError | None = None
         self._listeners: list[Callable[[], None]] = []
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called, too, when everything is known."""
+        """Add a listener that is called after the delivery completes."""
         self._listeners.append(listener)
 
     @property
-    def is_waiting(self) -> bool:
-        """True while at least one part, beside the sender's own, is not known yet."""
+    def has_pending_parts(self) -> bool:
+        """True while the result of at least one part is pending."""
         return self._pending > 1
 
     def expect_part(self) -> None:
-        """Count one part more to wait for."""
+        """Add one pending part."""
         self._pending += 1
 
-    def part_done(self, partition: int, base_offset: int, count: int) -> None:
-        """Take the acknowledgement of one part."""
+    def complete_part(self, partition: int, base_offset: int, count: int) -> None:
+        """Mark one part as acknowledged."""
         self._parts.append(RecordMetadata(self.topic, partition, base_offset, count))
         self._finish_part()
 
-    def part_failed(self, error: ClientError) -> None:
-        """Take the failure of one part."""
+    def fail_part(self, error: ClientError) -> None:
+        """Mark one part as failed."""
         self._error = self._error or error
         self._finish_part()
 
-    def sealed(self) -> None:
-        """All parts have been handed in."""
+    def seal(self) -> None:
+        """Declare that no more parts will be added."""
         self._finish_part()
 
     def _finish_part(self) -> None:
@@ -71,14 +75,15 @@ class Delivery:
         if self._pending:
             return
         if self._error is not None:
-            self._on_done(self._summary() if self._parts else None, self._error)
+            self._on_done(self._combine_metadata() if self._parts else None, self._error)
         else:
-            self._on_done(self._summary(), None)
-        listeners, self._listeners = self._listeners, []  # they know this delivery: a circle would outlive it
+            self._on_done(self._combine_metadata(), None)
+        # Listeners refer to this delivery. Clear them, so that no reference cycle keeps it in memory.
+        listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
 
-    def _summary(self) -> RecordMetadata:
+    def _combine_metadata(self) -> RecordMetadata:
         parts = self._parts
         if len(parts) == 1:
             return parts[0]
@@ -89,40 +94,43 @@ class Delivery:
 
 
 @dataclass(slots=True)
-class Share:
-    """The records of a batch that belong to one delivery: `count` of them."""
+class DeliveryPart:
+    """The `count` consecutive records of a batch that belong to one delivery."""
 
     delivery: Delivery
     count: int
 
 
-def acknowledge(shares: list[Share], partition: int, base_offset: int) -> None:
-    """Tell every delivery in a batch that begins at `base_offset` (-1 = unknown)."""
+def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int) -> None:
+    """Complete every delivery part of a batch that starts at `base_offset` (-1 = unknown)."""
     offset = base_offset
-    for share in shares:
-        share.delivery.part_done(partition, offset, share.count)
+    for part in parts:
+        part.delivery.complete_part(partition, offset, part.count)
         if base_offset >= 0:
-            offset += share.count
+            offset += part.count
 
 
-def fail(shares: list[Share], error: ClientError) -> None:
-    """Tell every delivery in a batch that it failed."""
-    for share in shares:
-        share.delivery.part_failed(error)
+def fail(parts: list[DeliveryPart], error: ClientError) -> None:
+    """Fail every delivery part of a batch."""
+    for part in parts:
+        part.delivery.fail_part(error)
 
 
-def cut(shares: list[Share], count: int) -> tuple[list[Share], list[Share]]:
-    """Return (shares of the first `count` records, shares of the rest); a delivery on both sides waits for both."""
-    first: list[Share] = []
-    rest: list[Share] = []
-    for share in shares:
-        if count >= share.count:
-            first.append(share)
+def split_parts(parts: list[DeliveryPart], count: int) -> tuple[list[DeliveryPart], list[DeliveryPart]]:
+    """Return (parts of the first `count` records, parts of the others).
+
+    A part that contains record `count` is split in two, and its delivery waits for both.
+    """
+    first: list[DeliveryPart] = []
+    rest: list[DeliveryPart] = []
+    for part in parts:
+        if count >= part.count:
+            first.append(part)
         elif count > 0:
-            share.delivery.expect_part()
-            first.append(Share(share.delivery, count))
-            rest.append(Share(share.delivery, share.count - count))
+            part.delivery.expect_part()
+            first.append(DeliveryPart(part.delivery, count))
+            rest.append(DeliveryPart(part.delivery, part.count - count))
         else:
-            rest.append(share)
-        count = max(count - share.count, 0)
+            rest.append(part)
+        count = max(count - part.count, 0)
     return first, rest

@@ -1,4 +1,4 @@
-"""What can go wrong in a client: each error carries its protocol error code (or None), and whether a retry may help."""
+"""The client's errors. Each has its protocol error code (or None), and whether a retry may succeed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headrace_broker.protocol.errors import ErrorCode
 
 
 class ClientError(Exception):
-    """The root of all client errors; `retriable` = the same call may succeed later."""
+    """Base class of all client errors; `retriable` = the same call may succeed later."""
 
     code: ErrorCode | None = None
     retriable = False
 
 
 class ClientConfigError(ClientError):
-    """Settings that cannot be; `errors` holds one line for each."""
+    """The configuration is invalid; `errors` has one line per invalid key."""
 
     def __init__(self, kind: str, errors: Sequence[str]) -> None:
         super().__init__(f"{kind} configuration: " + "; ".join(errors))
@@ -23,40 +23,40 @@ class ClientConfigError(ClientError):
 
 
 class BrokerError(ClientError):
-    """A broker answered with an error code; `subject` says what it was about (topic-partition, group, broker)."""
+    """A broker responded with an error code; `subject` is the topic-partition, group or broker it is about."""
 
     code: ErrorCode
 
     def __init__(self, code: int, subject: str, message: str | None = None) -> None:
-        self.code = ErrorCode.of(code)
+        self.code = ErrorCode.from_code(code)
         self.retriable = self.code.is_retriable
         self.subject = subject
         self.message = message or self.code.message
         super().__init__(f"{subject}: {self.code.name}: {self.message}")
 
-    def in_doubt(self) -> BrokerError:
-        """Return the same error of records that an earlier attempt may have left in the log."""
-        doubt = "what became of an earlier attempt is not known: the records may be in the log"
-        return BrokerError(self.code, self.subject, f"{self.message.rstrip('.')}; {doubt}")
+    def with_unknown_outcome(self) -> BrokerError:
+        """Return this error with a note that an earlier attempt may have written the records."""
+        note = "an earlier attempt has an unknown outcome, so the records may be in the log"
+        return BrokerError(self.code, self.subject, f"{self.message.rstrip('.')}; {note}")
 
 
-def error_of(code: int, subject: str, message: str | None) -> BrokerError | None:
-    """Return what a broker's code says of `subject`, None when it is no error."""
+def error_or_none(code: int, subject: str, message: str | None) -> BrokerError | None:
+    """Return the BrokerError for an error code, None when the code is NONE."""
     return None if code == ErrorCode.NONE else BrokerError(code, subject, message)
 
 
 class ConnectionLostError(ClientError):
-    """The connection broke, or could not be made; a request in flight may or may not have been carried out."""
+    """The connection failed or could not be established. The broker may have processed requests that were sent."""
 
     retriable = True
 
 
 class RequestTimeoutError(ConnectionLostError):
-    """A broker did not answer in time; its connection was closed."""
+    """A broker did not respond in time; its connection was closed."""
 
 
 class NoBrokerError(ClientError):
-    """None of the known brokers answered within the time given."""
+    """None of the known brokers can be reached, or none responded in time."""
 
     retriable = True
 
@@ -68,7 +68,7 @@ class UnsupportedVersionError(ClientError):
 
 
 class ProtocolViolationError(ClientError):
-    """The peer sent bytes that are no answer to what was asked."""
+    """A broker or group member sent bytes that violate the Kafka protocol."""
 
 
 class ClosedError(ClientError):
@@ -76,7 +76,7 @@ class ClosedError(ClientError):
 
 
 class TimedOutError(ClientError):
-    """An operation, with all its retries, did not end in time."""
+    """An operation, including its retries, did not complete in time."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
@@ -97,20 +97,20 @@ class RecordTooLargeError(ClientError):
 
 
 class OffsetOutOfRangeError(ClientError):
-    """A position is outside the log and auto.offset.reset is none."""
+    """The position is outside the log, and auto.offset.reset is `none`."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class NoOffsetError(ClientError):
-    """No committed offset, and auto.offset.reset is none."""
+    """The partition has no committed offset, and auto.offset.reset is `none`."""
 
 
 class CorruptRecordsError(ClientError):
-    """Fetched bytes are no sound record batches."""
+    """Fetched record batches are corrupt."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
 
 class CommitFailedError(ClientError):
-    """The group went on without this member: its partitions may belong to another one now."""
+    """The group rebalanced without this member: other members may own its partitions now."""

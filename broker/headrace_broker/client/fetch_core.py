@@ -1,14 +1,16 @@
-"""What to fetch from whom, and what to do with the answers: positions, prefetch, resets, aborted transactions.
+"""The consumer's fetch logic: partitions to fetch from each broker, positions, prefetch, resets, aborted transactions.
 
-Pure: the shell hands in answers (raw record bytes by reference, error codes) and asks for the next fetches.
+Pure: `Fetcher` does the I/O. It passes in responses (raw record bytes by reference, error codes) and receives the next
+fetches to send.
 Guarantees:
-- The chunks of a partition come out in log order, each offset once, whatever was paused, sought or re-elected
-  meanwhile: an answer to a fetch from a position that is not wanted any more is thrown away.
-- At most one fetch of a node is in flight, and the next one leaves only while less than one answer of that node waits
-  to be taken: one response is read ahead, no more is held in memory.
-- Where the leader names a replica to read from (KIP-392), fetches go there until the time given is over, the leader is
-  another one, or the replica fails: then they go to the leader, which may name one anew (after a failure not at once).
-- A position moves over control batches, compaction gaps and a batch's unwanted beginning.
+- The chunks of a partition are returned in log order, each offset once, whatever pauses, seeks and leader elections
+  happen meanwhile: the response to a fetch from a position that is no longer current is discarded.
+- At most one fetch per node is in flight. The next one is sent only while less than one response of that node is
+  buffered, so that at most one response is prefetched per node.
+- If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
+  expires, the leader changes or the replica fails. Then they are sent to the leader, which may return a preferred read
+  replica again. After a failure, this replica is ignored for some time.
+- The position skips control batches, compaction gaps, and records of a batch before the requested offset.
 
 State belongs to one owner.
 """
@@ -43,25 +45,25 @@ _LEADER_ERRORS = frozenset(
 
 
 SPAN_RECORDS_MIN = 2000
-_AT_LEADER_MS = 1000.0
-_NEWER_LEADER_MS = 30_000.0
+_LEADER_ONLY_MS = 1000.0
+_NEWER_LEADER_TIMEOUT_MS = 30_000.0
 
 
-class Answer(Enum):
-    """What the shell has to do about one partition's part of an answer."""
+class FetchAction(Enum):
+    """The caller's next action after one partition's part of a Fetch response."""
 
-    NOTHING = "no records, or an answer that came too late"
-    RECORDS = "a chunk was added"
-    REFRESH = "the leader is another one: refresh the metadata"
-    RESET = "the position is outside the log: reset_needed() tells, or fail when there is no reset policy"
-    ERROR = "tell the reader"
+    NONE = "nothing: there are no records, or the response is outdated"
+    RECORDS = "notify the reader: a chunk was buffered"
+    REFRESH_METADATA = "refresh the metadata: the leader has changed"
+    RESET_POSITION = "reset the position, which is outside the log, or raise if auto.offset.reset is none"
+    RAISE_ERROR = "raise the error in the reader's poll"
 
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Fetched record bytes of one partition: `spans` of whole batches that the reader may see, in order.
+    """Fetched record bytes of one partition: `spans` of complete, readable batches, in order.
 
-    A span ends with the batch that makes it `SPAN_RECORDS_MIN` records: a piece of work that fits into a CPU's cache.
+    A span ends with the batch that reaches `SPAN_RECORDS_MIN` records, so that parsing it stays in the CPU's cache.
     """
 
     topic: str
@@ -75,8 +77,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchPartition:
-    """One partition of a fetch, as it was asked."""
+class RequestedPartition:
+    """One partition of a Fetch request."""
 
     topic: str
     partition: int
@@ -84,12 +86,12 @@ class FetchPartition:
     leader_epoch: int
     max_bytes: int
     is_from_leader: bool = True
-    may_be_sent_away: bool = True
+    allow_preferred_replica: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class _Preferred:
-    """The replica that a leader wants to be read from in its stead."""
+class _PreferredReplica:
+    """The preferred read replica from a leader's Fetch response."""
 
     node_id: int
     leader_epoch: int
@@ -97,9 +99,9 @@ class _Preferred:
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class _PartitionState:
     position: int | None = None
-    """Offset of the next record to hand out; None until it is known."""
+    """Offset of the next record to return; None until it is known."""
     fetch_offset: int = -1
     chunks: deque[Chunk] = field(default_factory=deque)
     paused: bool = False
@@ -108,16 +110,16 @@ class _State:
     max_bytes: int = 0
     retry_at_ms: float = 0.0
     attempts: int = 0
-    preferred: _Preferred | None = None
-    at_leader_until_ms: float = 0.0
-    """A replica failed: until then the leader is to answer itself."""
+    preferred: _PreferredReplica | None = None
+    leader_only_until_ms: float = 0.0
+    """After a failure of the preferred replica, only the leader is fetched from until this time."""
     position_epoch: int = -1
-    """The leader epoch that the position is known from: who led before may not have come so far, and not know it."""
-    newer_leader_by_ms: float = 0.0
+    """The leader epoch that the position comes from. A leader of an older epoch may not have this offset yet."""
+    newer_leader_deadline_ms: float = 0.0
 
 
 class FetchCore:
-    """Positions and read-ahead of the assigned partitions."""
+    """Holds the positions and prefetched chunks of the assigned partitions."""
 
     def __init__(
         self, *, partition_bytes_max: int, read_committed: bool = False, backoff_ms: Callable[[int], float]
@@ -125,70 +127,71 @@ class FetchCore:
         self._partition_bytes_max = partition_bytes_max
         self._read_committed = read_committed
         self._backoff_ms = backoff_ms
-        self.assignments = 0
-        """How often a partition was assigned: what was looked up for a position before counts for no later one."""
-        self._states: dict[TopicPartition, _State] = {}
+        self.assignment_count = 0
+        """The number of assignments so far. A position looked up before the latest assignment is discarded."""
+        self._states: dict[TopicPartition, _PartitionState] = {}
         self._in_flight: set[int] = set()
-        self._waiting: dict[int, int] = {}
+        self._buffered_bytes: dict[int, int] = {}
         self._response_bytes: dict[int, int] = {}
 
     # -- assignment and positions ------------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The assigned partitions."""
         return list(self._states)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those that stay keep position, pause and read-ahead."""
+        """Assign exactly these partitions; retained ones keep their position, pause and prefetched chunks."""
         wanted = dict.fromkeys(partitions)
         for topic_partition in [known for known in self._states if known not in wanted]:
             self._drop_chunks(self._states.pop(topic_partition))
         for topic_partition in wanted:
             if topic_partition not in self._states:
-                self._states[topic_partition] = _State(max_bytes=self._partition_bytes_max)
-                self.assignments += 1
+                self._states[topic_partition] = _PartitionState(max_bytes=self._partition_bytes_max)
+                self.assignment_count += 1
 
-    def without_position(self) -> list[TopicPartition]:
-        """Return the partitions that need a committed offset or a reset before they can be fetched."""
+    def partitions_without_position(self) -> list[TopicPartition]:
+        """Return the partitions that need a position (committed offset or reset) before they can be fetched."""
         return [topic_partition for topic_partition, state in self._states.items() if state.position is None]
 
     def seek(self, topic_partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Go on at `offset`, which a leader of `leader_epoch` has told (-1 = nobody knows); what was read ahead is
-        thrown away. Raises KeyError for a partition not assigned.
+        """Set the position to `offset`, known from a leader of `leader_epoch` (-1 = unknown); drop prefetched chunks.
+
+        Raises KeyError for a partition that is not assigned.
         """
         state = self._states[topic_partition]
         self._drop_chunks(state)
         state.position = state.fetch_offset = offset
-        state.position_epoch, state.newer_leader_by_ms = leader_epoch, 0.0
+        state.position_epoch, state.newer_leader_deadline_ms = leader_epoch, 0.0
         state.retry_at_ms, state.attempts = 0.0, 0
 
     def forget_position(self, topic_partition: TopicPartition) -> None:
-        """Have the position found anew."""
+        """Clear the position, so that it is looked up again."""
         state = self._states[topic_partition]
         self._drop_chunks(state)
         state.position = state.preferred = None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """Return the offset of the next record to hand out, None when not known yet. Raises KeyError."""
+        """Return the offset of the next record to return, None if it is not known yet. Raises KeyError."""
         return self._states[topic_partition].position
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the high watermark last seen, None when none was."""
+        """Return the high watermark of the last response, None before the first one."""
         value = self._states[topic_partition].high_watermark
         return None if value < 0 else value
 
     def pause(self, topic_partition: TopicPartition) -> None:
-        """Hand out nothing of the partition until `resume`; what was read ahead is kept."""
+        """Return no records of the partition until `resume`; prefetched chunks are kept."""
         self._states[topic_partition].paused = True
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """End a pause."""
+        """Resume a paused partition."""
         self._states[topic_partition].paused = False
 
     @property
     def paused(self) -> list[TopicPartition]:
-        """The partitions under pause."""
+        """The paused partitions."""
         return [topic_partition for topic_partition, state in self._states.items() if state.paused]
 
     # -- fetching ----------------------------------------------------------------------------------------------------
@@ -199,13 +202,13 @@ class FetchCore:
         leader_of: Callable[[str, int], tuple[int, int] | None],
         is_ready: Callable[[int], bool],
         is_replica: Callable[[str, int, int], bool] = lambda topic, partition, node_id: True,
-    ) -> tuple[dict[int, list[FetchPartition]], set[str]]:
-        """Return ({node: partitions to fetch from it now}, topics whose metadata has to be refreshed).
+    ) -> tuple[dict[int, list[RequestedPartition]], set[str]]:
+        """Return ({node: partitions to fetch from the node now}, topics whose metadata has to be refreshed).
 
-        `leader_of` returns (node id, leader epoch), `is_replica` whether a broker is known as a live replica. Each plan
-        counts as in flight until `fetch_done`.
+        `leader_of` returns (node id, leader epoch); `is_replica` returns whether a broker has an online replica. Each
+        returned fetch counts as in flight until `fetch_done`.
         """
-        plans: dict[int, list[FetchPartition]] = {}
+        plans: dict[int, list[RequestedPartition]] = {}
         outdated: set[str] = set()
         for (topic, partition), state in self._states.items():
             if state.position is None or state.paused or now_ms < state.retry_at_ms:
@@ -215,7 +218,7 @@ class FetchCore:
                 outdated.add(topic)
                 continue
             node_id, leader_epoch = leader
-            if 0 <= leader_epoch < state.position_epoch and self._waits_for_newer(state, now_ms):
+            if 0 <= leader_epoch < state.position_epoch and self._await_newer_leader(state, now_ms):
                 outdated.add(topic)
                 continue
             preferred = state.preferred
@@ -223,82 +226,86 @@ class FetchCore:
                 if now_ms >= preferred.until_ms or preferred.leader_epoch != leader_epoch:
                     preferred = state.preferred = None
                 elif not is_replica(topic, partition, preferred.node_id):
-                    self._leave_replica(state, now_ms)
+                    self._return_to_leader(state, now_ms)
                     preferred = None
                     outdated.add(topic)
                 else:
                     node_id = preferred.node_id
             if node_id not in self._in_flight and not self._is_full(node_id) and is_ready(node_id):
-                asked = FetchPartition(
+                requested = RequestedPartition(
                     topic,
                     partition,
                     state.fetch_offset,
                     leader_epoch,
                     state.max_bytes,
                     is_from_leader=preferred is None,
-                    may_be_sent_away=now_ms >= state.at_leader_until_ms,
+                    allow_preferred_replica=now_ms >= state.leader_only_until_ms,
                 )
-                plans.setdefault(node_id, []).append(asked)
+                plans.setdefault(node_id, []).append(requested)
         self._in_flight.update(plans)
-        self._take_turns(plans)
+        self._rotate(plans)
         return plans, outdated
 
     def fetch_done(self, node_id: int) -> None:
-        """The node answered, or the connection broke; each partition's part is handed in beside this."""
+        """Mark the node's fetch as no longer in flight; the caller handles the partitions of the response itself."""
         self._in_flight.discard(node_id)
 
     def retry_at_ms(self, now_ms: float) -> float | None:
-        """Return when the next partition leaves its back-off, None when none is in one."""
+        """Return when the next partition's backoff ends, None if no partition is backing off."""
         waits = [state.retry_at_ms for state in self._states.values() if state.retry_at_ms > now_ms]
         return min(waits, default=None)
 
-    def _waits_for_newer(self, state: _State, now_ms: float) -> bool:
-        """Whether to wait for metadata of the position's epoch: it may be that of a topic that is no more."""
-        if not state.newer_leader_by_ms:
-            state.newer_leader_by_ms = now_ms + _NEWER_LEADER_MS
-        return now_ms < state.newer_leader_by_ms
+    def _await_newer_leader(self, state: _PartitionState, now_ms: float) -> bool:
+        """Return whether to wait for metadata of the position's epoch. The wait is limited: the epoch may belong to a
+        deleted topic of the same name.
+        """
+        if not state.newer_leader_deadline_ms:
+            state.newer_leader_deadline_ms = now_ms + _NEWER_LEADER_TIMEOUT_MS
+        return now_ms < state.newer_leader_deadline_ms
 
     def _is_full(self, node_id: int) -> bool:
-        return self._waiting.get(node_id, 0) > 0 and self._waiting[node_id] >= self._response_bytes.get(node_id, 0)
+        return self._buffered_bytes.get(node_id, 0) > 0 and self._buffered_bytes[node_id] >= self._response_bytes.get(
+            node_id, 0
+        )
 
-    def _take_turns(self, plans: dict[int, list[FetchPartition]]) -> None:
-        """Put partitions that were asked for first behind the others, or fetch.max.bytes would starve the last ones."""
-        for asked in plans.values():
-            if len(asked) > 1:
-                key = (asked[0].topic, asked[0].partition)
+    def _rotate(self, plans: dict[int, list[RequestedPartition]]) -> None:
+        """Move the first partition of each fetch to the end; otherwise fetch.max.bytes would starve the last ones."""
+        for requested in plans.values():
+            if len(requested) > 1:
+                key = (requested[0].topic, requested[0].partition)
                 self._states[key] = self._states.pop(key)
 
-    # -- answers -----------------------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------------------------
 
     def receive(
         self,
         node_id: int,
-        asked: FetchPartition,
+        requested: RequestedPartition,
         records: memoryview | None,
         *,
         high_watermark: int,
         log_start_offset: int = -1,
         aborted: Sequence[tuple[int, int]] = (),
-    ) -> Answer:
-        """Take a partition's records; `aborted` = (producer id, first offset). Raises CorruptBatchError."""
-        state = self._wanted(asked)
+    ) -> FetchAction:
+        """Buffer a partition's records; `aborted` = (producer id, first offset) pairs. Raises CorruptBatchError."""
+        state = self._state_if_current(requested)
         if state is None:
-            return Answer.NOTHING
+            return FetchAction.NONE
         state.attempts = 0
         state.high_watermark = high_watermark
         state.log_start_offset = log_start_offset
         if not records:
-            return Answer.NOTHING
-        spans, next_offset = self._visible(records, asked.fetch_offset, aborted)
-        if next_offset <= asked.fetch_offset:
-            self._grow(state, records)
-            return Answer.NOTHING
+            return FetchAction.NONE
+        spans, next_offset = self._readable_spans(records, requested.fetch_offset, aborted)
+        if next_offset <= requested.fetch_offset:
+            self._grow_fetch_size(state, records)
+            return FetchAction.NONE
         state.max_bytes = self._partition_bytes_max
         chunk = Chunk(
-            asked.topic,
-            asked.partition,
+            requested.topic,
+            requested.partition,
             spans,
-            from_offset=asked.fetch_offset,
+            from_offset=requested.fetch_offset,
             next_offset=next_offset,
             high_watermark=high_watermark,
             size_bytes=len(records),
@@ -306,82 +313,82 @@ class FetchCore:
         )
         state.fetch_offset = next_offset
         state.chunks.append(chunk)
-        self._waiting[node_id] = self._waiting.get(node_id, 0) + chunk.size_bytes
-        return Answer.RECORDS
+        self._buffered_bytes[node_id] = self._buffered_bytes.get(node_id, 0) + chunk.size_bytes
+        return FetchAction.RECORDS
 
-    def prefer(self, asked: FetchPartition, node_id: int, until_ms: float) -> None:
-        """The leader answered that this replica had better be read from."""
-        state = self._wanted(asked)
+    def set_preferred_replica(self, requested: RequestedPartition, node_id: int, until_ms: float) -> None:
+        """Fetch from this preferred read replica, which the leader has returned, until `until_ms`."""
+        state = self._state_if_current(requested)
         if state is not None:
             state.attempts = 0
-            state.preferred = _Preferred(node_id, asked.leader_epoch, until_ms)
+            state.preferred = _PreferredReplica(node_id, requested.leader_epoch, until_ms)
 
-    def avoid(self, node_id: int, now_ms: float) -> None:
-        """The broker is not there: what was to be read from it as a mere replica is read from leaders."""
+    def drop_preferred_replica(self, node_id: int, now_ms: float) -> None:
+        """Fetch from the leaders instead of this preferred read replica, which is not reachable."""
         for state in self._states.values():
             if state.preferred is not None and state.preferred.node_id == node_id:
-                self._leave_replica(state, now_ms)
+                self._return_to_leader(state, now_ms)
 
-    def _leave_replica(self, state: _State, now_ms: float) -> None:
+    def _return_to_leader(self, state: _PartitionState, now_ms: float) -> None:
         state.preferred = None
-        state.at_leader_until_ms = now_ms + _AT_LEADER_MS
+        state.leader_only_until_ms = now_ms + _LEADER_ONLY_MS
 
-    def response_size(self, node_id: int, size_bytes: int) -> None:
-        """Tell how many bytes of records the node's last answer held: the measure of one response ahead."""
+    def record_response_size(self, node_id: int, size_bytes: int) -> None:
+        """Record the size of the records in the node's last response, which limits how much is prefetched."""
         self._response_bytes[node_id] = size_bytes
 
-    def refuse(self, asked: FetchPartition, code: ErrorCode, now_ms: float) -> Answer:
-        """Take a partition's error."""
-        state = self._wanted(asked)
+    def handle_error(self, requested: RequestedPartition, code: ErrorCode, now_ms: float) -> FetchAction:
+        """Handle a partition's error code."""
+        state = self._state_if_current(requested)
         if state is None:
-            return Answer.NOTHING
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE and asked.is_from_leader:
-            return Answer.RESET
-        self._failed(state, asked, now_ms)
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:  # a replica may lack what the leader has
-            return Answer.NOTHING
+            return FetchAction.NONE
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE and requested.is_from_leader:
+            return FetchAction.RESET_POSITION
+        self._retry_later(state, requested, now_ms)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:  # a follower may not have this offset yet
+            return FetchAction.NONE
         if code in _LEADER_ERRORS:
-            return Answer.REFRESH
-        return Answer.NOTHING if code.is_retriable else Answer.ERROR
+            return FetchAction.REFRESH_METADATA
+        return FetchAction.NONE if code.is_retriable else FetchAction.RAISE_ERROR
 
-    def lose(self, asked: FetchPartition, now_ms: float) -> None:
-        """The connection broke before the answer."""
-        state = self._wanted(asked)
+    def handle_disconnect(self, requested: RequestedPartition, now_ms: float) -> None:
+        """Handle the loss of the connection before the response."""
+        state = self._state_if_current(requested)
         if state is not None:
-            self._failed(state, asked, now_ms)
+            self._retry_later(state, requested, now_ms)
 
-    def _failed(self, state: _State, asked: FetchPartition, now_ms: float) -> None:
-        """Ask the same broker again after a pause, or the leader at once."""
-        if asked.is_from_leader:
-            self._pause(state, now_ms)
+    def _retry_later(self, state: _PartitionState, requested: RequestedPartition, now_ms: float) -> None:
+        """Fetch from the leader again after a backoff, or, after an error of a preferred replica, at once."""
+        if requested.is_from_leader:
+            self._start_backoff(state, now_ms)
         else:
-            self._leave_replica(state, now_ms)
+            self._return_to_leader(state, now_ms)
 
     def back_off(self, topic_partition: TopicPartition, now_ms: float) -> None:
-        """Leave a partition alone for a while: its position could not be found."""
+        """Do not fetch the partition until a backoff has passed."""
         state = self._states.get(topic_partition)
         if state is not None:
-            self._pause(state, now_ms)
+            self._start_backoff(state, now_ms)
 
-    def _pause(self, state: _State, now_ms: float) -> None:
+    def _start_backoff(self, state: _PartitionState, now_ms: float) -> None:
         state.retry_at_ms = now_ms + self._backoff_ms(state.attempts)
         state.attempts += 1
 
-    def _wanted(self, asked: FetchPartition) -> _State | None:
-        state = self._states.get((asked.topic, asked.partition))
-        if state is None or state.position is None or state.fetch_offset != asked.fetch_offset:
+    def _state_if_current(self, requested: RequestedPartition) -> _PartitionState | None:
+        state = self._states.get((requested.topic, requested.partition))
+        if state is None or state.position is None or state.fetch_offset != requested.fetch_offset:
             return None
         return state
 
-    def _grow(self, state: _State, records: memoryview) -> None:
-        """Nothing whole came: the first batch is larger than what was asked for, so ask for more."""
+    def _grow_fetch_size(self, state: _PartitionState, records: memoryview) -> None:
+        """Request more bytes next time: the first batch is larger than the requested size."""
         needed = read_header(records).size_bytes if len(records) >= 61 else 0
         state.max_bytes = min(max(state.max_bytes * 2, needed), 2**31 - 1)
 
-    def _visible(
+    def _readable_spans(
         self, records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
     ) -> tuple[list[memoryview], int]:
-        """Return (runs of batches to read, offset after the last whole batch)."""
+        """Return (spans of batches to read, offset after the last complete batch)."""
         if self._read_committed and aborted:
             return _committed_spans(records, from_offset, aborted)
         spans: list[memoryview] = []
@@ -398,34 +405,34 @@ class FetchCore:
             spans.append(records[start:end])
         return spans, next_offset
 
-    # -- handing out -------------------------------------------------------------------------------------------------
+    # -- prefetched chunks -------------------------------------------------------------------------------------------
 
-    def take(self) -> Chunk | None:
-        """Return the next chunk, partitions in turn; the position moves on when `taken` is called."""
+    def next_chunk(self) -> Chunk | None:
+        """Return the next chunk, from the partitions round-robin. The caller then calls `advance_position`."""
         for topic_partition, state in self._states.items():
             if state.chunks and not state.paused:
                 chunk = state.chunks.popleft()
-                self._waiting[chunk.node_id] -= chunk.size_bytes
+                self._buffered_bytes[chunk.node_id] -= chunk.size_bytes
                 self._states[topic_partition] = self._states.pop(topic_partition)
                 return chunk
         return None
 
-    def taken(self, topic: str, partition: int, next_offset: int) -> None:
-        """The reader has everything before `next_offset`."""
+    def advance_position(self, topic: str, partition: int, next_offset: int) -> None:
+        """Set the position to `next_offset`, after the reader has received the records before it."""
         state = self._states.get((topic, partition))
         if state is not None:
             state.position = next_offset
 
-    def _drop_chunks(self, state: _State) -> None:
+    def _drop_chunks(self, state: _PartitionState) -> None:
         for chunk in state.chunks:
-            self._waiting[chunk.node_id] -= chunk.size_bytes
+            self._buffered_bytes[chunk.node_id] -= chunk.size_bytes
         state.chunks.clear()
 
 
 def _committed_spans(
     records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
 ) -> tuple[list[memoryview], int]:
-    """Leave out the batches of aborted transactions (KIP-98): each ends with its producer's abort marker."""
+    """Exclude the batches of aborted transactions (KIP-98); each transaction ends with its producer's abort marker."""
     starts = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
     spans: list[memoryview] = []

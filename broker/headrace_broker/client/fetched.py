@@ -1,7 +1,7 @@
-"""What a reader hands out: chunks of fetched bytes, and the records in them.
+"""The results of a reader's poll: chunks of fetched bytes, and the records in them.
 
-A `FetchedChunk` is parsed piece by piece, in the thread that takes from it: little memory is in use at a time, and what
-is behind a broken batch is not lost with it. It belongs to one thread at a time.
+A `FetchedChunk` is parsed span by span, in the thread that reads it. This limits memory use, and records before a
+corrupt batch are still returned. Only one thread may use a chunk at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace_broker.records.reader import read_columns
 
 @dataclass(slots=True)
 class FetchedBatch:
-    """Consecutive records of one partition; `next_offset` is where the one after them would be."""
+    """Consecutive records of one partition; `next_offset` is the offset after the last one."""
 
     topic: str
     partition: int
@@ -32,12 +32,15 @@ class FetchedBatch:
 
 
 class FetchedChunk:
-    """Fetched bytes of one partition. `position` is the offset that comes next, `next_offset` the one behind all."""
+    """Fetched bytes of a partition.
+
+    `position` is the next offset to return, `next_offset` the offset after the chunk.
+    """
 
     __slots__ = (
         "_high_watermark",
         "_on_corrupt",
-        "_rest",
+        "_remaining",
         "_spans",
         "_verify_crc",
         "next_offset",
@@ -47,22 +50,22 @@ class FetchedChunk:
     )
 
     def __init__(self, chunk: Chunk, *, verify_crc: bool, on_corrupt: Callable[[tuple[str, int], int], None]) -> None:
-        """Take a chunk; `on_corrupt` is told the partition and the offset from which it cannot be parsed."""
+        """Wrap a chunk; `on_corrupt` receives the partition and the first offset that cannot be parsed."""
         self.topic = chunk.topic
         self.partition = chunk.partition
         self.position = chunk.from_offset
         self.next_offset = chunk.next_offset
         self._high_watermark = chunk.high_watermark
         self._spans = deque(chunk.spans)
-        self._rest: FetchedBatch | None = None
+        self._remaining: FetchedBatch | None = None
         self._verify_crc = verify_crc
         self._on_corrupt = on_corrupt
 
-    def take(self, records_max: int | None = None) -> FetchedBatch | None:
-        """Return the next records, None when there are no more. Raises CorruptRecordsError, and is empty then."""
-        batch, self._rest = self._rest or self._parse(), None
+    def next_batch(self, records_max: int | None = None) -> FetchedBatch | None:
+        """Return the next records, None at the end. Raises CorruptRecordsError; after that the chunk is empty."""
+        batch, self._remaining = self._remaining or self._parse(), None
         if batch is not None and records_max is not None and len(batch) > records_max:
-            batch, self._rest = _cut(batch, records_max)
+            batch, self._remaining = _split(batch, records_max)
         self.position = self.next_offset if batch is None else batch.next_offset
         return batch
 
@@ -75,7 +78,8 @@ class FetchedChunk:
                 self._spans.clear()
                 self._on_corrupt((self.topic, self.partition), self.position)
                 raise CorruptRecordsError(
-                    f"{self.topic}-{self.partition} from offset {self.position}: {error}; seek to go past it"
+                    f"{self.topic}-{self.partition} at offset {self.position}: {error}; "
+                    "seek to a later offset to skip the corrupt records"
                 ) from error
             if len(columns):
                 next_offset = columns.next_offset if self._spans else None
@@ -85,7 +89,7 @@ class FetchedChunk:
         return None
 
 
-def _cut(batch: FetchedBatch, count: int) -> tuple[FetchedBatch, FetchedBatch]:
+def _split(batch: FetchedBatch, count: int) -> tuple[FetchedBatch, FetchedBatch]:
     columns = batch.columns
     head, tail = columns.slice(0, count), columns.slice(count, len(columns))
     offsets = tail.offsets

@@ -1,8 +1,9 @@
-"""The fetching side of a reader: sends fetches, takes answers, finds positions; what arrives waits in the `core`.
+"""The reader's fetcher: sends Fetch requests, buffers the responses in `core`, and looks up missing positions.
 
-A shell around `fetch_core`, in the loop's thread only. It keeps a fetch in flight for each broker that it reads from,
-over a connection of its own, and gives a partition without a position the committed offset, else what auto.offset.reset
-says. What goes wrong with a partition waits in `errors` for the next poll; the other partitions go on.
+It runs `fetch_core` in the loop's thread. It keeps one fetch in flight for each broker that it reads from, over a
+separate connection. A partition without a position starts at its committed offset, or else at the offset that
+auto.offset.reset determines.
+An error of a partition is queued in `errors` for the next poll; the other partitions continue.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace_broker.client.errors import (
     NoOffsetError,
     OffsetOutOfRangeError,
 )
-from headrace_broker.client.fetch_core import Answer, FetchCore, FetchPartition
+from headrace_broker.client.fetch_core import FetchAction, FetchCore, RequestedPartition
 from headrace_broker.client.offsets import ListedOffset, OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchPartition as FetchRequestPartition
@@ -38,7 +39,7 @@ from headrace_broker.records.batch import CorruptBatchError
 
 logger = logging.getLogger(__name__)
 
-Committed = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
+FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
 
 _fetchers = itertools.count(1)
 
@@ -47,82 +48,82 @@ _FETCH_VERSION_MAX = 16
 
 
 class Fetcher:
-    """Keeps the read-ahead of one reader filled; `on_news` is called when something arrived or went wrong."""
+    """Prefetches records for one reader; `on_update` is called when records have arrived or an error occurred."""
 
     def __init__(
-        self, cluster: Cluster, config: ClientConfig, committed: Committed, on_news: Callable[[], None]
+        self, cluster: Cluster, config: ClientConfig, committed: FetchCommitted, on_update: Callable[[], None]
     ) -> None:
         self.core = FetchCore(
             partition_bytes_max=config.max_partition_fetch_bytes,
             read_committed=config.isolation_level == "read_committed",
-            backoff_ms=cluster.retry_pause_ms,
+            backoff_ms=cluster.retry_backoff_ms,
         )
         self.errors: deque[ClientError] = deque()
         self._cluster = cluster
         self._config = config
         self._committed = committed
-        self._on_news = on_news
+        self._on_update = on_update
         self._purpose = f"fetch {next(_fetchers)}"
         self._loop = asyncio.get_running_loop()
         self._out_of_range: set[TopicPartition] = set()
-        self._finding: asyncio.Task[None] | None = None
+        self._position_lookup: asyncio.Task[None] | None = None
         self._connecting: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         cluster.listeners.append(self._on_metadata)
 
     async def stop(self) -> None:
-        """Send nothing more."""
+        """Stop fetching and close the connections."""
         self._stopped = True
         self._cluster.listeners.remove(self._on_metadata)
         if self._timer is not None:
             self._timer.cancel()
-        if self._finding is not None:
-            self._finding.cancel()
-            await asyncio.gather(self._finding, return_exceptions=True)
-        self._cluster.release(self._purpose)
+        if self._position_lookup is not None:
+            self._position_lookup.cancel()
+            await asyncio.gather(self._position_lookup, return_exceptions=True)
+        self._cluster.close_connections(self._purpose)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on at that offset."""
+        """Continue at this offset."""
         self.core.seek(topic_partition, offset)
         self._out_of_range.discard(topic_partition)
         self.pump()
 
-    def go_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Fetch again, after a while, what could not be parsed."""
+    def refetch_after_backoff(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Fetch from this offset again after a backoff, because the records could not be parsed."""
         if topic_partition in self.core.assignment:
             self.core.seek(topic_partition, offset)
             self.core.back_off(topic_partition, self._cluster.now_ms())
             self.pump()
 
-    async def find_position(self) -> None:
-        """Wait for one attempt at the positions that are missing."""
+    async def wait_for_positions(self) -> None:
+        """Wait for the running lookup of the missing positions, if any."""
         self.pump()
-        if self._finding is not None:
-            await asyncio.wait([self._finding])
+        if self._position_lookup is not None:
+            await asyncio.wait([self._position_lookup])
 
     async def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Return offsets for timestamps, by the reader's isolation level."""
+        """Return offsets for timestamps, for the reader's isolation level."""
         read_committed = self._config.isolation_level == "read_committed"
         return await offset_api.list_offsets(self._cluster, timestamps, read_committed=read_committed)
 
     # -- positions ---------------------------------------------------------------------------------------------------
 
-    async def _find_positions(self) -> None:
-        """Give every partition without one a position: the committed offset, else by auto.offset.reset."""
+    async def _look_up_positions(self) -> None:
+        """Set the missing positions to the committed offsets, or else to the offsets of auto.offset.reset."""
         attempts = 0
-        while missing := self.core.without_position():
-            assignments = self.core.assignments
+        while missing := self.core.partitions_without_position():
+            assignments = self.core.assignment_count
             try:
                 await self._apply_committed([item for item in missing if item not in self._out_of_range], assignments)
                 await self._apply_resets(assignments)
                 attempts = 0
             except ClientError as error:
                 if not error.retriable:
-                    self._tell(error)
+                    self._report_error(error)
                     return
-                logger.info("finding positions: %s; trying again", error)
-                await asyncio.sleep(self._cluster.retry_pause_ms(attempts) / 1000)
+                logger.info("Position lookup failed, retrying: %s", error)
+                await asyncio.sleep(self._cluster.retry_backoff_ms(attempts) / 1000)
                 attempts += 1
 
     async def _apply_committed(self, partitions: list[TopicPartition], assignments: int) -> None:
@@ -130,32 +131,34 @@ class Fetcher:
             return
         for topic_partition, committed in (await self._committed(partitions)).items():
             if committed is not None:
-                self._place(topic_partition, committed.offset, committed.leader_epoch, assignments)
+                self._set_position(topic_partition, committed.offset, committed.leader_epoch, assignments)
 
     async def _apply_resets(self, assignments: int) -> None:
-        missing = self.core.without_position()
-        if not missing or self.core.assignments != assignments:  # nobody has asked what is committed for a new one yet
-            return
+        missing = self.core.partitions_without_position()
+        if not missing or self.core.assignment_count != assignments:
+            return  # a newly assigned partition may have a committed offset, which was not requested yet
         policy = self._config.auto_offset_reset
         if policy == "none":
             names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
             out_of_range = bool(self._out_of_range.intersection(missing))
             kind = OffsetOutOfRangeError if out_of_range else NoOffsetError
-            what = "positions outside the log" if out_of_range else "no committed offset"
-            raise kind(f"{names}: {what}, and auto.offset.reset=none: seek")
+            problem = "the position is outside the log" if out_of_range else "no committed offset"
+            raise kind(f"{names}: {problem}, and auto.offset.reset=none; seek to a position")
         timestamp = {"latest": offset_api.LATEST, "earliest": offset_api.EARLIEST}.get(policy)
         if timestamp is None:
             timestamp = int(time.time() * 1000) - (parse_duration_ms(policy.partition(":")[2]) or 0)
         listed = await self.list_offsets(dict.fromkeys(missing, timestamp))
-        behind = [item for item, found in listed.items() if found.offset < 0]  # nothing as young as that: the end
-        listed |= await self.list_offsets(dict.fromkeys(behind, offset_api.LATEST)) if behind else {}
+        at_end = [item for item, found in listed.items() if found.offset < 0]  # no record at or after the timestamp
+        listed |= await self.list_offsets(dict.fromkeys(at_end, offset_api.LATEST)) if at_end else {}
         for topic_partition, found in listed.items():
-            self._place(topic_partition, found.offset, found.leader_epoch, assignments)
+            self._set_position(topic_partition, found.offset, found.leader_epoch, assignments)
 
-    def _place(self, topic_partition: TopicPartition, offset: int, leader_epoch: int, assignments: int) -> None:
-        """Set a position that was looked up, unless a seek or another assignment came first: what was committed before
-        a partition came back may be old."""
-        if self.core.assignments != assignments or topic_partition not in self.core.assignment:
+    def _set_position(self, topic_partition: TopicPartition, offset: int, leader_epoch: int, assignments: int) -> None:
+        """Set a position that was looked up, unless a seek or a later assignment has made it outdated.
+
+        While a partition was not assigned, another member may have committed a newer offset.
+        """
+        if self.core.assignment_count != assignments or topic_partition not in self.core.assignment:
             return
         if self.core.position(topic_partition) is None:
             self.core.seek(topic_partition, offset, leader_epoch)
@@ -164,16 +167,16 @@ class Fetcher:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send every fetch that can be sent, and have missing positions found."""
+        """Send all fetches that can be sent, and start the lookup of missing positions."""
         if self._stopped:
             return
-        if self._finding is None and self.core.without_position():
-            self._finding = self._loop.create_task(self._find_positions())
-            self._finding.add_done_callback(self._found_positions)
+        if self._position_lookup is None and self.core.partitions_without_position():
+            self._position_lookup = self._loop.create_task(self._look_up_positions())
+            self._position_lookup.add_done_callback(self._on_position_lookup_done)
         now_ms = self._cluster.now_ms()
         plans, outdated = self.core.plan(now_ms, self._leader_of, self._is_ready, self._cluster.view.is_replica)
-        for node_id, asked in plans.items():
-            self._send_fetch(node_id, asked)
+        for node_id, requested in plans.items():
+            self._send_fetch(node_id, requested)
         if outdated:
             self._cluster.request_refresh()
         if self._timer is not None:
@@ -183,13 +186,13 @@ class Fetcher:
         if due is not None:
             self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self.pump)
 
-    def _found_positions(self, task: asyncio.Task[None]) -> None:
-        self._finding = None
+    def _on_position_lookup_done(self, task: asyncio.Task[None]) -> None:
+        self._position_lookup = None
         if task.cancelled():
             return
         error = task.exception()
         if error is not None:
-            self._tell(ClientError(f"finding positions: {error!r}"))
+            self._report_error(ClientError(f"position lookup failed: {error!r}"))
         elif not self.errors:
             self.pump()
 
@@ -202,22 +205,22 @@ class Fetcher:
             return True
         if node_id not in self._connecting:
             self._connecting.add(node_id)
-            self._cluster.connect_soon(node_id, self._purpose, partial(self._connected, node_id))
+            self._cluster.connect_in_background(node_id, self._purpose, partial(self._on_connected, node_id))
         return False
 
-    def _connected(self, node_id: int) -> None:
+    def _on_connected(self, node_id: int) -> None:
         self._connecting.discard(node_id)
         if self._cluster.ready_connection(node_id, self._purpose) is None:
-            self.core.avoid(node_id, self._cluster.now_ms())
+            self.core.drop_preferred_replica(node_id, self._cluster.now_ms())
         self.pump()
 
-    def _send_fetch(self, node_id: int, asked: list[FetchPartition]) -> None:
+    def _send_fetch(self, node_id: int, requested: list[RequestedPartition]) -> None:
         known = self._cluster.view.topics
         topics = {
-            name: FetchTopic(topic=name, topic_id=known[name].topic_id) for name in {part.topic for part in asked}
+            name: FetchTopic(topic=name, topic_id=known[name].topic_id) for name in {part.topic for part in requested}
         }
         has_ids = all(topic.topic_id != ZERO_UUID for topic in topics.values())
-        for part in asked:
+        for part in requested:
             topics[part.topic].partitions.append(
                 FetchRequestPartition(
                     partition=part.partition,
@@ -234,100 +237,104 @@ class Fetcher:
             isolation_level=int(config.isolation_level == "read_committed"),
             session_epoch=-1,
             topics=list(topics.values()),
-            rack_id=config.client_rack if all(part.may_be_sent_away for part in asked) else "",
+            rack_id=config.client_rack if all(part.allow_preferred_replica for part in requested) else "",
         )
         connection = self._cluster.ready_connection(node_id, self._purpose)
-        fetch = _Fetch(node_id, asked, {topic.topic_id: name for name, topic in topics.items()})
+        fetch = _FetchInFlight(node_id, requested, {topic.topic_id: name for name, topic in topics.items()})
         try:
             if connection is None:
-                raise ConnectionLostError(f"broker {node_id}: the connection was lost")
+                raise ConnectionLostError(f"broker {node_id}: the connection is closed")
             at_most = _FETCH_VERSION_MAX if has_ids else _FETCH_BY_NAME_VERSION_MAX
             version = connection.version_for(FetchRequest, at_most=at_most)
-            connection.send(request, version, partial(self._on_answer, fetch))
+            connection.send(request, version, partial(self._on_response, fetch))
         except ClientError as error:
-            self._on_answer(fetch, None, error)
+            self._on_response(fetch, None, error)
 
-    def _on_answer(self, fetch: _Fetch, response: FetchResponse | None, error: ClientError | None) -> None:
+    def _on_response(self, fetch: _FetchInFlight, response: FetchResponse | None, error: ClientError | None) -> None:
         self.core.fetch_done(fetch.node_id)
         now_ms = self._cluster.now_ms()
         if response is None:
-            if not self._stopped:  # else it is this client that closed the connection
-                logger.info("fetch from broker %d: %s", fetch.node_id, error)
-            for asked in fetch.asked.values():
-                self.core.lose(asked, now_ms)
+            if not self._stopped:  # otherwise this client has closed the connection
+                logger.info("Fetch from broker %d failed, retrying: %s", fetch.node_id, error)
+            for requested in fetch.requested.values():
+                self.core.handle_disconnect(requested, now_ms)
             self._cluster.request_refresh()
         elif response.error_code != ErrorCode.NONE:
-            for asked in fetch.asked.values():
-                self._refused(asked, ErrorCode.of(response.error_code), now_ms)
+            for requested in fetch.requested.values():
+                self._on_partition_error(requested, ErrorCode.from_code(response.error_code), now_ms)
         else:
             size_bytes = 0
             for topic in response.responses:
                 name = topic.topic or fetch.names.get(topic.topic_id, "")
                 for part in topic.partitions:
                     size_bytes += self._on_partition(fetch, name, part, now_ms)
-            self.core.response_size(fetch.node_id, size_bytes)
+            self.core.record_response_size(fetch.node_id, size_bytes)
         self.pump()
 
-    def _on_partition(self, fetch: _Fetch, topic: str, part: PartitionData, now_ms: float) -> int:
-        """Take one partition's part of an answer; returns the size of its records."""
-        asked = fetch.asked.get((topic, part.partition_index))
-        if asked is None:
+    def _on_partition(self, fetch: _FetchInFlight, topic: str, part: PartitionData, now_ms: float) -> int:
+        """Handle one partition of a response; return the size of its records."""
+        requested = fetch.requested.get((topic, part.partition_index))
+        if requested is None:
             return 0
         if part.error_code != ErrorCode.NONE:
-            self._refused(asked, ErrorCode.of(part.error_code), now_ms)
+            self._on_partition_error(requested, ErrorCode.from_code(part.error_code), now_ms)
             return 0
         if part.preferred_read_replica >= 0:
-            logger.info("%s-%d is read from replica %d", topic, asked.partition, part.preferred_read_replica)
-            self.core.prefer(asked, part.preferred_read_replica, now_ms + self._config.metadata_max_age_ms)
+            logger.info("%s-%d: fetching from replica %d", topic, requested.partition, part.preferred_read_replica)
+            self.core.set_preferred_replica(
+                requested, part.preferred_read_replica, now_ms + self._config.metadata_max_age_ms
+            )
             return 0
         records = part.records
         view = memoryview(records) if records is not None and not isinstance(records, list) else None
         aborted = [(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()]
         try:
-            answer = self.core.receive(
+            action = self.core.receive(
                 fetch.node_id,
-                asked,
+                requested,
                 view,
                 high_watermark=part.high_watermark,
                 log_start_offset=part.log_start_offset,
                 aborted=aborted,
             )
         except CorruptBatchError as error:
-            self.core.lose(asked, now_ms)
-            self._tell(CorruptRecordsError(f"{topic}-{asked.partition} from offset {asked.fetch_offset}: {error}"))
+            self.core.handle_disconnect(requested, now_ms)
+            self._report_error(
+                CorruptRecordsError(f"{topic}-{requested.partition} from offset {requested.fetch_offset}: {error}")
+            )
             return 0
-        if answer is Answer.RECORDS:
-            self._on_news()
+        if action is FetchAction.RECORDS:
+            self._on_update()
         return len(view) if view is not None else 0
 
-    def _refused(self, asked: FetchPartition, code: ErrorCode, now_ms: float) -> None:
-        answer = self.core.refuse(asked, code, now_ms)
-        subject = f"{asked.topic}-{asked.partition}"
-        if answer is Answer.REFRESH:
-            logger.info("fetch of %s: %s; refreshing metadata", subject, code.name)
+    def _on_partition_error(self, requested: RequestedPartition, code: ErrorCode, now_ms: float) -> None:
+        action = self.core.handle_error(requested, code, now_ms)
+        subject = f"{requested.topic}-{requested.partition}"
+        if action is FetchAction.REFRESH_METADATA:
+            logger.info("Fetch of %s failed with %s; refreshing metadata", subject, code.name)
             self._cluster.request_refresh()
-        elif answer is Answer.RESET:
-            logger.warning("%s: offset %d is outside the log", subject, asked.fetch_offset)
-            self._out_of_range.add((asked.topic, asked.partition))
-            self.core.forget_position((asked.topic, asked.partition))
-        elif answer is Answer.ERROR:
-            self._tell(BrokerError(code, f"fetch of {subject}"))
+        elif action is FetchAction.RESET_POSITION:
+            logger.warning("%s: offset %d is out of range; resetting the position", subject, requested.fetch_offset)
+            self._out_of_range.add((requested.topic, requested.partition))
+            self.core.forget_position((requested.topic, requested.partition))
+        elif action is FetchAction.RAISE_ERROR:
+            self._report_error(BrokerError(code, f"fetch of {subject}"))
 
-    def _tell(self, error: ClientError) -> None:
-        """Have the next poll raise it."""
+    def _report_error(self, error: ClientError) -> None:
+        """Queue an error for the next poll to raise."""
         self.errors.append(error)
-        self._on_news()
+        self._on_update()
 
     def _on_metadata(self, view: object) -> None:
         self.pump()
 
 
-class _Fetch:
-    """A Fetch request in flight: what was asked, and the names behind its topic ids."""
+class _FetchInFlight:
+    """A Fetch request in flight: the requested partitions, and the topic names by topic id."""
 
-    __slots__ = ("asked", "names", "node_id")
+    __slots__ = ("names", "node_id", "requested")
 
-    def __init__(self, node_id: int, asked: list[FetchPartition], names: dict[bytes, str]) -> None:
+    def __init__(self, node_id: int, requested: list[RequestedPartition], names: dict[bytes, str]) -> None:
         self.node_id = node_id
-        self.asked = {(part.topic, part.partition): part for part in asked}
+        self.requested = {(part.topic, part.partition): part for part in requested}
         self.names = names

@@ -1,9 +1,10 @@
-"""Membership of a group under the classic protocol: join, sync, heartbeats, leave; for consumers and Connect workers.
+"""Group membership with the classic protocol: join, sync, heartbeat, leave; for consumers and Connect workers.
 
-A shell around `membership_core`. The owner gives a protocol type and an object with six callbacks; bytes of metadata
-and assignments stay the owner's affair. Each member has a connection of its own, because a parked JoinGroup holds up
-whatever is behind it. Heartbeats run beside the callbacks, so that a slow one does not cost the membership; they stop
-only while JoinGroup and SyncGroup are under way, when the coordinator takes a member for alive anyway.
+It runs `membership_core` on the event loop. The owner provides a protocol type and an object with six callbacks, and
+encodes and decodes metadata and assignments. Each member has a separate connection, because a JoinGroup that waits in
+the coordinator delays all later requests on its connection. Heartbeats continue while callbacks run, so that a slow
+callback does not end the membership. They pause only during JoinGroup and SyncGroup, while the coordinator does not
+expire the member's session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.errors import BrokerError, ClientError
-from headrace_broker.client.membership_core import Generation, MembershipCore, State, Step
+from headrace_broker.client.membership_core import Generation, MembershipCore, MemberState, NextStep
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest
@@ -26,33 +27,35 @@ logger = logging.getLogger(__name__)
 _members = itertools.count(1)
 
 _JOIN_TIMEOUT_EXTRA_MS = 5_000
-"""The coordinator may use up the whole rebalance timeout before it answers a join."""
+"""Added to the rebalance timeout: the coordinator may wait that long before it responds to JoinGroup."""
 
 
 class GroupCallbacks(Protocol):
-    """What the owner of a membership does at each turn. No callback runs beside another one."""
+    """The callbacks of a membership's owner. They never run concurrently."""
 
     def protocols(self, generation: Generation) -> Sequence[tuple[str, bytes]]:
         """Return (protocol, metadata) pairs, the preferred one first."""
 
-    async def prepare(self, generation: Generation) -> None:
-        """The member is about to (re)join: commit and give up what has to be given up."""
+    async def on_join_prepare(self, generation: Generation) -> None:
+        """Commit, and revoke the partitions or tasks that the protocol requires, before the member joins or rejoins."""
 
-    async def assign(self, generation: Generation, members: Sequence[JoinGroupResponseMember]) -> Mapping[str, bytes]:
-        """This member leads: return every member's assignment."""
+    async def compute_assignments(
+        self, generation: Generation, members: Sequence[JoinGroupResponseMember]
+    ) -> Mapping[str, bytes]:
+        """Return the assignment of each member. Called only if this member is the group's leader."""
 
-    async def joined(self, generation: Generation, assignment: bytes) -> None:
-        """The member is in a new generation, with this assignment."""
+    async def on_join_complete(self, generation: Generation, assignment: bytes) -> None:
+        """Apply the assignment of a new generation."""
 
-    async def lost(self) -> None:
-        """The coordinator gave the member up: what it held may belong to others already."""
+    async def on_membership_lost(self) -> None:
+        """Drop the assignment: the coordinator has removed the member, and other members may own it."""
 
-    def failed(self, error: ClientError) -> None:
-        """The membership ended with an error that no retry mends."""
+    def on_failure(self, error: ClientError) -> None:
+        """Report an error that cannot be retried and that has ended the membership."""
 
 
 class GroupMembership:
-    """One member; `start` it, and `leave` in the end."""
+    """One member of a group. Call `start` to join and `leave` to end the membership."""
 
     def __init__(
         self, cluster: Cluster, core: MembershipCore, callbacks: GroupCallbacks, rebalance_timeout_ms: int
@@ -68,13 +71,13 @@ class GroupMembership:
 
     @property
     def generation(self) -> Generation:
-        """The generation the member is in."""
+        """The member's current generation."""
         return self._core.generation
 
     @property
     def is_stable(self) -> bool:
-        """True while the member has an assignment that is valid as far as it knows."""
-        return self._core.state is State.STABLE and not self._rejoin.is_set()
+        """True while the member has an assignment and no rebalance is pending."""
+        return self._core.state is MemberState.STABLE and not self._rejoin.is_set()
 
     def start(self) -> None:
         """Join the group in the background."""
@@ -83,25 +86,25 @@ class GroupMembership:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def rejoin(self, reason: str) -> None:
-        """Have the group rebalance: the member's metadata or needs have changed."""
+        """Trigger a rebalance, because the member's metadata has changed."""
         self._core.reason = reason
         self._rejoin.set()
 
-    def give_up(self, code: ErrorCode) -> None:
-        """Another request was told that this member or its generation is unknown: join anew."""
-        logger.info("group %s: %s; joining anew", self._core.group_id, code.name)
+    def handle_commit_error(self, code: ErrorCode) -> None:
+        """Rejoin after a commit failed because the coordinator does not know this member or its generation."""
+        logger.info("Group %s: commit failed with %s; rejoining", self._core.group_id, code.name)
         if code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
-            self._core.lose()
-        self.rejoin(f"a commit was answered with {code.name}")
+            self._core.reset()
+        self.rejoin(f"a commit failed with {code.name}")
 
     async def leave(self, reason: str, timeout_ms: float = 5_000) -> None:
-        """Stop, and tell the coordinator; a static member stays a member until its session times out."""
+        """Leave the group. A static member sends no LeaveGroup, and stays a member until its session times out."""
         await self._stop(self._task)
         await self._stop(self._heartbeats)
         self._task = self._heartbeats = None
         if self._core.generation.member_id:
             await self._send_leave(reason, timeout_ms)
-        self._cluster.release(self._purpose)
+        self._cluster.close_connections(self._purpose)
 
     async def _send_leave(self, reason: str, timeout_ms: float) -> None:
         try:
@@ -112,32 +115,32 @@ class GroupMembership:
                 if message is not None:
                     await connection.request(message, version=version)
         except (ClientError, TimeoutError) as error:
-            logger.info("group %s: leaving was not confirmed: %s", self._core.group_id, error)
+            logger.info("Group %s: LeaveGroup failed: %s", self._core.group_id, error)
 
-    # -- the life of a member ----------------------------------------------------------------------------------------
+    # -- background tasks --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
             while True:
-                if self._core.state is State.UNJOINED:
-                    await self._callbacks.lost()
+                if self._core.state is MemberState.UNJOINED:
+                    await self._callbacks.on_membership_lost()
                 else:
-                    await self._callbacks.prepare(self.generation)
+                    await self._callbacks.on_join_prepare(self.generation)
                 await self._stop(self._heartbeats)
                 self._rejoin.clear()
                 assignment = await self._join()
-                self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
-                await self._callbacks.joined(self.generation, assignment)
+                self._heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
+                await self._callbacks.on_join_complete(self.generation, assignment)
                 await self._rejoin.wait()
-        except Exception as error:  # a callback's own fault is told, too, instead of leaving a silent non-member
+        except Exception as error:  # report errors of callbacks, too: the membership has ended
             await self._stop(self._heartbeats)
             if not isinstance(error, ClientError):
-                logger.exception("group %s", self._core.group_id)
+                logger.exception("Group %s: the membership ended with an error", self._core.group_id)
                 error = ClientError(f"group {self._core.group_id}: {error!r}")
-            self._callbacks.failed(error)
+            self._callbacks.on_failure(error)
 
     async def _join(self) -> bytes:
-        """Join and sync until there is an assignment; returns its bytes. Raises BrokerError when there is no way."""
+        """Join and sync until there is an assignment; return its bytes. Raises BrokerError if it cannot be retried."""
         attempts = 0
         while True:
             try:
@@ -145,50 +148,51 @@ class GroupMembership:
             except ClientError as error:
                 if not error.retriable:
                     raise
-                logger.info("group %s: %s; trying again", self._core.group_id, error)
-                step, assignment = Step.FIND_COORDINATOR, b""
-            if step is Step.ASSIGNED:
+                logger.info("Group %s: join failed, retrying: %s", self._core.group_id, error)
+                step, assignment = NextStep.FIND_COORDINATOR, b""
+            if step is NextStep.ASSIGNED:
                 return assignment
-            if step is Step.FAIL:
+            if step is NextStep.FAIL:
                 raise BrokerError(self._core.last_code, f"group {self._core.group_id}")
-            if step is Step.JOIN_ANEW:
-                await self._callbacks.lost()
-            elif step is Step.FIND_COORDINATOR:
+            if step is NextStep.JOIN_AS_NEW_MEMBER:
+                await self._callbacks.on_membership_lost()
+            elif step is NextStep.FIND_COORDINATOR:
                 self._cluster.forget_coordinator(self._core.group_id)
-            if step in (Step.JOIN_LATER, Step.FIND_COORDINATOR):
-                await asyncio.sleep(self._cluster.retry_pause_ms(attempts) / 1000)
+            if step in (NextStep.JOIN_LATER, NextStep.FIND_COORDINATOR):
+                await asyncio.sleep(self._cluster.retry_backoff_ms(attempts) / 1000)
                 attempts += 1
 
-    async def _join_once(self) -> tuple[Step, bytes]:
+    async def _join_once(self) -> tuple[NextStep, bytes]:
         core = self._core
         connection = await self._cluster.coordinator_connection(core.group_id, self._purpose)
         request = core.join_request(self._callbacks.protocols(core.generation))
-        # From version 4 on a new member is given its id before it is let in, so that a lost answer leaves no ghost.
+        # From JoinGroup version 4 on, a new member receives its id before it joins. Without this step, a lost response
+        # would leave an unused member in the group until its session expires.
         response = await connection.request(
             request, version=connection.version_for(JoinGroupRequest), timeout_ms=self._join_timeout_ms
         )
         step = core.on_join(response)
-        if step not in (Step.LEAD, Step.FOLLOW):
+        if step not in (NextStep.LEAD, NextStep.FOLLOW):
             return step, b""
-        assignments = await self._assignments(response) if step is Step.LEAD else {}
+        assignments = await self._compute_assignments(response) if step is NextStep.LEAD else {}
         synced = await self._cluster.request_coordinator(
             core.group_id, core.sync_request(assignments), purpose=self._purpose, timeout_ms=self._join_timeout_ms
         )
         return core.on_sync(synced, self._cluster.now_ms()), synced.assignment
 
-    async def _assignments(self, response: JoinGroupResponse) -> Mapping[str, bytes]:
-        return await self._callbacks.assign(self.generation, response.members)
+    async def _compute_assignments(self, response: JoinGroupResponse) -> Mapping[str, bytes]:
+        return await self._callbacks.compute_assignments(self.generation, response.members)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         core = self._core
         failures = 0
         while True:
             due = max(core.heartbeat_due_ms() - self._cluster.now_ms(), 0)
-            await asyncio.sleep((self._cluster.retry_pause_ms(failures) if failures else due) / 1000)
+            await asyncio.sleep((self._cluster.retry_backoff_ms(failures) if failures else due) / 1000)
             now_ms = self._cluster.now_ms()
-            if core.is_session_over(now_ms):
-                core.lose()
-                self.rejoin("the coordinator did not answer within the session timeout")
+            if core.is_session_expired(now_ms):
+                core.reset()
+                self.rejoin("the coordinator did not respond within the session timeout")
                 return
             try:
                 response = await self._cluster.request_coordinator(
@@ -196,17 +200,17 @@ class GroupMembership:
                 )
             except ClientError as error:
                 failures += 1
-                logger.info("group %s: heartbeat: %s", core.group_id, error)
+                logger.info("Group %s: heartbeat failed, retrying: %s", core.group_id, error)
                 self._cluster.forget_coordinator(core.group_id)
                 continue
             step = core.on_heartbeat(response.error_code, self._cluster.now_ms())
-            failures = failures + 1 if step is Step.FIND_COORDINATOR else 0
-            if step is Step.FIND_COORDINATOR:
+            failures = failures + 1 if step is NextStep.FIND_COORDINATOR else 0
+            if step is NextStep.FIND_COORDINATOR:
                 self._cluster.forget_coordinator(core.group_id)
-            elif step is Step.JOIN:
+            elif step is NextStep.JOIN:
                 self._rejoin.set()
-            elif step in (Step.JOIN_ANEW, Step.FAIL):
-                core.lose()
+            elif step in (NextStep.JOIN_AS_NEW_MEMBER, NextStep.FAIL):
+                core.reset()
                 self._rejoin.set()
                 return
 

@@ -1,11 +1,11 @@
-"""A member's side of the classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup): what each answer means.
+"""A member's state machine in the classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
 
-Pure: answers in, the next step out; the requests are built here, too. The protocol type and the bytes of metadata and
-assignments are opaque, so that consumers and Connect workers are members alike. Static membership is KIP-345.
-Transitions:
+Pure: it builds the requests, and determines the next step from each response. The protocol type and the bytes of
+metadata and assignments are opaque, so that consumers and Connect workers both use it. Supports static membership
+(KIP-345). Transitions:
 
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING ...
-    any of them -> UNJOINED when the coordinator does not know the member or its generation any more
+    any state -> UNJOINED when the coordinator rejects the member id or the generation
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ UNKNOWN_MEMBER_ID = ""
 NO_GENERATION = -1
 
 
-class State(Enum):
-    """Where the member is in the protocol."""
+class MemberState(Enum):
+    """The member's state in the protocol."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -42,23 +42,23 @@ class State(Enum):
     STABLE = "stable"
 
 
-class Step(Enum):
-    """What the shell does next."""
+class NextStep(Enum):
+    """The caller's next step."""
 
     LEAD = "compute assignments and send them with SyncGroup"
     FOLLOW = "send SyncGroup and wait for the assignment"
-    GO_ON = "nothing to do"
-    ASSIGNED = "the assignment is there"
+    CONTINUE = "nothing to do"
+    ASSIGNED = "apply the assignment"
     JOIN = "send JoinGroup now"
-    JOIN_LATER = "send JoinGroup after a back-off"
-    JOIN_ANEW = "membership and partitions are lost: tell the owner, then join as a new member"
-    FIND_COORDINATOR = "look the coordinator up again, then repeat"
-    FAIL = "give up and tell the owner"
+    JOIN_LATER = "send JoinGroup after a backoff"
+    JOIN_AS_NEW_MEMBER = "notify the owner that the membership and its partitions are lost, then join as a new member"
+    FIND_COORDINATOR = "look up the coordinator again, then retry"
+    FAIL = "end the membership and report the error"
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The member's place in one generation of the group."""
+    """The member's id and role in one generation of the group."""
 
     generation_id: int = NO_GENERATION
     member_id: str = UNKNOWN_MEMBER_ID
@@ -66,9 +66,11 @@ class Generation:
     is_leader: bool = False
 
 
-_COORDINATOR_GONE = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-_MEMBER_GONE = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION))
-_LATER = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION))
+_COORDINATOR_ERRORS = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+_MEMBER_ERRORS = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION))
+_RETRY_LATER_ERRORS = frozenset(
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION)
+)
 
 
 class MembershipCore:
@@ -85,9 +87,9 @@ class MembershipCore:
         group_instance_id: str | None = None,
     ) -> None:
         self.group_id = group_id
-        self.state = State.UNJOINED
+        self.state = MemberState.UNJOINED
         self.generation = Generation()
-        self.reason = "the member is new"
+        self.reason = "a new member joins"
         self.last_code = ErrorCode.NONE
         self._protocol_type = protocol_type
         self._group_instance_id = group_instance_id
@@ -95,13 +97,13 @@ class MembershipCore:
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._last_sent_ms = 0.0
-        self._last_answer_ms = 0.0
+        self._last_response_ms = 0.0
 
     # -- join and sync -----------------------------------------------------------------------------------------------
 
     def join_request(self, protocols: Sequence[tuple[str, bytes]]) -> JoinGroupRequest:
-        """Return the request that (re)joins with these (protocol, metadata), best first."""
-        self.state = State.JOINING
+        """Return the JoinGroup request with these (protocol, metadata) pairs, the preferred one first."""
+        self.state = MemberState.JOINING
         return JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self._session_timeout_ms,
@@ -113,25 +115,25 @@ class MembershipCore:
             reason=self.reason,
         )
 
-    def on_join(self, response: JoinGroupResponse) -> Step:
-        """Take the coordinator's answer to a join."""
-        code = self._note(response.error_code)
+    def on_join(self, response: JoinGroupResponse) -> NextStep:
+        """Handle a JoinGroup response."""
+        code = self._record_error(response.error_code)
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             self.generation = Generation(member_id=response.member_id)
-            return Step.JOIN
+            return NextStep.JOIN
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            return Step.JOIN_LATER
+            return NextStep.JOIN_LATER
         if code != ErrorCode.NONE:
-            return self._failed(code)
+            return self._step_after_error(code)
         is_leader = response.leader == response.member_id
         self.generation = Generation(
             response.generation_id, response.member_id, response.protocol_name or "", is_leader
         )
-        self.state = State.SYNCING
-        return Step.LEAD if is_leader and not response.skip_assignment else Step.FOLLOW
+        self.state = MemberState.SYNCING
+        return NextStep.LEAD if is_leader and not response.skip_assignment else NextStep.FOLLOW
 
     def sync_request(self, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-        """Return the request for this member's assignment; the leader brings everybody's along."""
+        """Return the SyncGroup request; the leader's contains the assignments of all members."""
         return SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation.generation_id,
@@ -145,26 +147,26 @@ class MembershipCore:
             ],
         )
 
-    def on_sync(self, response: SyncGroupResponse, now_ms: float) -> Step:
-        """Take the coordinator's answer to a sync."""
-        code = self._note(response.error_code)
+    def on_sync(self, response: SyncGroupResponse, now_ms: float) -> NextStep:
+        """Handle a SyncGroup response."""
+        code = self._record_error(response.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.reason = "the group rebalanced again before this member had its assignment"
-            return Step.JOIN
+            self.reason = "the group started another rebalance before this member received its assignment"
+            return NextStep.JOIN
         if code != ErrorCode.NONE:
-            return self._failed(code)
-        self.state = State.STABLE
-        self._last_sent_ms = self._last_answer_ms = now_ms
-        return Step.ASSIGNED
+            return self._step_after_error(code)
+        self.state = MemberState.STABLE
+        self._last_sent_ms = self._last_response_ms = now_ms
+        return NextStep.ASSIGNED
 
     # -- heartbeats --------------------------------------------------------------------------------------------------
 
     def heartbeat_due_ms(self) -> float:
-        """Return when the next heartbeat is to be sent."""
+        """Return when to send the next heartbeat."""
         return self._last_sent_ms + self._heartbeat_interval_ms
 
     def heartbeat_request(self, now_ms: float) -> HeartbeatRequest:
-        """Return the next heartbeat."""
+        """Return the Heartbeat request to send now."""
         self._last_sent_ms = now_ms
         return HeartbeatRequest(
             group_id=self.group_id,
@@ -173,53 +175,53 @@ class MembershipCore:
             group_instance_id=self._group_instance_id,
         )
 
-    def on_heartbeat(self, error_code: int, now_ms: float) -> Step:
-        """Take the answer to a heartbeat."""
-        code = self._note(error_code)
+    def on_heartbeat(self, error_code: int, now_ms: float) -> NextStep:
+        """Handle a Heartbeat response."""
+        code = self._record_error(error_code)
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._last_answer_ms = now_ms
+            self._last_response_ms = now_ms
         if code == ErrorCode.NONE:
-            return Step.GO_ON
+            return NextStep.CONTINUE
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.reason = "the group is rebalancing"
-            return Step.JOIN
-        step = self._failed(code)
-        return Step.GO_ON if step is Step.JOIN_LATER else step
+            return NextStep.JOIN
+        step = self._step_after_error(code)
+        return NextStep.CONTINUE if step is NextStep.JOIN_LATER else step
 
-    def is_session_over(self, now_ms: float) -> bool:
-        """True when the coordinator has not answered for so long that it must have given this member up."""
-        return self.state is State.STABLE and now_ms - self._last_answer_ms > self._session_timeout_ms
+    def is_session_expired(self, now_ms: float) -> bool:
+        """Return whether the coordinator has not responded within the session timeout, and has removed this member."""
+        return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
-    # -- leaving and losing ------------------------------------------------------------------------------------------
+    # -- leaving -----------------------------------------------------------------------------------------------------
 
     def leave_request(self, reason: str, version: int) -> LeaveGroupRequest | None:
-        """Return the request that leaves; None when there is nothing to leave, or for a static member, which stays."""
+        """Reset the membership and return the LeaveGroup request; None for a static member or a non-member."""
         member_id = self.generation.member_id
-        self.lose()
+        self.reset()
         if member_id == UNKNOWN_MEMBER_ID or self._group_instance_id is not None:
             return None
         if version < 3:
             return LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
         return LeaveGroupRequest(group_id=self.group_id, members=[MemberIdentity(member_id=member_id, reason=reason)])
 
-    def lose(self) -> None:
-        """Forget member id and generation."""
-        self.state = State.UNJOINED
+    def reset(self) -> None:
+        """Clear the member id and the generation."""
+        self.state = MemberState.UNJOINED
         self.generation = Generation()
 
     def members(self, response: JoinGroupResponse) -> list[JoinGroupResponseMember]:
-        """Return the members that the leader assigns to."""
+        """Return the members that the leader computes assignments for."""
         return list(response.members)
 
-    def _note(self, error_code: int) -> ErrorCode:
-        self.last_code = ErrorCode.of(error_code)
+    def _record_error(self, error_code: int) -> ErrorCode:
+        self.last_code = ErrorCode.from_code(error_code)
         return self.last_code
 
-    def _failed(self, code: ErrorCode) -> Step:
-        if code in _COORDINATOR_GONE:
-            return Step.FIND_COORDINATOR
-        if code in _MEMBER_GONE:
-            self.lose()
-            self.reason = f"the coordinator answered {code.name}"
-            return Step.JOIN_ANEW
-        return Step.JOIN_LATER if code in _LATER else Step.FAIL
+    def _step_after_error(self, code: ErrorCode) -> NextStep:
+        if code in _COORDINATOR_ERRORS:
+            return NextStep.FIND_COORDINATOR
+        if code in _MEMBER_ERRORS:
+            self.reset()
+            self.reason = f"the coordinator responded with {code.name}"
+            return NextStep.JOIN_AS_NEW_MEMBER
+        return NextStep.JOIN_LATER if code in _RETRY_LATER_ERRORS else NextStep.FAIL

@@ -1,4 +1,4 @@
-"""Offsets over the protocol: those of the log (ListOffsets), those of groups (OffsetCommit, OffsetFetch)."""
+"""Requests for the offsets of logs (ListOffsets) and of groups (OffsetCommit, OffsetFetch)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from headrace_broker.protocol.topic_names import TopicPartition, by_topic
+from headrace_broker.protocol.topic_names import TopicPartition, group_by_topic
 
 LATEST = -1
 EARLIEST = -2
@@ -31,12 +31,12 @@ MAX_TIMESTAMP = -3
 
 _OFFSET_COMMIT_VERSION_MAX = 9
 _OFFSET_FETCH_VERSION_MAX = 9
-"""From version 10 on, both name topics by id."""
+"""Both use topic ids from version 10 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: the next record to read, and the epoch of a leader that had come so far (-1 = unknown)."""
+    """A committed offset: that of the next record to read, and the leader epoch of the last read one (-1 = unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -45,7 +45,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """An answer of ListOffsets; offset -1 = no record at or after the timestamp."""
+    """A partition's offset from a ListOffsets response; -1 = no record at or after the timestamp."""
 
     offset: int
     timestamp: int = -1
@@ -67,7 +67,7 @@ async def list_offsets(
     for topic in {topic for topic, _ in timestamps}:
         await cluster.topic(topic, timeout_ms)
 
-    async def ask_all() -> dict[TopicPartition, ListedOffset]:
+    async def attempt() -> dict[TopicPartition, ListedOffset]:
         try:
             by_leader: dict[int, dict[TopicPartition, int]] = {}
             for topic_partition in timestamps.keys() - found.keys():
@@ -76,7 +76,10 @@ async def list_offsets(
                     raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "{}-{}".format(*topic_partition))
                 by_leader.setdefault(leader.leader_id, {})[topic_partition] = timestamps[topic_partition]
             results = await asyncio.gather(
-                *(_ask_leader(cluster, leader_id, asked, read_committed) for leader_id, asked in by_leader.items()),
+                *(
+                    _request_leader(cluster, leader_id, requested, read_committed)
+                    for leader_id, requested in by_leader.items()
+                ),
                 return_exceptions=True,
             )
         except BrokerError:
@@ -92,14 +95,14 @@ async def list_offsets(
         return found
 
     timeout = timeout_ms if timeout_ms is not None else cluster.config.default_api_timeout_ms
-    return await cluster.retry(ask_all, timeout, "listing offsets")
+    return await cluster.retry(attempt, timeout, "listing offsets")
 
 
-async def _ask_leader(
-    cluster: Cluster, leader_id: int, asked: Mapping[TopicPartition, int], read_committed: bool
+async def _request_leader(
+    cluster: Cluster, leader_id: int, requested: Mapping[TopicPartition, int], read_committed: bool
 ) -> dict[TopicPartition, ListedOffset]:
     topics: dict[str, ListOffsetsTopic] = {}
-    for (topic, partition), timestamp in asked.items():
+    for (topic, partition), timestamp in requested.items():
         item = topics.setdefault(topic, ListOffsetsTopic(name=topic))
         item.partitions.append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
     response = await cluster.request(
@@ -112,11 +115,12 @@ async def _ask_leader(
         ),
     )
     found = {}
-    for answered in response.topics:
-        for part in answered.partitions:
+    for topic_response in response.topics:
+        name = topic_response.name
+        for part in topic_response.partitions:
             if part.error_code != ErrorCode.NONE:
-                raise BrokerError(part.error_code, f"{answered.name}-{part.partition_index}")
-            found[answered.name, part.partition_index] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
+                raise BrokerError(part.error_code, f"{name}-{part.partition_index}")
+            found[name, part.partition_index] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
     return found
 
 
@@ -128,7 +132,7 @@ async def commit_offsets(
     generation: Generation | None = None,
     group_instance_id: str | None = None,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Commit offsets once, as a member or (generation None) from outside; returns the error of each partition."""
+    """Commit offsets once, as a member or (generation None) as a non-member; return each partition's error code."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, OffsetCommitRequestTopic(name=topic)).partitions.append(
@@ -151,7 +155,7 @@ async def commit_offsets(
     version = connection.version_for(OffsetCommitRequest, at_most=_OFFSET_COMMIT_VERSION_MAX)
     response = await connection.request(message, version=version)
     return {
-        (topic.name, part.partition_index): ErrorCode.of(part.error_code)
+        (topic.name, part.partition_index): ErrorCode.from_code(part.error_code)
         for topic in response.topics
         for part in topic.partitions
     }
@@ -160,34 +164,34 @@ async def commit_offsets(
 async def fetch_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return a group's committed offsets, None where there is none; `partitions` None = all that it has.
+    """Return a group's committed offsets, None for partitions without one; `partitions` None = all partitions.
 
     Raises BrokerError, TimedOutError.
     """
-    asked = by_topic(partitions) if partitions is not None else None
+    requested = group_by_topic(partitions) if partitions is not None else None
 
-    async def ask() -> dict[TopicPartition, OffsetAndMetadata | None]:
+    async def attempt() -> dict[TopicPartition, OffsetAndMetadata | None]:
         try:
-            return await _fetch_once(cluster, group_id, asked)
+            return await _fetch_once(cluster, group_id, requested)
         except BrokerError as error:
             if error.code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 cluster.forget_coordinator(group_id)
             raise
 
     timeout = timeout_ms if timeout_ms is not None else cluster.config.default_api_timeout_ms
-    return await cluster.retry(ask, timeout, f"committed offsets of group {group_id}")
+    return await cluster.retry(attempt, timeout, f"committed offsets of group {group_id}")
 
 
 async def _fetch_once(
-    cluster: Cluster, group_id: str, asked: Mapping[str, list[int]] | None
+    cluster: Cluster, group_id: str, requested: Mapping[str, list[int]] | None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     connection = await cluster.coordinator_connection(group_id)
     version = connection.version_for(OffsetFetchRequest, at_most=_OFFSET_FETCH_VERSION_MAX)
     if version >= 8:
         topics = (
             None
-            if asked is None
-            else [OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name, numbers in asked.items()]
+            if requested is None
+            else [OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name, numbers in requested.items()]
         )
         message = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=group_id, topics=topics)], require_stable=True
@@ -195,19 +199,21 @@ async def _fetch_once(
     else:
         old_topics = (
             None
-            if asked is None
-            else [OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in asked.items()]
+            if requested is None
+            else [OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in requested.items()]
         )
         message = OffsetFetchRequest(group_id=group_id, topics=old_topics, require_stable=version >= 7)
-    return _committed(await connection.request(message, version=version), group_id)
+    return _parse_committed_offsets(await connection.request(message, version=version), group_id)
 
 
-def _committed(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    answer = response.groups[0] if response.groups else response
-    if answer.error_code != ErrorCode.NONE:
-        raise BrokerError(answer.error_code, f"group {group_id}")
+def _parse_committed_offsets(
+    response: OffsetFetchResponse, group_id: str
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    group = response.groups[0] if response.groups else response
+    if group.error_code != ErrorCode.NONE:
+        raise BrokerError(group.error_code, f"group {group_id}")
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    for topic in answer.topics:
+    for topic in group.topics:
         for part in topic.partitions:
             if part.error_code != ErrorCode.NONE:
                 raise BrokerError(part.error_code, f"group {group_id}, {topic.name}-{part.partition_index}")

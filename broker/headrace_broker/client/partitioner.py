@@ -1,4 +1,4 @@
-"""Which partition a record goes to: murmur2 over the key as in Java, sticky for records without one (KIP-794)."""
+"""Chooses the partition of a record: murmur2 of the key as in Java, sticky for keyless records (KIP-794)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = tuple(struct.Struct(f"<{count}I") for count in range(65))
 
 
 class _MixedWords(dict[int, int]):
-    """A word of a key -> what it adds to the hash. Keys repeat their words (prefixes, digits), so this is worth it."""
+    """Caches the mixed value of each 4-byte word of a key. Keys often share words (prefixes, digits)."""
 
     def __missing__(self, word: int) -> int:
         mixed = word * _M & _MASK
@@ -33,7 +33,7 @@ _MIXED = _MixedWords()
 
 
 def murmur2(data: bytes) -> int:
-    """Return Java's 32-bit murmur2 of `data`, as an unsigned number."""
+    """Return the 32-bit murmur2 hash of `data` as Kafka computes it, as an unsigned number."""
     length = len(data)
     count = length >> 2
     h = _SEED ^ length
@@ -54,7 +54,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """Keeps a topic's keyless records on one partition until about `batch_size` bytes went there, then on another."""
+    """Selects one partition for a topic's keyless records, and switches after about `batch_size` bytes."""
 
     def __init__(self, batch_size: int, random: Random) -> None:
         self._switch_bytes = max(batch_size, 1)
@@ -63,7 +63,7 @@ class StickyPartitioner:
         self._produced: dict[str, int] = {}
 
     def partition(self, topic: str, available: Sequence[int]) -> int:
-        """Return the partition to use now; `available` are those with a leader (or all, when none has)."""
+        """Return the current partition; `available` contains the partitions with a leader (all, if none has one)."""
         current = self._current.get(topic)
         if current is None or current not in available:
             return self._switch(topic, available)
@@ -71,8 +71,8 @@ class StickyPartitioner:
             return self._switch(topic, available)
         return current
 
-    def produced(self, topic: str, size_bytes: int) -> None:
-        """Count bytes that went to the topic's current partition."""
+    def count_produced(self, topic: str, size_bytes: int) -> None:
+        """Count bytes sent to the topic's current partition."""
         self._produced[topic] = self._produced.get(topic, 0) + size_bytes
 
     def _switch(self, topic: str, available: Sequence[int]) -> int:
@@ -83,7 +83,7 @@ class StickyPartitioner:
 
 
 def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> dict[int, RecordColumns]:
-    """Split records over partitions by their keys, keeping the order within each; keyless ones go to `keyless`."""
+    """Split records into partitions by key, keeping their order; keyless records go to partition `keyless`."""
     keys = columns.keys
     if keys is None:
         return {keyless: columns}
@@ -99,10 +99,10 @@ def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> 
             chosen.append(index)
     if len(indexes) == 1:
         return dict.fromkeys(indexes, columns)
-    return {partition: take(columns, chosen) for partition, chosen in indexes.items()}
+    return {partition: select_records(columns, chosen) for partition, chosen in indexes.items()}
 
 
-def take(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
+def select_records(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
     """Return the records at `indexes`, in that order."""
     values, keys, headers, timestamps = columns.values, columns.keys, columns.headers, columns.timestamps
     return RecordColumns(

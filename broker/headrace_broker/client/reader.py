@@ -1,9 +1,9 @@
-"""The reader: fetched records as columns, by assignment or as a member of a consumer group.
+"""The consumer: returns fetched records as columns, for assigned partitions or as a member of a consumer group.
 
-A shell on one event loop: the fetcher reads ahead, the consumer group says what to read, and this hands out what
-arrived as one `FetchedBatch` for each fetched run of a partition. `poll` parses in the loop's thread, `poll_blocking`
-in the calling thread. Rebalances are carried out inside poll, in the thread that polls: callbacks may be plain
-functions or coroutine functions.
+It runs on one event loop. The fetcher prefetches records, the consumer group determines the assignment, and poll
+returns one `FetchedBatch` for each fetched run of consecutive records. `poll` parses records in the loop's thread,
+`poll_blocking` in the calling thread. Rebalances take effect inside poll, in the polling thread. Rebalance callbacks
+can be plain functions or coroutine functions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from headrace_broker.client import offsets as offset_api
 from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.committed_offsets import CommittedOffsets, offsets_of_positions
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer_group import Change, ConsumerGroup, Rebalance
 from headrace_broker.client.errors import ClientError, ClosedError, CorruptRecordsError
 from headrace_broker.client.fetched import FetchedBatch, FetchedChunk
 from headrace_broker.client.fetcher import Fetcher
-from headrace_broker.client.group_offsets import GroupOffsets, at_positions
 from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.topic_names import TopicPartition
 
@@ -35,7 +35,7 @@ RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 
 class Reader:
-    """A consumer; open it with `open`, then `assign` or `subscribe`, `poll`, and `close`."""
+    """A Kafka consumer; open it with `open`, then `assign` or `subscribe`, `poll`, and `close`."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
         self.cluster = cluster
@@ -43,9 +43,9 @@ class Reader:
         self._owns_cluster = owns_cluster
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._news = asyncio.Event()
-        self._offsets = GroupOffsets(cluster, config)
-        self._fetcher = Fetcher(cluster, config, self._offsets.committed, self._news.set)
+        self._update_event = asyncio.Event()
+        self._offsets = CommittedOffsets(cluster, config)
+        self._fetcher = Fetcher(cluster, config, self._offsets.committed, self._update_event.set)
         self._core = self._fetcher.core
         self._group: ConsumerGroup | None = None
         self._callbacks: dict[Change, RebalanceCallback | None] = {}
@@ -59,16 +59,16 @@ class Reader:
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Reader:
-        """Connect to the cluster (or share one). Raises NoBrokerError when no bootstrap server answers."""
+        """Connect to the cluster, or share a connected one. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
-    # -- what to read ------------------------------------------------------------------------------------------------
+    # -- assignment and positions ------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group membership."""
         if self._group is not None:
-            raise ClientError("assign: this reader is subscribed; one reader does either")
+            raise ClientError("assign: this reader is subscribed; use another reader for a manual assignment")
         wanted = list(partitions)
         self.cluster.track({topic for topic, _ in wanted})
         self._set_assignment(wanted)
@@ -83,18 +83,18 @@ class Reader:
         on_lost: RebalanceCallback | None = None,
         discovery_interval_ms: float | None = None,
     ) -> None:
-        """Join the group of group.id and read what it assigns, of these topics or of all whose name `pattern` accepts.
+        """Join the group of group.id, subscribed to these topics or to all topics whose name `pattern` accepts.
 
-        `discovery_interval_ms` bounds how long a new topic, or new partitions, stay unseen (else metadata.max.age.ms).
+        New topics and partitions are discovered within `discovery_interval_ms` (default: metadata.max.age.ms).
         `on_lost` defaults to `on_revoked`. Raises ClientError without group.id.
         """
         group_id = self._config.group_id
         if not group_id:
             raise ClientError("subscribe: group.id is not configured")
         if (topics is None) == (pattern is None):
-            raise ClientError("subscribe: give either topics or a pattern")
+            raise ClientError("subscribe: pass either topics or a pattern")
         if self._group is not None or self._core.assignment:
-            raise ClientError("subscribe: this reader has an assignment or a subscription already")
+            raise ClientError("subscribe: this reader already has an assignment or a subscription")
         self._callbacks = {
             Change.ASSIGNED: on_assigned,
             Change.REVOKED: on_revoked,
@@ -103,76 +103,76 @@ class Reader:
         if discovery_interval_ms is not None:
             self.cluster.refresh_at_least_every(discovery_interval_ms)
         self._group = ConsumerGroup(
-            self.cluster, self._config, group_id, topics=topics, pattern=pattern, on_event=self._news.set
+            self.cluster, self._config, group_id, topics=topics, pattern=pattern, on_event=self._update_event.set
         )
         self._offsets.membership = self._group.membership
         self._last_poll_ms = self.cluster.now_ms()
-        self._watch_polls()
+        self._check_poll_interval()
         await self._group.start()
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now."""
+        """The assigned partitions."""
         return self._core.assignment
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`."""
+        """Return no records of these partitions from poll until `resume`."""
         for topic_partition in partitions:
-            self._core.pause(self._assigned(topic_partition))
+            self._core.pause(self._check_assigned(topic_partition))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End the pause of these partitions."""
+        """Resume these paused partitions."""
         for topic_partition in partitions:
-            self._core.resume(self._assigned(topic_partition))
-        self._news.set()
+            self._core.resume(self._check_assigned(topic_partition))
+        self._update_event.set()
         self._fetcher.pump()
 
     @property
     def paused(self) -> list[TopicPartition]:
-        """The partitions under pause."""
+        """The paused partitions."""
         return self._core.paused
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Go on reading a partition at `offset`."""
-        self._leftovers.pop(self._assigned(topic_partition), None)
+        """Set the position of a partition to `offset`."""
+        self._leftovers.pop(self._check_assigned(topic_partition), None)
         self._fetcher.seek(topic_partition, offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record of these partitions (None = all assigned)."""
+        """Set the positions of these partitions (None = all assigned) to their first record."""
         await self._seek_to(partitions, offset_api.EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on behind the last record of these partitions (None = all assigned)."""
+        """Set the positions of these partitions (None = all assigned) to the end of the log."""
         await self._seek_to(partitions, offset_api.LATEST)
 
     async def position(self, topic_partition: TopicPartition) -> int:
-        """Return the offset of the next record that poll hands out, finding it if need be. Raises ClientError."""
-        self._assigned(topic_partition)
-        held = self._leftovers.get(topic_partition)
-        if held is not None:
-            return held.position
+        """Return the offset of the next record that poll returns; look it up if necessary. Raises ClientError."""
+        self._check_assigned(topic_partition)
+        leftover = self._leftovers.get(topic_partition)
+        if leftover is not None:
+            return leftover.position
         while self._core.position(topic_partition) is None:
             self._raise_error()
-            await self._fetcher.find_position()
+            await self._fetcher.wait_for_positions()
         position = self._core.position(topic_partition)
         assert position is not None
         return position
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the positions known so far: what `commit` without arguments commits."""
+        """Return the known positions, which `commit` without arguments commits."""
         found = {}
         for topic_partition in self._core.assignment:
-            held = self._leftovers.get(topic_partition)
-            position = held.position if held is not None else self._core.position(topic_partition)
+            leftover = self._leftovers.get(topic_partition)
+            position = leftover.position if leftover is not None else self._core.position(topic_partition)
             if position is not None:
                 found[topic_partition] = position
         return found
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the high watermark that the last fetch told, None before the first."""
-        return self._core.high_watermark(self._assigned(topic_partition))
+        """Return the high watermark from the last fetch, None before the first one."""
+        return self._core.high_watermark(self._check_assigned(topic_partition))
 
-    def _assigned(self, topic_partition: TopicPartition) -> TopicPartition:
+    def _check_assigned(self, topic_partition: TopicPartition) -> TopicPartition:
         if topic_partition not in self._core.assignment:
             raise ClientError(f"{topic_partition[0]}-{topic_partition[1]} is not assigned to this reader")
         return topic_partition
@@ -185,10 +185,11 @@ class Reader:
     # -- polling -----------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
-        """Return what was fetched, waiting up to `timeout_ms` for something.
+        """Return fetched records; wait up to `timeout_ms` if there are none.
 
-        At most `max_records` records; None = max.poll.records if that key was given, else whatever has arrived. Carries
-        out rebalances. Raises ClientError: what is wrong with a partition or the group, then goes on with the rest.
+        Returns at most `max_records` records; None = max.poll.records if that key is set, else all prefetched records.
+        Performs pending rebalances. Raises ClientError for an error of a partition or the group; the next poll
+        continues with the other partitions.
         """
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
@@ -197,13 +198,13 @@ class Reader:
             if rebalance is not None:
                 await self._carry_out(rebalance)
                 continue
-            waiting = self._waiting(chunks)
+            waiting = self._pending_chunks(chunks)
             batches = self._parse(waiting, limit)
             if batches or not waiting:
                 return batches
 
     def poll_blocking(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
-        """`poll` for another thread, which then does the parsing and runs the rebalance callbacks."""
+        """Poll from another thread, which then parses the records and runs the rebalance callbacks; see `poll`."""
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
         while True:
@@ -211,15 +212,15 @@ class Reader:
             if rebalance is not None:
                 self._carry_out_blocking(rebalance)
                 continue
-            waiting = self._waiting(chunks)
+            waiting = self._pending_chunks(chunks)
             batches = self._parse(waiting, limit)
             if batches or not waiting:
                 return batches
 
     async def poll_chunks(self, timeout_ms: float = 0) -> list[FetchedChunk]:
-        """`poll` without parsing: what has arrived, for another thread to take the records from.
+        """Poll as `poll` does, but return unparsed chunks, which another thread can parse.
 
-        The reader's positions are behind the chunks. Use either this or the other polls of a reader.
+        The positions of the reader are set to the end of the chunks. Do not mix this with the other poll methods.
         """
         deadline = self.cluster.now_ms() + timeout_ms
         while True:
@@ -229,17 +230,17 @@ class Reader:
             await self._carry_out(rebalance)
 
     def keep_alive(self) -> None:
-        """What was polled is still being worked on: the time until the next poll counts from now."""
+        """Restart max.poll.interval.ms: the polled records are still being processed."""
         self._last_poll_ms = self.cluster.now_ms()
 
     @property
     def records_max(self) -> int | None:
-        """max.poll.records if that key was given."""
+        """max.poll.records if that key is set, else None."""
         return self._config.max_poll_records if "max.poll.records" in self._config.explicit else None
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Run one of this reader's methods in its loop's thread, from another thread, and return what it returns."""
-        assert threading.get_ident() != self._loop_thread, "this would block the reader's own loop"
+        """Run a method of this reader in its loop's thread, from another thread, and return the result."""
+        assert threading.get_ident() != self._loop_thread, "call would block the reader's event loop"
 
         async def run() -> Any:
             result = method(*arguments)
@@ -248,43 +249,43 @@ class Reader:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def wake_up(self) -> None:
-        """Have a poll that waits, or the next one, return at once; from any thread."""
+        """Make the current or next poll return at once. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._wake_up)
 
     def _wake_up(self) -> None:
         self._is_woken = True
-        self._news.set()
+        self._update_event.set()
 
     def _limit(self, max_records: int | None) -> int | None:
         return self.records_max if max_records is None else max_records
 
     async def _next(self, deadline_ms: float, limit: int | None) -> tuple[Rebalance | None, list[FetchedChunk]]:
-        """Wait until there is a rebalance to carry out, records to parse, an error to raise, or the time is over."""
-        await self._polled()
+        """Wait for a rebalance, records to parse, an error to raise, or the deadline."""
+        await self._on_poll()
         while True:
             self._raise_error()
             if self._group is not None and self._group.rebalances:
                 return self._group.rebalances.popleft(), []
-            chunks = self._take_chunks(limit)
+            chunks = self._drain_chunks(limit)
             left = deadline_ms - self.cluster.now_ms()
             if chunks or self._ready_leftovers() or left <= 0 or self._is_woken:
                 self._is_woken = False
                 return None, chunks
-            self._news.clear()
+            self._update_event.clear()
             try:
                 async with asyncio.timeout(left / 1000):
-                    await self._news.wait()
+                    await self._update_event.wait()
             except TimeoutError:
-                pass  # the loop looks once more, then returns
+                pass  # the loop checks once more, then returns
 
-    def _take_chunks(self, limit: int | None) -> list[FetchedChunk]:
-        """Take what was read ahead: all of it, or with a limit one chunk, when nothing is left of the one before."""
+    def _drain_chunks(self, limit: int | None) -> list[FetchedChunk]:
+        """Return all prefetched chunks; with a record limit only one, and none while the last chunk has records."""
         chunks: list[FetchedChunk] = []
         if limit is not None and self._ready_leftovers():
             return chunks
-        while (chunk := self._core.take()) is not None:
-            self._core.taken(chunk.topic, chunk.partition, chunk.next_offset)
-            chunks.append(FetchedChunk(chunk, verify_crc=self._config.check_crcs, on_corrupt=self._go_back))
+        while (chunk := self._core.next_chunk()) is not None:
+            self._core.advance_position(chunk.topic, chunk.partition, chunk.next_offset)
+            chunks.append(FetchedChunk(chunk, verify_crc=self._config.check_crcs, on_corrupt=self._refetch))
             if limit is not None:
                 break
         if chunks:
@@ -297,22 +298,22 @@ class Reader:
         paused = self._core.paused
         return [topic_partition for topic_partition in self._leftovers if topic_partition not in paused]
 
-    def _go_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        self._loop.call_soon_threadsafe(self._fetcher.go_back, topic_partition, offset)
+    def _refetch(self, topic_partition: TopicPartition, offset: int) -> None:
+        self._loop.call_soon_threadsafe(self._fetcher.refetch_after_backoff, topic_partition, offset)
 
-    def _waiting(self, chunks: list[FetchedChunk]) -> deque[FetchedChunk]:
-        """What is left from before, then the chunks."""
+    def _pending_chunks(self, chunks: list[FetchedChunk]) -> deque[FetchedChunk]:
+        """Return the chunks left over from earlier polls, followed by `chunks`."""
         return deque([*(self._leftovers.pop(item) for item in self._ready_leftovers()), *chunks])
 
     def _parse(self, waiting: deque[FetchedChunk], limit: int | None) -> list[FetchedBatch]:
-        """Return what the chunks hold, up to the limit; keep the rest.
+        """Return the records of the chunks, up to the limit; keep the remaining chunks.
 
-        Raises CorruptRecordsError, or leaves it for the next poll when there are records to return.
+        Raises CorruptRecordsError, or queues it for the next poll if there are records to return.
         """
         batches: list[FetchedBatch] = []
         try:
             while waiting and (limit is None or limit > 0):
-                batch = waiting[0].take(limit)
+                batch = waiting[0].next_batch(limit)
                 if batch is None:
                     waiting.popleft()
                     continue
@@ -335,37 +336,39 @@ class Reader:
         if self._group is not None and self._group.error is not None:
             raise self._group.error
 
-    async def _polled(self) -> None:
-        """Note that the reader is alive; commit if it is time; join again after having been away for too long."""
+    async def _on_poll(self) -> None:
+        """Restart max.poll.interval.ms, auto-commit if due, and rejoin the group if the reader left it."""
         now_ms = self._last_poll_ms = self.cluster.now_ms()
         if self._leaving is not None and self._group is not None:
             await self._leaving
             self._leaving = None
             self._group.membership.start()
-            self._watch_polls()
-        if self._offsets.is_due(now_ms):
-            self._spawn(self._offsets.commit_by_itself(self.positions()))
+            self._check_poll_interval()
+        if self._offsets.restart_interval_if_due(now_ms):
+            self._spawn(self._offsets.auto_commit(self.positions()))
 
-    def _watch_polls(self) -> None:
-        """Leave the group when poll is not called for max.poll.interval.ms, so that others get the partitions."""
+    def _check_poll_interval(self) -> None:
+        """Leave the group if poll is not called for max.poll.interval.ms: other members take over the partitions."""
         idle_ms = self.cluster.now_ms() - self._last_poll_ms
         if idle_ms >= self._config.max_poll_interval_ms and self._group is not None:
             logger.warning(
-                "group %s: poll was not called for %.0f ms (max.poll.interval.ms=%d): leaving the group",
+                "Group %s: poll was not called for %.0f ms (max.poll.interval.ms=%d); leaving the group",
                 self._config.group_id,
                 idle_ms,
                 self._config.max_poll_interval_ms,
             )
             self._group.rebalances.clear()
-            self._leaving = self._loop.create_task(self._group.membership.leave("poll was not called in time"))
+            self._leaving = self._loop.create_task(
+                self._group.membership.leave("poll was not called within max.poll.interval.ms")
+            )
             return
         left = self._config.max_poll_interval_ms - idle_ms
-        self._idle_timer = self._loop.call_later(left / 1000, self._watch_polls)
+        self._idle_timer = self._loop.call_later(left / 1000, self._check_poll_interval)
 
     # -- rebalances --------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, rebalance: Rebalance) -> None:
-        await self._begin(rebalance)
+        await self._start_rebalance(rebalance)
         try:
             callback = self._callbacks.get(rebalance.change)
             if callback is not None:
@@ -373,10 +376,10 @@ class Reader:
                 if result is not None:
                     await result
         finally:
-            self._end(rebalance)
+            self._finish_rebalance(rebalance)
 
     def _carry_out_blocking(self, rebalance: Rebalance) -> None:
-        self.call(self._begin, rebalance)
+        self.call(self._start_rebalance, rebalance)
         try:
             callback = self._callbacks.get(rebalance.change)
             if callback is not None:
@@ -384,25 +387,25 @@ class Reader:
                 if result is not None:
                     self.call(lambda: result)
         finally:
-            self.call(self._end, rebalance)
+            self.call(self._finish_rebalance, rebalance)
 
-    async def _begin(self, rebalance: Rebalance) -> None:
+    async def _start_rebalance(self, rebalance: Rebalance) -> None:
         if rebalance.change is Change.ASSIGNED:
             self._set_assignment([*self._core.assignment, *rebalance.partitions])
-        elif rebalance.change is Change.REVOKED and self._offsets.commits_by_itself:
-            await self._offsets.commit_by_itself(self.positions())
+        elif rebalance.change is Change.REVOKED and self._offsets.auto_commit_enabled:
+            await self._offsets.auto_commit(self.positions())
 
-    def _end(self, rebalance: Rebalance) -> None:
+    def _finish_rebalance(self, rebalance: Rebalance) -> None:
         if rebalance.change is not Change.ASSIGNED:
-            gone = set(rebalance.partitions)
-            self._set_assignment([kept for kept in self._core.assignment if kept not in gone])
+            removed = set(rebalance.partitions)
+            self._set_assignment([item for item in self._core.assignment if item not in removed])
         if not rebalance.done.done():
             rebalance.done.set_result(None)
 
     def _set_assignment(self, partitions: list[TopicPartition]) -> None:
         self._core.assign(partitions)
         assigned = set(partitions)
-        for topic_partition in [held for held in self._leftovers if held not in assigned]:
+        for topic_partition in [leftover for leftover in self._leftovers if leftover not in assigned]:
             del self._leftovers[topic_partition]
         self._fetcher.pump()
 
@@ -411,12 +414,12 @@ class Reader:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit these offsets (None = the positions) for group.id.
 
-        Raises CommitFailedError when the group went on without this member, else BrokerError or TimedOutError.
+        Raises CommitFailedError if the group rebalanced without this member, else BrokerError or TimedOutError.
         """
-        await self._offsets.commit(at_positions(self.positions()) if offsets is None else offsets)
+        await self._offsets.commit(offsets_of_positions(self.positions()) if offsets is None else offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what group.id has committed for these partitions, None where nothing."""
+        """Return the committed offsets of group.id for these partitions, None for those without one."""
         return await self._offsets.committed(partitions)
 
     async def list_offsets(
@@ -425,21 +428,25 @@ class Reader:
         """Return the first offset at or after each timestamp, or at `offsets.EARLIEST` or `LATEST`."""
         return await self._fetcher.list_offsets(timestamps)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     async def close(self, *, leave_group: bool = True, timeout_ms: float = 10_000) -> None:
-        """Commit (with enable.auto.commit), leave the group, and let go of the connections.
+        """Commit (with enable.auto.commit), leave the group, and close the connections.
 
-        Commit and leave get `timeout_ms` each; a broker that cannot be reached does not hold the end up for longer.
+        The commit and the LeaveGroup may each take up to `timeout_ms`; then the close continues without them.
         """
         if self._closed:
             return
-        if self._offsets.commits_by_itself and self._core.assignment:
+        if self._offsets.auto_commit_enabled and self._core.assignment:
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    await self._offsets.commit_by_itself(self.positions())
+                    await self._offsets.auto_commit(self.positions())
             except TimeoutError:
-                logger.warning("auto-commit: not done within %.0f ms while closing", timeout_ms)
+                logger.warning(
+                    "Group %s: auto-commit did not complete within %.0f ms; closing the reader",
+                    self._config.group_id,
+                    timeout_ms,
+                )
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -449,7 +456,7 @@ class Reader:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._group is not None and leave_group:
             await self._group.leave("the reader was closed", timeout_ms)
-        self._news.set()
+        self._update_event.set()
         if self._owns_cluster:
             await self.cluster.close()
 

@@ -1,4 +1,4 @@
-"""Which version of an API to speak with a node: the newest that both sides know. Pure."""
+"""Chooses the version of an API to use with a node: the newest that both sides support. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VersionRanges = Mapping[int, tuple[int, int]]
 def choose_version(
     message: type[Message], ranges: VersionRanges, broker: str, *, at_least: int = 0, at_most: int = VERSION_MAX
 ) -> int:
-    """Return the version for requests of that class, within the caller's own bounds.
+    """Return the version for this request class, within the caller's bounds.
 
     Raises UnsupportedVersionError, which names broker, API and both ranges.
     """
@@ -26,11 +26,11 @@ def choose_version(
     if offered is None:
         why = ""
         if ApiKey.BROKER_HEARTBEAT in ranges and ApiKey.METADATA not in ranges:
-            why = ": that is a controller's port, where nodes talk to each other; name one of a broker's listeners"
-        raise UnsupportedVersionError(f"{broker} does not offer {name}{why}")
+            why = ": that is a controller's port, for traffic between nodes; use the address of a broker's listener"
+        raise UnsupportedVersionError(f"{broker} does not support {name}{why}")
     version = min(high, offered[1])
     if version < max(low, offered[0]):
         raise UnsupportedVersionError(
-            f"{broker} offers {name} in versions {offered[0]}-{offered[1]}, this client needs {low}-{high}"
+            f"{broker} supports {name} versions {offered[0]}-{offered[1]}, this client needs {low}-{high}"
         )
     return version

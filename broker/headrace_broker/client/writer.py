@@ -1,8 +1,9 @@
-"""The writer: columns in, built record batches out, one acknowledgement for each `send`.
+"""The producer: sends columns of records as record batches, and reports one acknowledgement for each `send`.
 
-A shell around `writer_core` on one event loop. The `batcher` builds in the thread that sends, so that the loop only
-moves bytes; `send_blocking` is for other threads, everything else for the loop's own. A bounded number of bytes waits
-(buffer.memory): `ready` and `send_blocking` wait for room.
+It runs `writer_core` on one event loop. The `batcher` builds batches in the sending thread, so that the loop only does
+I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`; all other methods must be
+called in the loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait while the
+buffer is full.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ __all__ = ["RecordMetadata", "Writer"]
 logger = logging.getLogger(__name__)
 
 _PRODUCE_VERSION_MAX = 12
-"""The last version that names topics; 13 has ids."""
+"""The last version with topic names; version 13 uses topic ids."""
 
 
 class Writer:
-    """A producer; open it with `open`, close it with `close`."""
+    """A Kafka producer; open it with `open`, close it with `close`."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
         self.cluster = cluster
@@ -63,41 +64,42 @@ class Writer:
         self._loop_thread = threading.get_ident()
         self._core = WriterCore(
             idempotent=config.enable_idempotence,
-            waits_for_answers=config.acks != 0,
+            expects_responses=config.acks != 0,
             in_flight_requests_max=config.max_in_flight,
             request_bytes_max=config.max_request_size,
             retries_max=config.retries,
-            backoff_ms=cluster.retry_pause_ms,
+            backoff_ms=cluster.retry_backoff_ms,
         )
         self._batcher = Batcher(cluster, config, self._wake)
         self._parked: dict[str, list[tuple[int | None, RecordColumns, Delivery]]] = {}
-        self._open: set[Delivery] = set()
-        self._wake_due = False
+        self._open_deliveries: set[Delivery] = set()
+        self._pump_scheduled = False
         self._connecting: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asks_producer_id = False
+        self._requesting_producer_id = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         cluster.listeners.append(self._on_metadata)
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Writer:
-        """Connect to the cluster (or share one). Raises NoBrokerError when no bootstrap server answers."""
+        """Connect to the cluster, or share a connected one. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns) -> asyncio.Future[RecordMetadata]:
-        """Send records, in the loop's thread; the future is done when all of them are acknowledged.
+        """Send records, in the loop's thread; the future completes when all of them are acknowledged.
 
-        Partition None = by key as Java does, keyless records to the topic's current sticky partition. The future fails
-        with a ClientError. It never blocks: await `ready` first when sending much.
+        Partition None = partition by key as Java does; keyless records are sent to the topic's current sticky
+        partition. The future fails with a ClientError. This method never blocks: await `ready` first to respect
+        buffer.memory.
         """
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        delivery = self._delivery(topic, partial(_settle_future, future))
+        delivery = self._create_delivery(topic, partial(_complete_future, future))
         if self._closed:
-            self._refuse(delivery, ClosedError("the writer is closed"))
+            self._fail_delivery(delivery, ClosedError("the writer is closed"))
         elif topic in self._parked or topic not in self.cluster.view.topics:
             self._park(topic, partition, columns, delivery)
         else:
@@ -107,12 +109,12 @@ class Writer:
     def send_blocking(
         self, topic: str, partition: int | None, columns: RecordColumns, *, timeout_ms: float | None = None
     ) -> concurrent.futures.Future[RecordMetadata]:
-        """`send_telling` with a future that is done when all of the records are acknowledged."""
+        """Send as `send_with_callback` does; return a future that completes when all records are acknowledged."""
         future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
-        self.send_telling(topic, partition, columns, partial(_settle_future, future), timeout_ms=timeout_ms)
+        self.send_with_callback(topic, partition, columns, partial(_complete_future, future), timeout_ms=timeout_ms)
         return future
 
-    def send_telling(
+    def send_with_callback(
         self,
         topic: str,
         partition: int | None,
@@ -121,65 +123,66 @@ class Writer:
         *,
         timeout_ms: float | None = None,
     ) -> None:
-        """Send records from another thread: builds them here, and waits at most max.block.ms for room and metadata.
+        """Send records from another thread. Builds batches in that thread; blocks up to max.block.ms.
 
+        It blocks while the topic's metadata is missing, and while the buffer is full.
         Raises BufferExhaustedError, TimedOutError, ClosedError.
         """
-        assert threading.get_ident() != self._loop_thread, "send_blocking would block the writer's own loop"
+        assert threading.get_ident() != self._loop_thread, "send_blocking would block the writer's event loop"
         timeout = self._config.max_block_ms if timeout_ms is None else timeout_ms
         if topic not in self.cluster.view.topics:
             asyncio.run_coroutine_threadsafe(self.cluster.topic(topic, timeout), self._loop).result()
-        self._batcher.wait_for_room(timeout)
-        self._batcher.send(topic, partition, columns, self._delivery(topic, on_done))
+        self._batcher.wait_for_memory(timeout)
+        self._batcher.send(topic, partition, columns, self._create_delivery(topic, on_done))
 
     async def ready(self) -> None:
-        """Wait until less than buffer.memory is waiting to be acknowledged."""
+        """Wait until fewer than buffer.memory bytes are unacknowledged."""
         await self._batcher.ready()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what is gathered and wait until everything sent before is acknowledged or has failed.
+        """Send all accumulated records, and wait until every earlier send is acknowledged or has failed.
 
-        Failures are told by each send's own future. Raises TimedOutError.
+        The future of each send reports its failure. Raises TimedOutError.
         """
-        waiting = list(self._open)
+        pending = list(self._open_deliveries)
         self._batcher.seal_all()
         self._wake()
         done: asyncio.Future[None] = self._loop.create_future()
-        left = len(waiting)
+        remaining = len(pending)
 
-        def one_done() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not done.done():
+        def on_delivery_done() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0 and not done.done():
                 done.set_result(None)
 
-        for item in waiting:
-            item.add_listener(one_done)
-        if not waiting:
+        for delivery in pending:
+            delivery.add_listener(on_delivery_done)
+        if not pending:
             return
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await done
         except TimeoutError:
-            raise TimedOutError(f"{left} sends were not acknowledged within {timeout_ms:.0f} ms") from None
+            raise TimedOutError(f"flush: {remaining} sends were not acknowledged within {timeout_ms:.0f} ms") from None
 
     def flush_blocking(self, timeout_ms: float | None = None) -> None:
-        """`flush` for other threads."""
+        """Flush as `flush` does, from another thread."""
         asyncio.run_coroutine_threadsafe(self.flush(timeout_ms), self._loop).result()
 
     async def close(self, timeout_ms: float | None = 30_000) -> None:
-        """Flush for up to `timeout_ms` (None = as long as it takes) or until cancelled, fail what is left, close the
+        """Flush for up to `timeout_ms` (None = no limit) or until cancelled, fail the remaining sends, and close the
         connections."""
         if self._closed:
             return
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
-            logger.warning("closing: %s", error)
+            logger.warning("Closing the writer: %s", error)
         finally:
-            await self._end()
+            await self._shut_down()
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         self._closed = True
         self._batcher.close()
         self._abort(ClosedError("the writer was closed before the records were acknowledged"))
@@ -195,37 +198,37 @@ class Writer:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait to be acknowledged."""
+        """The number of unacknowledged bytes."""
         return self._batcher.buffered_bytes
 
-    def _delivery(self, topic: str, on_done: Completion) -> Delivery:
+    def _create_delivery(self, topic: str, on_done: Completion) -> Delivery:
         delivery = Delivery(topic, on_done)
-        delivery.add_listener(partial(self._open.discard, delivery))
-        self._open.add(delivery)
+        delivery.add_listener(partial(self._open_deliveries.discard, delivery))
+        self._open_deliveries.add(delivery)
         return delivery
 
-    def _refuse(self, delivery: Delivery, error: ClientError) -> None:
+    def _fail_delivery(self, delivery: Delivery, error: ClientError) -> None:
         delivery.expect_part()
-        delivery.part_failed(error)
-        delivery.sealed()
+        delivery.fail_part(error)
+        delivery.seal()
 
     def _wake(self) -> None:
-        """Have the loop look at what is new, once however often it is called."""
-        if self._wake_due:
+        """Schedule one run of `_pump` in the loop, however often this is called."""
+        if self._pump_scheduled:
             return
-        self._wake_due = True
+        self._pump_scheduled = True
         if threading.get_ident() == self._loop_thread:
             self._loop.call_soon(self._pump)
         else:
             self._loop.call_soon_threadsafe(self._pump)
 
-    # -- the loop's side ---------------------------------------------------------------------------------------------
+    # -- the loop's thread -------------------------------------------------------------------------------------------
 
     def _park(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Keep a send until its topic is known; later sends to the topic queue behind it."""
-        waiting = self._parked.get(topic)
-        if waiting is not None:
-            waiting.append((partition, columns, delivery))
+        """Queue a send until the topic's metadata is available; later sends to the topic are queued after it."""
+        parked = self._parked.get(topic)
+        if parked is not None:
+            parked.append((partition, columns, delivery))
             return
         self._parked[topic] = [(partition, columns, delivery)]
         self._spawn(self._unpark(topic))
@@ -238,24 +241,24 @@ class Writer:
             error = failure
         for partition, columns, delivery in self._parked.pop(topic):
             if error is not None:
-                self._refuse(delivery, error)
+                self._fail_delivery(delivery, error)
             else:
                 self._batcher.send(topic, partition, columns, delivery)
 
     def _pump(self) -> None:
-        """Move everything that can move: gathered sends, new batches, deadlines, requests."""
-        self._wake_due = False
+        """Advance all work: seal accumulated sends, add new batches, expire deadlines, send requests."""
+        self._pump_scheduled = False
         if self._closed:
             return
         now_ms = self._loop.time() * 1000
-        self._batcher.seal_due(now_ms, self._core.can_take_more)
-        for batch in self._batcher.take_built():
+        self._batcher.seal_due(now_ms, self._core.can_send_immediately)
+        for batch in self._batcher.drain_built():
             self._core.add(batch)
         for batch in self._core.expire(now_ms):
             self._fail(batch, self._delivery_timeout(batch))
-        if self._core.needs_producer_id and not self._asks_producer_id:
-            self._asks_producer_id = True
-            self._spawn(self._ask_producer_id())
+        if self._core.needs_producer_id and not self._requesting_producer_id:
+            self._requesting_producer_id = True
+            self._spawn(self._request_producer_id())
         while plans := self._core.drain(now_ms, self._leader_of, self._is_ready):
             for plan in plans:
                 self._send_plan(plan)
@@ -273,14 +276,14 @@ class Writer:
         if connection is None:
             if node_id not in self._connecting:
                 self._connecting.add(node_id)
-                self.cluster.connect_soon(node_id, "", partial(self._connected, node_id))
+                self.cluster.connect_in_background(node_id, "", partial(self._on_connected, node_id))
             return False
         if self._config.acks == 0 and not connection.is_writable:
             connection.on_writable = self._wake
             return False
         return True
 
-    def _connected(self, node_id: int) -> None:
+    def _on_connected(self, node_id: int) -> None:
         self._connecting.discard(node_id)
         self._wake()
 
@@ -298,76 +301,78 @@ class Writer:
         connection = self.cluster.ready_connection(plan.node_id)
         try:
             if connection is None:
-                raise ConnectionLostError(f"broker {plan.node_id}: the connection was lost")
+                raise ConnectionLostError(f"broker {plan.node_id}: the connection is closed")
             version = connection.version_for(ProduceRequest, at_most=_PRODUCE_VERSION_MAX)
-            connection.send(request, version, partial(self._on_answer, plan) if config.acks else None)
+            connection.send(request, version, partial(self._on_response, plan) if config.acks else None)
         except ClientError as error:
-            self._on_answer(plan, None, error)
+            self._on_response(plan, None, error)
             return
         if not config.acks:
             self._core.request_done(plan.node_id)
             for batch in plan.batches:
-                self._conclude(batch, self._core.acknowledge(batch), -1, None)
+                self._apply_verdict(batch, self._core.acknowledge(batch), -1, None)
 
-    def _on_answer(self, plan: RequestPlan, response: ProduceResponse | None, error: ClientError | None) -> None:
+    def _on_response(self, plan: RequestPlan, response: ProduceResponse | None, error: ClientError | None) -> None:
         self._core.request_done(plan.node_id)
         now_ms = self._loop.time() * 1000
         if response is None:
             assert error is not None
             if plan.batches:
-                logger.warning("%s; %d batches in flight will be sent again", error, len(plan.batches))
+                logger.warning("Produce request failed, retrying its %d batches: %s", len(plan.batches), error)
             self.cluster.request_refresh()
             for batch in plan.batches:
                 batch.last_error = str(error)
-                self._conclude(batch, self._core.lose(batch, now_ms), -1, error)
+                self._apply_verdict(batch, self._core.handle_disconnect(batch, now_ms), -1, error)
         else:
-            answers = {
+            responses = {
                 (topic.name, part.index): part for topic in response.responses for part in topic.partition_responses
             }
             for batch in plan.batches:
-                self._on_partition_answer(batch, answers.get((batch.topic, batch.partition)), now_ms)
+                self._on_partition_response(batch, responses.get((batch.topic, batch.partition)), now_ms)
         self._wake()
 
-    def _on_partition_answer(self, batch: ReadyBatch, answer: PartitionProduceResponse | None, now_ms: float) -> None:
+    def _on_partition_response(
+        self, batch: ReadyBatch, response: PartitionProduceResponse | None, now_ms: float
+    ) -> None:
         subject = f"{batch.topic}-{batch.partition}"
-        if answer is None:
-            error: ClientError = ProtocolViolationError(f"the answer to a Produce request says nothing of {subject}")
-            self._conclude(batch, self._core.lose(batch, now_ms), -1, error)
+        if response is None:
+            error: ClientError = ProtocolViolationError(f"{subject}: the Produce response lacks this partition")
+            self._apply_verdict(batch, self._core.handle_disconnect(batch, now_ms), -1, error)
             return
-        if answer.error_code == ErrorCode.NONE:
-            self._conclude(batch, self._core.acknowledge(batch), answer.base_offset, None)
+        if response.error_code == ErrorCode.NONE:
+            self._apply_verdict(batch, self._core.acknowledge(batch), response.base_offset, None)
             return
-        error = BrokerError(answer.error_code, subject, answer.error_message)
+        error = BrokerError(response.error_code, subject, response.error_message)
         batch.last_error = str(error)
         if error.retriable:
-            logger.info("%s: will be sent again", error)
+            logger.info("Produce to %s; retrying", error)
             self.cluster.request_refresh()
-        verdict = self._core.refuse(batch, ErrorCode.of(answer.error_code), now_ms)
-        if verdict is Verdict.LOSS:
-            logger.error("%s: records that it had acknowledged are lost (an unclean election?); going on", error)
-        self._conclude(batch, verdict, -1, error)
+        verdict = self._core.handle_error(batch, ErrorCode.from_code(response.error_code), now_ms)
+        if verdict is Verdict.RETRY_AFTER_DATA_LOSS:
+            logger.error("%s: acknowledged records are lost (unclean leader election?); continuing", error)
+        self._apply_verdict(batch, verdict, -1, error)
 
-    def _conclude(self, batch: ReadyBatch, verdict: Verdict, base_offset: int, error: ClientError | None) -> None:
+    def _apply_verdict(self, batch: ReadyBatch, verdict: Verdict, base_offset: int, error: ClientError | None) -> None:
         if verdict is Verdict.DONE:
             self._batcher.release(batch.reserved_bytes)
-            deliveries.acknowledge(batch.completion, batch.partition, base_offset)
+            deliveries.acknowledge(batch.delivery_parts, batch.partition, base_offset)
         elif verdict is Verdict.SPLIT:
             self._split(batch)
         elif verdict is Verdict.FAILED:
-            if error is None or (isinstance(error, ConnectionLostError) and self._is_late(batch)):
+            if error is None or (isinstance(error, ConnectionLostError) and self._is_past_deadline(batch)):
                 error = self._delivery_timeout(batch)
-            elif batch.in_doubt and isinstance(error, BrokerError):
-                error = error.in_doubt()
+            elif batch.outcome_unknown and isinstance(error, BrokerError):
+                error = error.with_unknown_outcome()
             elif error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                error = RecordTooLargeError(f"{error} (one record of {len(batch.data)} bytes, built)")
+                error = RecordTooLargeError(f"{error} (one record, a batch of {len(batch.data)} bytes)")
             self._fail(batch, error)
 
-    def _is_late(self, batch: ReadyBatch) -> bool:
+    def _is_past_deadline(self, batch: ReadyBatch) -> bool:
         return self._loop.time() * 1000 >= batch.deadline_ms
 
     def _delivery_timeout(self, batch: ReadyBatch) -> DeliveryTimeoutError:
         known = self.cluster.view.errors.get(batch.topic)
-        reason = batch.last_error or (f"topic {batch.topic}: {known.name}" if known else "no answer, or no leader")
+        reason = batch.last_error or (f"topic {batch.topic}: {known.name}" if known else "no response, or no leader")
         return DeliveryTimeoutError(
             f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged within "
             f"delivery.timeout.ms={self._config.delivery_timeout_ms}: {reason}"
@@ -375,15 +380,15 @@ class Writer:
 
     def _fail(self, batch: ReadyBatch, error: ClientError) -> None:
         self._batcher.release(batch.reserved_bytes)
-        deliveries.fail(batch.completion, error)
+        deliveries.fail(batch.delivery_parts, error)
 
     def _split(self, batch: ReadyBatch) -> None:
-        """The topic takes smaller batches only: send the two halves instead."""
+        """Replace a batch that is too large for the topic with its two halves."""
         columns = read_columns(batch.data, verify_crc=False)
         middle = len(columns) // 2
         halves = (columns.slice(0, middle), columns.slice(middle, len(columns)))
         parts: list[ReadyBatch] = []
-        for half, shares in zip(halves, deliveries.cut(batch.completion, middle), strict=True):
+        for half, shares in zip(halves, deliveries.split_parts(batch.delivery_parts, middle), strict=True):
             data = build_batch(
                 half, compression=self._config.compression, compression_level=self._config.compression_level
             )
@@ -391,16 +396,16 @@ class Writer:
             part.reserved_bytes = batch.reserved_bytes // 2 + (batch.reserved_bytes % 2 if not parts else 0)
             parts.append(part)
         logger.info(
-            "%s-%d: a batch of %d bytes is too large for the broker: sent as two (a batch.size below the topic's "
-            "max.message.bytes avoids that)",
+            "%s-%d: a batch of %d bytes is too large for the broker; splitting it (set batch.size below the topic's "
+            "max.message.bytes to avoid this)",
             batch.topic,
             batch.partition,
             len(batch.data),
         )
         self._core.replace(batch, parts)
 
-    async def _ask_producer_id(self) -> None:
-        async def ask() -> InitProducerIdResponse:
+    async def _request_producer_id(self) -> None:
+        async def attempt() -> InitProducerIdResponse:
             response = await self.cluster.request_any(
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
             )
@@ -409,40 +414,42 @@ class Writer:
             return response
 
         try:
-            response = await self.cluster.retry(ask, self._config.delivery_timeout_ms, "producer id for idempotence")
+            response = await self.cluster.retry(
+                attempt, self._config.delivery_timeout_ms, "producer id for idempotence"
+            )
             self._core.set_producer_id(response.producer_id, response.producer_epoch)
         except ClientError as error:
             self._abort(error)
         finally:
-            self._asks_producer_id = False
+            self._requesting_producer_id = False
         self._wake()
 
     def _abort(self, error: ClientError) -> None:
-        """Fail everything that is not acknowledged yet."""
+        """Fail all unacknowledged sends."""
         if not self._closed:
             self._batcher.seal_all()
-        for batch in self._batcher.take_built():
+        for batch in self._batcher.drain_built():
             self._core.add(batch)
         for batch in self._core.abort():
             self._fail(batch, error)
-        for waiting in list(self._parked.values()):
-            for _, _, delivery in waiting:
-                self._refuse(delivery, error)
-            waiting.clear()
+        for parked in list(self._parked.values()):
+            for _, _, delivery in parked:
+                self._fail_delivery(delivery, error)
+            parked.clear()
 
     def _on_metadata(self, view: object) -> None:
         if not self._core.is_idle:
-            taken = self._core.take_back(self._loop.time() * 1000, self._leader_of)
-            if taken:
-                logger.info("%d batches that a former leader has not answered are sent to the next", taken)
+            requeued = self._core.requeue_from_former_leaders(self._loop.time() * 1000, self._leader_of)
+            if requeued:
+                logger.info("Sending %d batches to new leaders; the former leaders have not responded", requeued)
             self._wake()
 
     def _arm_timer(self, now_ms: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lingered = self._batcher.next_due_ms(self._core.can_take_more)
-        events = [when for when in (self._core.next_event_ms(now_ms), lingered) if when is not None]
+        linger_end_ms = self._batcher.next_due_ms(self._core.can_send_immediately)
+        events = [when for when in (self._core.next_event_ms(now_ms), linger_end_ms) if when is not None]
         due = min(events, default=None)
         if due is not None:
             self._timer = self._loop.call_at(max(due, now_ms + 1) / 1000, self._wake)
@@ -453,7 +460,7 @@ class Writer:
         task.add_done_callback(self._tasks.discard)
 
 
-def _settle_future(
+def _complete_future(
     future: asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata],
     result: RecordMetadata | None,
     error: ClientError | None,

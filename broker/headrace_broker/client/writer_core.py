@@ -1,19 +1,20 @@
-"""What to send when, what to retry, what to give up: the decisions of an idempotent batch producer (KIP-98, 360).
+"""The producer's send logic: which batches to send, retry or fail, with idempotence (KIP-98, KIP-360).
 
-Pure: batches, answers and `now_ms` come in, plans and verdicts go out; the shell owns sockets and futures.
+Pure: `Writer` does the I/O. It passes in batches, responses and `now_ms`; it receives request plans and verdicts.
 Guarantees:
-- Batches of a partition reach its log in the order in which they were added, whatever fails. Without idempotence that
-  means one batch of a partition in flight; with it up to five, once the broker has taken the first one of all, and
-  after a failure one at a time until it is mended. The parts of a batch that was too large go one at a time, too: each
-  may have to be cut again.
-- With idempotence a batch stands in the log at most once: a batch of unknown outcome is resent with the same producer
-  id, epoch and sequence. A new epoch starts at sequence 0, when the broker finds a gap before a batch that no attempt
-  can have left in the log. One that an attempt may have left there fails instead: a broker remembers few batches (after
-  a restart Apache Kafka's one), so a gap may also mean "older than I can tell", and another epoch would write it twice.
-  Java bumps there, too. Epochs are bumped for each partition by itself, as Java does; brokers keep them apart, too.
-- A failed batch fails alone; other partitions never wait for it.
+- Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence
+  only one batch of a partition is in flight. With idempotence up to five are, after the broker has accepted the
+  producer's first batch; after a failure batches are retried one at a time. The parts of a batch that was too large are
+  also sent one at a time, because each of them may have to be split again.
+- With idempotence the log contains a batch at most once: a batch with an unknown outcome is sent again with the same
+  producer id, epoch and sequence. The epoch is bumped, and sequences restart at 0, when the broker reports a gap before
+  a batch that no attempt can have written to the log. If an attempt may have written it, the batch fails instead:
+  brokers remember only a few batches (Apache Kafka one, after a restart), so the reported gap may mean that the broker
+  has forgotten the batch, and a retry with a new epoch would write it twice. The Java producer bumps the epoch in this
+  case, too. As in Java, epochs are bumped for each partition separately; brokers also track them for each partition.
+- A failed batch does not affect other partitions.
 
-State belongs to one owner. A batch is in exactly one place: waiting, in flight, or resolved.
+State belongs to one owner. A batch is in exactly one of three states: waiting, in flight, or resolved.
 """
 
 from __future__ import annotations
@@ -45,42 +46,42 @@ _TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 
 
 class Verdict(Enum):
-    """What became of a batch whose answer came in."""
+    """The result of an attempt to send a batch."""
 
     DONE = "acknowledged"
     RETRY = "waits for its next attempt"
-    LOSS = "waits for its next attempt, in a new epoch: the log lacks what it had acknowledged before"
-    SPLIT = "too large: the shell hands in smaller parts with replace()"
-    FAILED = "given up"
-    FORGOTTEN = "its deadline had passed before; it was reported then"
+    RETRY_AFTER_DATA_LOSS = "waits for its next attempt in a new epoch; the log has lost acknowledged records"
+    SPLIT = "too large; the caller replaces it with smaller parts"
+    FAILED = "failed permanently"
+    ALREADY_EXPIRED = "its deadline passed earlier, and its failure was reported then"
 
 
 @dataclass(slots=True, eq=False)
 class ReadyBatch:
-    """One built record batch on its way. `completion`, `reserved_bytes` and `last_error` are the shell's."""
+    """A built record batch to send. The core does not use `delivery_parts`, `reserved_bytes` and `last_error`."""
 
     topic: str
     partition: int
     data: bytearray
     count: int
     deadline_ms: float
-    completion: Any = None
+    delivery_parts: Any = None
     reserved_bytes: int = 0
     last_error: str = ""
     number: tuple[int, ...] = ()
     attempts: int = 0
-    in_doubt: bool = False  # an attempt was not answered, or in a way that tells not whether it is in the log
+    outcome_unknown: bool = False  # an earlier attempt may have written the batch to the log
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
     expired: bool = False
     plan: RequestPlan | None = None
-    """The request that it is in flight with."""
+    """The request that contains the batch while it is in flight."""
 
 
 @dataclass(slots=True, eq=False)
 class RequestPlan:
-    """One Produce request: at most one batch of each partition, all led by one node."""
+    """A Produce request to one leader: at most one batch for each partition."""
 
     node_id: int
     batches: list[ReadyBatch] = field(default_factory=list)
@@ -95,20 +96,20 @@ class _Partition:
     producer_id: int = -1
     producer_epoch: int = -1
     next_sequence: int = 0
-    new_epoch_due: bool = False
-    gave_up: bool = False  # a batch of this epoch, which may have left a gap
-    is_known: bool = False  # the broker has taken a batch of this producer id and epoch
+    needs_new_epoch: bool = False
+    may_have_gap: bool = False  # a batch of this epoch failed, which may leave a gap in the sequence
+    known_to_broker: bool = False  # the broker has accepted a batch of this producer id and epoch
     retry_at_ms: float = 0.0
 
 
 class WriterCore:
-    """The partitions' queues and the nodes' in-flight counts."""
+    """Holds the batch queues of the partitions and the in-flight counts of the nodes."""
 
     def __init__(
         self,
         *,
         idempotent: bool,
-        waits_for_answers: bool,
+        expects_responses: bool,
         in_flight_requests_max: int,
         request_bytes_max: int,
         retries_max: int,
@@ -116,7 +117,7 @@ class WriterCore:
     ) -> None:
         self._idempotent = idempotent
         self._in_flight_max = in_flight_requests_max
-        self._in_flight_per_partition = in_flight_requests_max if idempotent or not waits_for_answers else 1
+        self._in_flight_per_partition = in_flight_requests_max if idempotent or not expects_responses else 1
         self._request_bytes_max = request_bytes_max
         self._retries_max = retries_max
         self._backoff_ms = backoff_ms
@@ -126,11 +127,11 @@ class WriterCore:
         self._busy: dict[tuple[str, int], _Partition] = {}
         self._requests: dict[int, int] = {}
         self.leaderless: set[str] = set()
-        """Topics that a drain found no leader for; the shell refreshes them and clears the set."""
+        """Topics without a known leader in `drain`; the caller requests a metadata refresh and clears the set."""
 
     @property
     def needs_producer_id(self) -> bool:
-        """True while batches wait for an InitProducerId answer."""
+        """True while batches wait for a producer id."""
         return self._idempotent and self._producer_id < 0 and bool(self._busy)
 
     @property
@@ -139,12 +140,12 @@ class WriterCore:
         return not self._busy
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Take the answer of InitProducerId."""
+        """Store the producer id and epoch from the InitProducerId response."""
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
 
     def add(self, batch: ReadyBatch) -> None:
-        """Queue a batch behind those of its partition."""
+        """Append a batch to the queue of its partition."""
         key = (batch.topic, batch.partition)
         state = self._partitions.get(key)
         if state is None:
@@ -154,17 +155,17 @@ class WriterCore:
         state.waiting.append(batch)
         self._busy[key] = state
 
-    def can_take_more(self, topic: str, partition: int) -> bool:
-        """True when a batch added now would not have to queue behind another one."""
+    def can_send_immediately(self, topic: str, partition: int) -> bool:
+        """Return whether a batch added now would not wait behind another one."""
         state = self._busy.get((topic, partition))
-        return state is None or (not state.waiting and self._has_room(state, state.added))
+        return state is None or (not state.waiting and self._is_within_window(state, state.added))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def drain(
         self, now_ms: float, leader_of: Callable[[str, int], int | None], is_ready: Callable[[int], bool]
     ) -> list[RequestPlan]:
-        """Return the requests to send now, one at most for each ready node; call again until nothing comes."""
+        """Return the requests to send now, at most one for each ready node; repeat until the list is empty."""
         plans: dict[int, RequestPlan] = {}
         for key, state in list(self._busy.items()):
             if not self._may_send(state, now_ms):
@@ -183,14 +184,14 @@ class WriterCore:
                 continue
             if self._idempotent and not self._prepare_sequence(state, batch):
                 continue
-            self._launch(key, state, plan)
+            self._add_to_request(key, state, plan)
         sent = [plan for plan in plans.values() if plan.batches]
         for plan in sent:
             self._requests[plan.node_id] = self._requests.get(plan.node_id, 0) + 1
         return sent
 
     def request_done(self, node_id: int) -> None:
-        """Count a request as answered or lost; its batches are resolved one by one beside this."""
+        """Mark a request as no longer in flight; the caller resolves its batches separately."""
         self._requests[node_id] -= 1
 
     def _may_send(self, state: _Partition, now_ms: float) -> bool:
@@ -198,40 +199,44 @@ class WriterCore:
             return False
         if self._idempotent and self._producer_id < 0 and state.producer_id < 0:
             return False
-        if state.new_epoch_due or state.waiting[0].attempts or _is_part(state.waiting[0]):
+        if state.needs_new_epoch or state.waiting[0].attempts or _is_split(state.waiting[0]):
             return not state.in_flight
-        if state.in_flight and _is_part(state.in_flight[-1]):  # may be too large still: nothing overtakes it
-            return False
-        return self._has_room(state, state.waiting[0].number[0])
+        if state.in_flight and _is_split(state.in_flight[-1]):
+            return False  # the split batch in flight may have to be split again: send no later batch
+        return self._is_within_window(state, state.waiting[0].number[0])
 
-    def _has_room(self, state: _Partition, number: int) -> bool:
-        """Whether the batch may be in flight behind the oldest that is: a broker remembers the last five of a producer.
+    def _is_within_window(self, state: _Partition, number: int) -> bool:
+        """Return whether the batch is within five batches of the oldest one in flight.
 
-        They are not always as many as are in flight: when the leader moves, those behind may be acknowledged first.
+        Brokers remember only the last five batches of a producer. The number of batches in flight does not ensure this
+        limit: after a leader change, later batches may be acknowledged first.
         """
         return not state.in_flight or number - state.in_flight[0].number[0] < self._in_flight_limit(state)
 
     def _in_flight_limit(self, state: _Partition) -> int:
-        """A broker takes any sequence from a producer that it does not know: nothing may overtake the first batch."""
-        return self._in_flight_per_partition if state.is_known or not self._idempotent else 1
+        """Return how many batches may be in flight: one until the broker has accepted a batch of the producer.
+
+        A broker accepts any first sequence from an unknown producer, so no batch may overtake the first one.
+        """
+        return self._in_flight_per_partition if state.known_to_broker or not self._idempotent else 1
 
     def _prepare_sequence(self, state: _Partition, batch: ReadyBatch) -> bool:
-        """Give the batch its producer id, epoch and sequence; False when a new producer id has to come first."""
-        if state.new_epoch_due and not self._begin_epoch(state):
+        """Assign producer id, epoch and sequence to the batch; return False if a new producer id is needed first."""
+        if state.needs_new_epoch and not self._start_epoch(state):
             return False
         if batch.base_sequence >= 0:
             return True
         if state.producer_id < 0:
             state.producer_id, state.producer_epoch, state.next_sequence = self._producer_id, self._producer_epoch, 0
-            state.is_known = False
+            state.known_to_broker = False
         batch.producer_id, batch.producer_epoch = state.producer_id, state.producer_epoch
         batch.base_sequence = state.next_sequence
         state.next_sequence = (state.next_sequence + batch.count) & SEQUENCE_MAX
-        stamp(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        write_producer_state(batch.data, batch.producer_id, batch.producer_epoch, batch.base_sequence)
         return True
 
-    def _begin_epoch(self, state: _Partition) -> bool:
-        state.new_epoch_due = state.is_known = state.gave_up = False
+    def _start_epoch(self, state: _Partition) -> bool:
+        state.needs_new_epoch = state.known_to_broker = state.may_have_gap = False
         for batch in state.waiting:
             batch.base_sequence = -1
         state.next_sequence = 0
@@ -243,76 +248,77 @@ class WriterCore:
         state.producer_id = -1
         return self._producer_id >= 0
 
-    def _launch(self, key: tuple[str, int], state: _Partition, plan: RequestPlan) -> None:
+    def _add_to_request(self, key: tuple[str, int], state: _Partition, plan: RequestPlan) -> None:
         batch = state.waiting.popleft()
         batch.attempts += 1
         state.in_flight.append(batch)
         plan.batches.append(batch)
         batch.plan = plan
         plan.size_bytes += len(batch.data)
-        del self._busy[key]  # to the end: partitions take turns
+        del self._busy[key]  # move to the end: partitions are served round-robin
         self._busy[key] = state
 
-    # -- answers -----------------------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: ReadyBatch) -> Verdict:
-        """The batch is in the log (or, with acks=0, on its way)."""
-        self._land(batch).is_known = True
-        return Verdict.FORGOTTEN if batch.expired else Verdict.DONE
+        """Resolve a batch that was written to the log (with acks=0: that was sent)."""
+        self._remove_in_flight(batch).known_to_broker = True
+        return Verdict.ALREADY_EXPIRED if batch.expired else Verdict.DONE
 
-    def refuse(self, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
-        """The broker answered the batch with an error."""
+    def handle_error(self, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
+        """Resolve a batch that the broker rejected with an error."""
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return self.acknowledge(batch)
-        state = self._land(batch)
+        state = self._remove_in_flight(batch)
         if self._idempotent and code in _SEQUENCE_ERRORS:
-            return self._out_of_sequence(state, batch, code, now_ms)
-        if code in _TOO_LARGE and batch.count > 1 and not batch.in_doubt:
-            return self._gone(state, batch, Verdict.SPLIT)
+            return self._handle_sequence_error(state, batch, code, now_ms)
+        if code in _TOO_LARGE and batch.count > 1 and not batch.outcome_unknown:
+            return self._reject(state, batch, Verdict.SPLIT)
         if code.is_retriable:
-            batch.in_doubt = self._idempotent
+            batch.outcome_unknown = self._idempotent
             return self._retry_or_fail(state, batch, now_ms)
-        return self._gone(state, batch, Verdict.FAILED)
+        return self._reject(state, batch, Verdict.FAILED)
 
-    def _out_of_sequence(self, state: _Partition, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
+    def _handle_sequence_error(self, state: _Partition, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
         if _has_earlier(state, batch):
             return self._retry_or_fail(state, batch, now_ms)
-        if batch.in_doubt:
-            return self._gone(state, batch, Verdict.FAILED)
-        state.new_epoch_due = True
-        is_loss = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not state.gave_up
+        if batch.outcome_unknown:
+            return self._reject(state, batch, Verdict.FAILED)
+        state.needs_new_epoch = True
+        is_loss = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not state.may_have_gap
         verdict = self._retry_or_fail(state, batch, now_ms)
-        return Verdict.LOSS if is_loss and verdict is Verdict.RETRY else verdict
+        return Verdict.RETRY_AFTER_DATA_LOSS if is_loss and verdict is Verdict.RETRY else verdict
 
-    def lose(self, batch: ReadyBatch, now_ms: float) -> Verdict:
-        """The connection broke or the answer did not come: nobody knows whether the batch is in the log."""
-        batch.in_doubt = self._idempotent
-        return self._retry_or_fail(self._land(batch), batch, now_ms)
+    def handle_disconnect(self, batch: ReadyBatch, now_ms: float) -> Verdict:
+        """Retry or fail a batch without a response: the broker may or may not have written it to the log."""
+        batch.outcome_unknown = self._idempotent
+        return self._retry_or_fail(self._remove_in_flight(batch), batch, now_ms)
 
-    def take_back(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> int:
-        """Have what lies unanswered with a node that leads no more sent to the leader; return how many batches.
+    def requeue_from_former_leaders(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> int:
+        """Requeue in-flight batches that were sent to a former leader, so that the new leader receives them.
 
-        Call it when the leaders may have changed. Nobody knows what became of them, as if the connection had broken;
-        the answer that may yet come says nothing of them, for its request no longer holds them. Not without
-        idempotence: the old request may yet be carried out, behind what is sent now.
+        Returns their number. Call this after a metadata refresh. The batches have an unknown outcome, as after a
+        disconnect. A late response of the former leader does not affect them, because they are removed from its
+        request. Does nothing without idempotence, because the former leader could append the old request after the new
+        one.
         """
-        taken = 0
+        requeued = 0
         for key, state in list(self._busy.items()) if self._idempotent else ():
             leader = leader_of(*key) if state.in_flight else None
             for batch in list(state.in_flight) if leader is not None else ():
                 if batch.attempts > self._retries_max or now_ms >= batch.deadline_ms:
-                    break  # it can only wait for its answer, and those behind it, which are as old, with it
+                    break  # the batch cannot be retried: wait for its response, and keep later batches after it
                 plan = batch.plan
                 if plan is None or plan.node_id == leader:
                     continue
                 plan.batches.remove(batch)
-                batch.data = bytearray(batch.data)  # the other may be under way still, and must stay as it is
-                self.lose(batch, now_ms)
-                taken += 1
-        return taken
+                batch.data = bytearray(batch.data)  # the old buffer may still be in the transport: do not change it
+                self.handle_disconnect(batch, now_ms)
+                requeued += 1
+        return requeued
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
-        """Queue the parts of a batch that was too large in its place."""
+        """Queue the parts of a batch that was too large, at the place of that batch in the queue."""
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         for index, part in enumerate(parts):
@@ -321,7 +327,7 @@ class WriterCore:
         self._busy[key] = state
 
     def expire(self, now_ms: float) -> list[ReadyBatch]:
-        """Return the batches whose deadline passed; those in flight keep their place until their answer comes."""
+        """Return the batches whose deadline has passed; those in flight stay in flight until their response arrives."""
         expired: list[ReadyBatch] = []
         for key, state in list(self._busy.items()):
             for batch in state.in_flight:
@@ -329,17 +335,17 @@ class WriterCore:
                     batch.expired = True
                     expired.append(batch)
             while state.waiting and state.waiting[0].deadline_ms <= now_ms:
-                state.gave_up |= state.waiting[0].base_sequence >= 0
+                state.may_have_gap |= state.waiting[0].base_sequence >= 0
                 expired.append(state.waiting.popleft())
-            self._settle(key, state)
+            self._remove_if_idle(key, state)
         return expired
 
     def next_event_ms(self, now_ms: float) -> float | None:
-        """Return when a retry or a deadline is due next, None when only answers and leaders are waited for."""
+        """Return the time of the next retry or deadline, None if there is none."""
         return min(self._events(now_ms), default=None)
 
     def abort(self) -> list[ReadyBatch]:
-        """Forget everything that waits or flies and return it."""
+        """Return all batches, waiting or in flight, and mark them as expired, so that none is sent again."""
         batches = [batch for state in self._busy.values() for batch in (*state.in_flight, *state.waiting)]
         for batch in batches:
             batch.expired = True
@@ -357,45 +363,45 @@ class WriterCore:
                 if state.retry_at_ms > now_ms and not state.in_flight:
                     yield state.retry_at_ms
 
-    def _land(self, batch: ReadyBatch) -> _Partition:
+    def _remove_in_flight(self, batch: ReadyBatch) -> _Partition:
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         state.in_flight.remove(batch)
         batch.plan = None
-        self._settle(key, state)
+        self._remove_if_idle(key, state)
         return state
 
-    def _settle(self, key: tuple[str, int], state: _Partition) -> None:
+    def _remove_if_idle(self, key: tuple[str, int], state: _Partition) -> None:
         if not state.waiting and not state.in_flight:
             self._busy.pop(key, None)
 
     def _retry_or_fail(self, state: _Partition, batch: ReadyBatch, now_ms: float) -> Verdict:
         if batch.expired or batch.attempts > self._retries_max or now_ms >= batch.deadline_ms:
-            state.gave_up = True
-            return Verdict.FORGOTTEN if batch.expired else Verdict.FAILED
+            state.may_have_gap = True
+            return Verdict.ALREADY_EXPIRED if batch.expired else Verdict.FAILED
         state.retry_at_ms = now_ms + self._backoff_ms(batch.attempts - 1)
         _insert_in_order(state.waiting, batch)
         self._busy[batch.topic, batch.partition] = state
         return Verdict.RETRY
 
-    def _gone(self, state: _Partition, batch: ReadyBatch, verdict: Verdict) -> Verdict:
-        """The broker refused the batch for good. If nothing was sent behind it, its sequence numbers are used again."""
+    def _reject(self, state: _Partition, batch: ReadyBatch, verdict: Verdict) -> Verdict:
+        """Resolve a permanently rejected batch; reuse its sequence numbers if no later batch was sent."""
         is_last = not state.in_flight and not (state.waiting and state.waiting[0].base_sequence >= 0)
-        if batch.base_sequence >= 0 and batch.attempts == 1 and is_last and not state.new_epoch_due:
+        if batch.base_sequence >= 0 and batch.attempts == 1 and is_last and not state.needs_new_epoch:
             state.next_sequence = batch.base_sequence
         else:
-            state.gave_up = True
-        return Verdict.FORGOTTEN if batch.expired else verdict
+            state.may_have_gap = True
+        return Verdict.ALREADY_EXPIRED if batch.expired else verdict
 
 
-def stamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Write the producer's fields into a built batch, with the new CRC."""
+def write_producer_state(data: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Write producer id, epoch, sequence and the new CRC into a built batch."""
     _PRODUCER_STATE.pack_into(data, _PRODUCER_STATE_OFFSET, producer_id, producer_epoch, base_sequence)
     _UINT32.pack_into(data, CRC_OFFSET, crc32c(memoryview(data)[ATTRIBUTES_OFFSET:]))
 
 
-def _is_part(batch: ReadyBatch) -> bool:
-    """Whether it was cut from a batch that was too large."""
+def _is_split(batch: ReadyBatch) -> bool:
+    """Return whether the batch is a part of one that was too large."""
     return len(batch.number) > 1
 
 

@@ -1,4 +1,4 @@
-"""Which partition of an internal topic is the coordinator of a key."""
+"""Maps a group id or transactional id to its partition of the internal topic."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _INT32_MIN = -(2**31)
 
 @lru_cache(maxsize=4096)
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """The partition that a group id or transactional id belongs to: Java's `abs(key.hashCode()) % partition_count`."""
+    """Return the partition of a group id or transactional id: Java's `abs(key.hashCode()) % partition_count`."""
     code = java_hash(key)
     return (0 if code == _INT32_MIN else abs(code)) % partition_count
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode()`: over UTF-16 units, wrapped to a signed int32."""
+    """Return Java's `String.hashCode()`, computed over UTF-16 code units and wrapped to a signed int32."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:

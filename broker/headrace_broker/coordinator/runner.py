@@ -1,7 +1,7 @@
-"""Runs one shard on the event loop: appends what it wants stored, and lets replies go after the commit.
+"""Runs one shard on the event loop: appends its records and sends its responses after they are committed.
 
-Within one call everything from the shard's decision to the append happens without a pause, so no two requests ever
-work on half a change. Offset commits of one loop tick share one append. Replies wait for the high watermark in order.
+There is no await between the shard's operation and the append, so no request sees a partial change.  Offset commits of
+one event loop iteration share one append.  Responses are sent in order when the high watermark passes their records.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace_broker.coordinator.error_replies import with_error
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.records import encode_record
 from headrace_broker.coordinator.groups.shard import GroupShard
-from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome, Reply
+from headrace_broker.coordinator.response_errors import with_error
+from headrace_broker.coordinator.runtime import CoordinatorRecord, CoordinatorResult, PendingResponse
 from headrace_broker.protocol.codec import EncodeError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import Buffer
@@ -27,37 +27,41 @@ from headrace_broker.records.columns import RecordColumns
 _log = logging.getLogger(__name__)
 
 _JUMP_MS = 500
-"""A difference between wall clock and monotonic clock that is not drift any more."""
+"""If the difference between the wall clock and the monotonic clock changes by at least `_JUMP_MS`, treat the wall clock
+as having been set."""
 
 
 class InternalTopic(Protocol):
-    """The coordinator's port to its internal topic, and to what topics there are; nothing here waits."""
+    """The coordinator's interface to its internal topic and to the existence of other topics.  No method blocks."""
 
     def partition_count(self) -> int:
-        """How many partitions the topic has; 0 while it does not exist."""
+        """Return the topic's number of partitions, 0 if it does not exist."""
 
     def topic_exists(self, topic: str) -> bool:
-        """Whether any topic of this name exists."""
+        """Whether the cluster has a topic with this name."""
 
     def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch as leader and return its last offset. Raises ApiError when nothing was written."""
+        """Append one batch as leader and return its last offset.  Raises ApiError if nothing was written."""
 
     def high_watermark(self, partition: int) -> int:
-        """The offset below which everything is committed; -1 when this node does not lead the partition."""
+        """Return the partition's high watermark, -1 if this node is not its leader."""
 
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
-        """Whole batches from `offset` (or the log's start, if later) on; None at the log's end."""
+        """Return whole batches starting with the batch that contains `offset`, or the log start offset if it is higher.
+
+        Return None at the log end.
+        """
 
 
 @dataclass(slots=True)
-class _Settled:
-    """What who waits for a commit is told."""
+class _CommitResult:
+    """The response to a caller of `ShardRunner.wait_for_commit`."""
 
     error_code: ErrorCode = ErrorCode.NONE
 
 
 class ShardRunner:
-    """One shard and what waits for it. Owned by the event loop."""
+    """Runs one shard and holds the responses that wait for a commit.  Used on the event loop only."""
 
     def __init__(
         self,
@@ -71,70 +75,81 @@ class ShardRunner:
         self._topic = topic
         self._partition = partition
         self._config = config
-        self._wall_ms = now_ms
+        self._wall_clock_ms = now_ms
         self._loop = asyncio.get_running_loop()
-        self._wall_ahead_ms = self._measure_wall_ahead_ms()
+        self._clock_offset_ms = self._measure_clock_offset_ms()
         self._last_offset = -1
-        self._waiting: deque[tuple[int, list[Reply]]] = deque()  # last offset the replies depend on
-        self._waiting_timer: asyncio.TimerHandle | None = None
-        self._commits: list[Outcome] = []
+        self._uncommitted_responses: deque[tuple[int, list[PendingResponse]]] = (
+            deque()
+        )  # (last offset to commit before the responses are sent, responses)
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._offset_commits: list[CoordinatorResult] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
-    # -- doing what the shard wants
+    # -- executing results
 
-    def run(self, outcome: Outcome) -> None:
-        """Append the outcome's records, reply when they are committed, and set the timer for what comes next."""
-        self._execute(outcome)
-        self._arm()
+    def run(self, result: CoordinatorResult) -> None:
+        """Append the records, send the responses when they are committed, and schedule the shard's next timer."""
+        self._execute(result)
+        self._schedule_timer()
 
-    def run_with_next_commits(self, outcome: Outcome) -> None:
-        """The same for an offset commit, together with the others of this loop tick."""
-        if not outcome.records:
-            self._release(outcome.replies)
+    def run_offset_commit(self, result: CoordinatorResult) -> None:
+        """Run an offset commit; all offset commits of one event loop iteration share one append."""
+        if not result.records:
+            self._respond_when_committed(result.responses)
             return
-        self._commits.append(outcome)
-        if len(self._commits) == 1:
+        self._offset_commits.append(result)
+        if len(self._offset_commits) == 1:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Append the offset commits collected so far. To be called before the shard is asked anything else."""
-        if self._commits:
-            commits, self._commits = self._commits, []
-            records = [record for outcome in commits for record in outcome.records]
-            replies = [reply for outcome in commits for reply in outcome.replies]
-            self._execute(Outcome(records, replies))
+        """Append the offset commits collected so far.  Must be called before any other operation on the shard."""
+        if self._offset_commits:
+            commits, self._offset_commits = self._offset_commits, []
+            records = [record for result in commits for record in result.records]
+            responses = [response for result in commits for response in result.responses]
+            self._execute(CoordinatorResult(records, responses))
 
-    async def settled(self) -> ErrorCode:
-        """Wait until all that was appended by now is committed; an error where that does not come to be known here."""
-        if self._is_settled:
+    async def wait_for_commit(self) -> ErrorCode:
+        """Wait until every record appended so far is committed.
+
+        Return COORDINATOR_NOT_AVAILABLE if this takes longer than offsets.commit.timeout.ms, or the error passed to
+        `close` if the shard is closed first.
+        """
+        if self._is_committed:
             return ErrorCode.NONE
-        future: asyncio.Future[_Settled] = self._loop.create_future()
-        self._release([Reply(future, _Settled())])
+        future: asyncio.Future[_CommitResult] = self._loop.create_future()
+        self._respond_when_committed([PendingResponse(future, _CommitResult())])
         return (await future).error_code
 
-    def _execute(self, outcome: Outcome) -> None:
+    def _execute(self, result: CoordinatorResult) -> None:
         now_ms = self.now_ms()
-        error = self._append(outcome.records, now_ms)
+        error = self._append(result.records, now_ms)
         if error is None:
-            self._release(outcome.replies)
-            after = self.shard.appended(outcome, now_ms)
+            self._respond_when_committed(result.responses)
+            after = self.shard.on_appended(result, now_ms)
         else:
-            self._release([Reply(reply.token, with_error(reply.response, error)) for reply in outcome.replies])
-            after = self.shard.append_failed(outcome, error, now_ms)
+            self._respond_when_committed(
+                [PendingResponse(response.token, with_error(response.response, error)) for response in result.responses]
+            )
+            after = self.shard.on_append_failed(result, error, now_ms)
         if after.records:
             self._execute(after)
         else:
-            self._release(after.replies)
+            self._respond_when_committed(after.responses)
 
     def _append(self, records: list[CoordinatorRecord], now_ms: int) -> ErrorCode | None:
-        """Append the records in batches no larger than the topic takes; the error of the first refused batch."""
+        """Append the records in batches of at most `batch_size_bytes_max`; return the error if a batch is rejected."""
         if not records:
             return None
         try:
             pairs = [encode_record(record) for record in records]
         except EncodeError:
-            _log.exception("Records for partition %d of the internal topic cannot be written", self._partition)
+            _log.exception(
+                "__consumer_offsets-%d: records cannot be encoded, failing the request with UNKNOWN_SERVER_ERROR",
+                self._partition,
+            )
             return ErrorCode.UNKNOWN_SERVER_ERROR
         columns = RecordColumns(values=[value for _, value in pairs], keys=[key for key, _ in pairs], timestamps=now_ms)
         done = 0
@@ -142,49 +157,51 @@ class ShardRunner:
             try:
                 self._last_offset = self._topic.append(self._partition, build_batch(part))
             except ApiError as error:
-                _log.warning("Partition %d of the internal topic refused records: %s", self._partition, error)
-                self.shard.appended(Outcome(records[:done]), now_ms)  # those are in the log
+                _log.warning("__consumer_offsets-%d: append failed, failing the request: %s", self._partition, error)
+                self.shard.on_appended(CoordinatorResult(records[:done]), now_ms)  # apply the batches already appended
                 return _COORDINATOR_ERRORS.get(error.code, error.code)
             done += len(part)
         return None
 
-    # -- replies
+    # -- responses
 
     @property
-    def _is_settled(self) -> bool:
+    def _is_committed(self) -> bool:
         return self._last_offset < self._topic.high_watermark(self._partition)
 
-    def _release(self, replies: list[Reply]) -> None:
-        if not replies:
+    def _respond_when_committed(self, responses: list[PendingResponse]) -> None:
+        if not responses:
             return
-        if not self._waiting and self._is_settled:
-            _deliver(replies)
+        if not self._uncommitted_responses and self._is_committed:
+            _send_responses(responses)
             return
-        self._waiting.append((self._last_offset, replies))
-        if self._waiting_timer is None:
+        self._uncommitted_responses.append((self._last_offset, responses))
+        if self._commit_timer is None:
             timeout_s = self._config.offset_commit_timeout_ms / 1000
-            self._waiting_timer = self._loop.call_later(timeout_s, self._waited_too_long, self._last_offset)
+            self._commit_timer = self._loop.call_later(timeout_s, self._on_commit_timeout, self._last_offset)
 
-    def advance(self, high_watermark: int) -> None:
-        """The high watermark of the partition moved."""
-        while self._waiting and self._waiting[0][0] < high_watermark:
-            _deliver(self._waiting.popleft()[1])
-        if not self._waiting and self._waiting_timer is not None:
-            self._waiting_timer.cancel()
-            self._waiting_timer = None
+    def on_high_watermark_advanced(self, high_watermark: int) -> None:
+        """Send the responses whose records are below the new high watermark."""
+        while self._uncommitted_responses and self._uncommitted_responses[0][0] < high_watermark:
+            _send_responses(self._uncommitted_responses.popleft()[1])
+        if not self._uncommitted_responses and self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
 
-    def _waited_too_long(self, offset: int) -> None:
-        """Replies that waited since before `offset` was appended are refused; the change itself stays."""
-        self._waiting_timer = None
-        while self._waiting and self._waiting[0][0] <= offset:
-            _deliver_error(self._waiting.popleft()[1], ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if self._waiting:
+    def _on_commit_timeout(self, offset: int) -> None:
+        """Fail the requests whose records, up to `offset`, were not committed in time; the records stay in the log."""
+        self._commit_timer = None
+        while self._uncommitted_responses and self._uncommitted_responses[0][0] <= offset:
+            _send_error_responses(self._uncommitted_responses.popleft()[1], ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._uncommitted_responses:
             timeout_s = self._config.offset_commit_timeout_ms / 1000
-            self._waiting_timer = self._loop.call_later(timeout_s, self._waited_too_long, self._waiting[-1][0])
+            self._commit_timer = self._loop.call_later(
+                timeout_s, self._on_commit_timeout, self._uncommitted_responses[-1][0]
+            )
 
     # -- timers
 
-    def _arm(self) -> None:
+    def _schedule_timer(self) -> None:
         deadline_ms = self.shard.next_deadline_ms()
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
@@ -197,56 +214,59 @@ class ShardRunner:
         self._timer = None
         try:
             self.flush()
-            for outcome in self.shard.run_timers(self.now_ms()):
-                self._execute(outcome)
+            for result in self.shard.run_timers(self.now_ms()):
+                self._execute(result)
         finally:
-            self._arm()  # one group's failure must not stop the clock of the others
+            self._schedule_timer()  # an error in one group must not stop the timers of the others
 
     def now_ms(self) -> int:
-        """Wall-clock time; when somebody sets the clock, sessions and rebalances take no notice."""
-        ahead_ms = self._measure_wall_ahead_ms()
-        jump_ms = ahead_ms - self._wall_ahead_ms
+        """Return the wall-clock time.
+
+        If the wall clock was set, shift all deadlines by the same amount, so that sessions do not expire early or late.
+        """
+        offset_ms = self._measure_clock_offset_ms()
+        jump_ms = offset_ms - self._clock_offset_ms
         if abs(jump_ms) >= _JUMP_MS:
-            self._wall_ahead_ms = ahead_ms
-            self.shard.clock_jumped(jump_ms)
+            self._clock_offset_ms = offset_ms
+            self.shard.on_clock_jump(jump_ms)
             if self._timer is not None:
                 self._timer_ms += jump_ms
-        return self._wall_ms()
+        return self._wall_clock_ms()
 
-    def _measure_wall_ahead_ms(self) -> int:
-        return self._wall_ms() - int(self._loop.time() * 1000)
+    def _measure_clock_offset_ms(self) -> int:
+        return self._wall_clock_ms() - int(self._loop.time() * 1000)
 
-    # -- beginning and end
+    # -- loading and closing
 
     def load(self, records: list[CoordinatorRecord], next_offset: int) -> None:
-        """Replay records that are in the log, which goes on at `next_offset`."""
+        """Replay records read from the log; `next_offset` is the offset after the last of these records."""
         for record in records:
             self.shard.replay(record)
         self._last_offset = next_offset - 1
 
     def close(self, error: ErrorCode) -> None:
-        """Answer everything that waits with `error`; what has not been appended yet will not be."""
-        commits, self._commits = self._commits, []
-        for outcome in commits:
-            _deliver_error(outcome.replies, error)
-        for timer in (self._timer, self._waiting_timer):
+        """Fail every pending request with `error` and discard the offset commits that are not appended yet."""
+        commits, self._offset_commits = self._offset_commits, []
+        for result in commits:
+            _send_error_responses(result.responses, error)
+        for timer in (self._timer, self._commit_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._waiting_timer = None
-        while self._waiting:
-            _deliver_error(self._waiting.popleft()[1], error)
-        _deliver(self.shard.unload(error).replies)
+        self._timer = self._commit_timer = None
+        while self._uncommitted_responses:
+            _send_error_responses(self._uncommitted_responses.popleft()[1], error)
+        _send_responses(self.shard.unload(error).responses)
 
 
-def _deliver(replies: list[Reply]) -> None:
-    """Hand each response to the future that waits for it; a client that is gone has cancelled its own."""
-    for reply in replies:
-        if not reply.token.done():
-            reply.token.set_result(reply.response)
+def _send_responses(responses: list[PendingResponse]) -> None:
+    """Complete the future of each request, unless it was cancelled because the client disconnected."""
+    for response in responses:
+        if not response.token.done():
+            response.token.set_result(response.response)
 
 
-def _deliver_error(replies: list[Reply], error: ErrorCode) -> None:
-    _deliver([Reply(reply.token, with_error(reply.response, error)) for reply in replies])
+def _send_error_responses(responses: list[PendingResponse], error: ErrorCode) -> None:
+    _send_responses([PendingResponse(response.token, with_error(response.response, error)) for response in responses])
 
 
 _COORDINATOR_ERRORS = {
@@ -259,4 +279,4 @@ _COORDINATOR_ERRORS = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a refused append means to a client of the coordinator."""
+"""Maps the error code of an append to the error code of the coordinator's response, as in Kafka."""

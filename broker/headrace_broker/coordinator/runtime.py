@@ -1,15 +1,16 @@
-"""The contract between a coordinator shard and whoever runs it.
+"""The contract between a coordinator shard and its runner.
 
-A shard is the coordinator's state for one partition of an internal topic. It is pure: requests and the time come
-in, an `Outcome` goes out. Whoever runs it must, for each outcome and before the next call on that shard,
+A shard is the coordinator's state for one partition of an internal topic.  It is pure: its inputs are requests and the
+current time, its output is a `CoordinatorResult`.  For each result, and before the next call on that shard, the runner
 
-1. append `outcome.records` as one batch, then call `shard.appended(outcome, now_ms)`; or, when the append is refused,
-   call `shard.append_failed(outcome, error, now_ms)` (nothing was written);
-2. send the replies only when everything appended so far is committed, so that no client sees what a failover could
-   take back.
+1. appends `result.records` and then calls `shard.on_appended(result, now_ms)`; or, if the append fails, calls
+   `shard.on_append_failed(result, error, now_ms)`;
+2. sends the responses only when every record appended so far is committed, so that no client sees a state that a
+   failover could revert.
 
-A shard whose log is replayed record by record into an empty shard is the same shard (tests/property holds this).
-Timers are data: `next_deadline_ms()` says when `run_timers(now_ms)` wants to be called.
+Replaying a shard's log into an empty shard restores the same offsets and the same Empty and Stable groups
+(`tests/property/test_group_replay.py`).  A shard does not schedule its timers itself: `next_deadline_ms()` returns the
+time at which the runner must call `run_timers(now_ms)`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Any, Protocol
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.versioned import RecordKey, RecordValue
 
-Token = Any  # names the waiting request; the shard hands it back with the reply and never looks inside
+Token = Any  # identifies a pending request; the shard returns it with the response and never inspects it
 
 
 @dataclass(slots=True, frozen=True)
 class CoordinatorRecord:
-    """One record of the internal topic: a key message and a value message, or None for a tombstone."""
+    """One record of the internal topic; a value of None is a tombstone."""
 
     key: RecordKey
     value: RecordValue | None
@@ -34,53 +35,53 @@ class CoordinatorRecord:
 
 
 @dataclass(slots=True, frozen=True)
-class Reply:
-    """The answer to the request that `token` names."""
+class PendingResponse:
+    """The response to the request that `token` identifies; it is sent after the records are committed."""
 
     token: Token
     response: Any
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a shard wants done: records to append, replies to send after the commit.
+class CoordinatorResult:
+    """The result of a shard operation: records to append, and responses to send after they are committed.
 
-    `on_appended` and `on_append_failed` continue the shard's own work once the fate of the records is known; they are
-    called by `appended` and `append_failed` with an outcome that collects further replies.
+    `on_appended` and `on_append_failed` are callbacks that continue the operation after the append has succeeded or
+    failed.  The shard's methods of the same names pass a new result to the callbacks, which add responses and records.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    on_appended: Callable[[Outcome, int], None] | None = None
-    on_append_failed: Callable[[Outcome, ErrorCode, int], None] | None = None
+    responses: list[PendingResponse] = field(default_factory=list)
+    on_appended: Callable[[CoordinatorResult, int], None] | None = None
+    on_append_failed: Callable[[CoordinatorResult, ErrorCode, int], None] | None = None
 
-    def reply(self, token: Token, response: Any) -> None:
-        self.replies.append(Reply(token, response))
+    def respond(self, token: Token, response: Any) -> None:
+        self.responses.append(PendingResponse(token, response))
 
 
 class Shard(Protocol):
-    """What the runner needs of a shard besides its request handlers."""
+    """The methods of a shard that the runner calls, besides the request handlers."""
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Apply one record of the log while loading."""
+        """Apply one record of the log while the shard is loading."""
 
-    def loaded(self, now_ms: int) -> Outcome:
-        """Start the timers after the whole log was replayed."""
+    def on_loaded(self, now_ms: int) -> CoordinatorResult:
+        """Start the timers; called after the whole log was replayed."""
 
-    def appended(self, outcome: Outcome, now_ms: int) -> Outcome:
-        """Apply the records of an outcome that were appended; the result holds replies, and may hold records."""
+    def on_appended(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
+        """Apply the appended records of `result`; return further responses and records."""
 
-    def append_failed(self, outcome: Outcome, error: ErrorCode, now_ms: int) -> Outcome:
-        """Undo or refuse what depended on records that could not be appended."""
+    def on_append_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
+        """Undo or fail the operations whose records could not be appended."""
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest time at which a timer may be due."""
+        """Return the earliest time at which a timer may be due, None if there is no timer."""
 
-    def run_timers(self, now_ms: int) -> Iterator[Outcome]:
-        """The outcomes of the timers that are due, one by one."""
+    def run_timers(self, now_ms: int) -> Iterator[CoordinatorResult]:
+        """Run the timers that are due and yield the result of each."""
 
-    def clock_jumped(self, jump_ms: int) -> None:
-        """Move every deadline along with a clock that was set."""
+    def on_clock_jump(self, jump_ms: int) -> None:
+        """Shift every deadline by the amount by which the wall clock was set."""
 
-    def unload(self, error: ErrorCode) -> Outcome:
-        """Answer every parked request with `error`; the shard is not used again."""
+    def unload(self, error: ErrorCode) -> CoordinatorResult:
+        """Fail every pending request with `error`; the shard is not used again."""

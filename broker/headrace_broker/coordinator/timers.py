@@ -1,7 +1,7 @@
-"""Named deadlines with cheap postponing.
+"""Deadlines by key, with O(1) postponement.
 
-A heartbeat moves its member's deadline each few seconds, so moving one later must cost O(1): only the dictionary
-changes, and the heap entry is looked at again when its old time comes. Owned by one shard.
+Every heartbeat postpones its member's deadline, so postponing must be cheap: `schedule` changes only a dictionary, and
+the heap entry keeps its old time.  At the old time, `pop_due` adds a heap entry with the new deadline.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ TimerKey = tuple[str, ...]
 
 
 class Timers:
-    """A set of deadlines by key. At most one deadline per key."""
+    """The deadlines of one shard, at most one per key."""
 
     __slots__ = ("_deadlines", "_heap", "_queued")
 
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
-        self._queued: dict[TimerKey, int] = {}  # time of the key's live heap entry
+        self._queued: dict[TimerKey, int] = {}  # time of the key's valid heap entry; others are stale
         self._heap: list[tuple[int, TimerKey]] = []
 
     def schedule(self, key: TimerKey, deadline_ms: int) -> None:
-        """Set the deadline of `key`, replacing the one it has."""
+        """Set or replace the deadline of `key`."""
         self._deadlines[key] = deadline_ms
         queued = self._queued.get(key)
         if queued is None or deadline_ms < queued:
@@ -33,7 +33,7 @@ class Timers:
         self._deadlines.pop(key, None)
 
     def shift(self, by_ms: int) -> None:
-        """Move every deadline by the same time, which may be negative."""
+        """Shift every deadline by `by_ms`, which may be negative."""
         self._deadlines = {key: time_ms + by_ms for key, time_ms in self._deadlines.items()}
         self._queued = dict(self._deadlines)
         self._heap = [(time_ms, key) for key, time_ms in self._deadlines.items()]
@@ -46,7 +46,7 @@ class Timers:
         return len(self._deadlines)
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline, or an earlier time at which one stood before it was postponed; None without any."""
+        """Return the earliest deadline, or an earlier time if a deadline was postponed; None without deadlines."""
         while self._heap:
             time_ms, key = self._heap[0]
             if self._queued.get(key) == time_ms and key in self._deadlines:
@@ -57,11 +57,11 @@ class Timers:
         return None
 
     def pop_due(self, now_ms: int) -> Iterator[TimerKey]:
-        """Remove and yield the keys whose deadline has come, earliest first."""
+        """Remove and yield the keys whose deadline is reached, earliest first."""
         while self._heap and self._heap[0][0] <= now_ms:
             time_ms, key = heappop(self._heap)
             if self._queued.get(key) != time_ms:
-                continue  # superseded by an earlier entry
+                continue  # a stale entry: the key was rescheduled to an earlier deadline
             del self._queued[key]
             deadline_ms = self._deadlines.get(key)
             if deadline_ms is None:

@@ -1,7 +1,8 @@
-"""A partition's log on storage, in Kafka's own format: segments, indexes, checkpoints, recovery, retention.
+"""The log of a partition on disk, in Kafka's own format: segments, indexes, checkpoints, recovery, retention.
 
-`storage` is the only door to the disk; `segment`, `segmented_log` and `log` are a partition's log from the file up,
-`loader` and `recovery` open it, `directory` and `manager` hold all of them.  The arithmetic beside them is pure.
+All disk access goes through `storage`. `segment`, `segmented_log` and `log` implement one partition's log, from the
+single file up to append and read. `loader` and `recovery` open it. `directory` manages one log directory, `manager` all
+logs of a broker. The other modules are pure functions and data structures.
 """
 
 from __future__ import annotations

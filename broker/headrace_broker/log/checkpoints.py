@@ -1,7 +1,7 @@
-"""The small text files of a log directory, as Kafka writes them: to bytes and back. Pure.
+"""Encode and decode the small text files of a log directory, in Kafka's formats. Pure.
 
-Offset checkpoints (recovery point, high watermark, log start, per log directory), the leader epoch checkpoint and
-`partition.metadata` (per partition), `meta.properties` and the clean shutdown marker (per log directory).
+Per log directory: the offset checkpoints (recovery point, high watermark, log start, cleaner), `meta.properties` and
+the clean shutdown marker. Per partition: the leader epoch checkpoint and `partition.metadata`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LOCK_FILE = ".lock"
 
 
 class MalformedFileError(Exception):
-    """A checkpoint or properties file that cannot be read; the message names the line."""
+    """A checkpoint or properties file has an invalid format; the message names the line."""
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return the file of (topic, partition) -> offset."""
+    """Return the content of an offset checkpoint file."""
     return _encode_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
 
 
 def decode_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
-    """Return (topic, partition) -> offset; an empty file holds none. Raises MalformedFileError."""
+    """Return (topic, partition) -> offset; empty for an empty file. Raises MalformedFileError."""
     offsets: dict[TopicPartition, int] = {}
     if not data:
         return offsets
@@ -44,12 +44,12 @@ def decode_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:
-    """Return the file of (leader epoch, start offset) lines."""
+    """Return the content of a leader epoch checkpoint file, from (leader epoch, start offset) pairs."""
     return _encode_checkpoint(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def decode_epoch_checkpoint(data: bytes) -> list[tuple[int, int]]:
-    """Return (leader epoch, start offset) pairs; an empty file holds none. Raises MalformedFileError."""
+    """Return (leader epoch, start offset) pairs; empty for an empty file. Raises MalformedFileError."""
     entries: list[tuple[int, int]] = []
     if not data:
         return entries
@@ -71,16 +71,16 @@ def _decode_checkpoint(data: bytes) -> list[tuple[int, str]]:
     count = _number(lines[1], 2)
     rows = [(number, line) for number, line in enumerate(lines[2:], start=3) if line.strip()]
     if len(rows) != count:
-        raise MalformedFileError(f"line 2 announces {count} entries, the file has {len(rows)}")
+        raise MalformedFileError(f"line 2 gives {count} entries, but the file contains {len(rows)}")
     if not data.endswith(b"\n"):
-        raise MalformedFileError(f"line {len(lines)} is cut off")
+        raise MalformedFileError(f"line {len(lines)} is incomplete: it does not end with a line feed")
     return rows
 
 
 def _split(line: str, number: int, count: int) -> list[str]:
     words = line.split()
     if len(words) != count:
-        raise MalformedFileError(f"line {number}: {line!r} is not {count} words")
+        raise MalformedFileError(f"line {number}: {line!r} does not have {count} fields")
     return words
 
 
@@ -88,11 +88,11 @@ def _number(text: str, number: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise MalformedFileError(f"line {number}: {text!r} is no number") from None
+        raise MalformedFileError(f"line {number}: {text!r} is not a number") from None
 
 
 def encode_partition_metadata(topic_id: bytes) -> bytes:
-    """Return the file that ties a directory to the topic's id."""
+    """Return the content of `partition.metadata`, which records the topic id of a partition's directory."""
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
 
 
@@ -100,7 +100,7 @@ def decode_partition_metadata(data: bytes) -> bytes:
     """Return the topic id. Raises MalformedFileError."""
     fields = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
     if fields.get("version", "").strip() != "0" or "topic_id" not in fields:
-        raise MalformedFileError("partition.metadata needs `version: 0` and `topic_id: <id>`")
+        raise MalformedFileError("partition.metadata must contain `version: 0` and `topic_id: <id>`")
     try:
         return decode_uuid(fields["topic_id"].strip())
     except ValueError as error:
@@ -108,13 +108,13 @@ def decode_partition_metadata(data: bytes) -> bytes:
 
 
 def encode_meta_properties(cluster_id: str, node_id: int, directory_id: str) -> bytes:
-    """Return the file that says whose directory this is."""
+    """Return the content of `meta.properties`, which records the cluster and the node that own a log directory."""
     fields = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": directory_id}
     return "".join(f"{key}={value}\n" for key, value in sorted(fields.items())).encode()
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """Return the properties. Raises MalformedFileError when one of the three is missing, or the version is another."""
+    """Return the properties. Raises MalformedFileError if a required one is missing or the version is not 1."""
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()
@@ -123,19 +123,19 @@ def decode_meta_properties(data: bytes) -> dict[str, str]:
             fields[key.strip()] = value.strip().replace("\\=", "=")
     for key in ("version", "cluster.id", "node.id"):
         if key not in fields:
-            raise MalformedFileError(f"meta.properties lacks {key}")
+            raise MalformedFileError(f"meta.properties has no {key}")
     if fields["version"] != "1":
-        raise MalformedFileError(f"meta.properties has version={fields['version']}, and only 1 is read here")
+        raise MalformedFileError(f"meta.properties has version={fields['version']}, only version=1 is supported")
     return fields
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """Return the marker that a directory was closed in order, with the epoch that closed it."""
+    """Return the content of the clean shutdown marker: the epoch of the broker that closed the log directory."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """Return the broker epoch in the marker, -1 when it holds none."""
+    """Return the broker epoch in the clean shutdown marker, -1 if the marker contains no epoch."""
     try:
         return int(json.loads(data or b"{}").get("brokerEpoch", -1))
     except (ValueError, AttributeError, TypeError):

@@ -1,6 +1,6 @@
-"""Topic configurations in force: validation, precedence, and `LogConfig`, what a partition's log reads from them.
+"""Topic configurations: validation, precedence of their sources, and `LogConfig`, the typed settings of one log.
 
-CreateTopics and IncrementalAlterConfigs validate here, DescribeConfigs prints `config_in_force`.
+CreateTopics and IncrementalAlterConfigs validate with this module; DescribeConfigs returns results of `resolve_config`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace_broker.log.config_keys import (
     HOUR_MS,
     LONG_MAX,
     WEEK_MS,
-    ConfigError,
     ConfigKey,
     ConfigSource,
     ConfigType,
     ConfigValue,
+    InvalidConfigError,
     format_value,
 )
 from headrace_broker.log.topic_configs import TOPIC_CONFIGS
@@ -29,14 +29,14 @@ __all__ = [
     "LONG_MAX",
     "THROTTLED_RATES",
     "TOPIC_CONFIGS",
-    "Altered",
-    "ConfigError",
+    "DynamicConfigs",
+    "InvalidConfigError",
     "ConfigKey",
     "ConfigSource",
     "ConfigType",
     "ConfigValue",
     "LogConfig",
-    "config_in_force",
+    "resolve_config",
     "format_value",
     "validate_broker_configs",
     "validate_topic_config",
@@ -45,103 +45,120 @@ __all__ = [
 
 
 def validate_topic_config(name: str, value: str | None) -> Any:
-    """Return the typed value of one topic configuration. Raises ConfigError naming the nearest known name."""
+    """Return the typed value of one topic configuration. Raises InvalidConfigError."""
     key = TOPIC_CONFIGS.get(name)
     if key is None:
         nearest = get_close_matches(name, TOPIC_CONFIGS, n=1)
         hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-        raise ConfigError(f"Unknown topic config name: {name}{hint}")
+        raise InvalidConfigError(f"Unknown topic config name: {name}{hint}")
     if value is None:
-        raise ConfigError(f"Null value not supported for topic configs: {name}")
+        raise InvalidConfigError(f"Null value not supported for topic configs: {name}")
     return key.parse(value)
 
 
 def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
-    """Check every one and the rules between them. Raises ConfigError with all that is wrong, one line each."""
+    """Check each configuration and the constraints between configurations.
+
+    Raises InvalidConfigError with one line per problem.
+    """
     problems = []
     typed: dict[str, Any] = {}
     for name, value in configs.items():
         try:
             typed[name] = validate_topic_config(name, value)
-        except ConfigError as error:
+        except InvalidConfigError as error:
             problems.append(str(error))
     minimum = typed.get("min.compaction.lag.ms", 0)
     maximum = typed.get("max.compaction.lag.ms", LONG_MAX)
     if minimum > maximum:
         problems.append(f"min.compaction.lag.ms ({minimum}) must not exceed max.compaction.lag.ms ({maximum})")
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise InvalidConfigError("\n".join(problems))
 
 
 THROTTLED_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-"""What a broker sends to replicas, and fetches for them, in bytes a second, where the topic names them throttled."""
+"""Replication quotas of a broker in bytes per second, for the replicas that a topic lists as throttled. The first one
+limits the bytes that the broker sends as leader, the second one the bytes that it fetches as follower."""
 
 BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names} | {
     name: ConfigKey(
         name,
         ConfigType.LONG,
         LONG_MAX,
-        f"Bytes a second for the replicas in {name.removesuffix('rate')}replicas of each topic, on this side.",
+        f"Replication quota in bytes per second for the replicas listed in {name.removesuffix('rate')}replicas of "
+        "each topic.",
         lambda value: None if value >= 0 else "Value must be at least 0",
     )
     for name in THROTTLED_RATES
 }
-"""The keys of a broker that can be altered while it runs, by the names they have there: topics' defaults, throttles."""
+"""The dynamic configurations of a broker, by their broker-level names: the defaults of topic configurations, and the
+replication quotas."""
 
 
 def validate_broker_configs(configs: Mapping[str, str | None]) -> None:
-    """Check altered broker configurations.  Raises ConfigError with all that is wrong, one line each."""
+    """Check dynamic broker configurations. Raises InvalidConfigError with one line per problem."""
     problems = []
     for name, value in configs.items():
         key = BROKER_CONFIGS.get(name)
         if key is None:
             nearest = get_close_matches(name, BROKER_CONFIGS, n=1)
             hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-            problems.append(f"{name} cannot be altered: set it in the broker's properties file and restart it{hint}")
+            problems.append(
+                f"{name} cannot be altered dynamically: set it in the broker's properties file and restart "
+                f"the broker{hint}"
+            )
         elif value is None:
             problems.append(f"Null value not supported for broker configs: {name}")
         else:
             try:
                 key.parse(value)
-            except ConfigError as error:
+            except InvalidConfigError as error:
                 problems.append(str(error))
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise InvalidConfigError("\n".join(problems))
 
 
-Altered = tuple[ConfigSource, Mapping[str, str]]
-"""Where a broker's altered configurations come from, and what they are."""
+DynamicConfigs = tuple[ConfigSource, Mapping[str, str]]
+"""A source of dynamic broker configurations, and the configurations from it."""
 
 
-def config_in_force(
-    name: str, topic: Mapping[str, str], broker: Mapping[str, str], altered: Sequence[Altered] = ()
+def resolve_config(
+    name: str, topic: Mapping[str, str], broker: Mapping[str, str], dynamic: Sequence[DynamicConfigs] = ()
 ) -> ConfigValue:
-    """Return a topic configuration's value: the topic's own, else the broker's as altered (the first of `altered` that
-    names it), else as in its file, else the default."""
+    """Return the effective value of a topic configuration.
+
+    Order of precedence: the topic's own value, the broker's dynamic value (from the first source in `dynamic` that sets
+    it), the value in the broker's properties file, the default. As in Kafka, a value from a secondary broker key
+    (log.retention.hours for retention.ms) is reported as the default and is not listed as a synonym. A configuration
+    with secondary keys has no default synonym.
+    """
     key = TOPIC_CONFIGS[name]
-    found: list[tuple[str, str, ConfigSource]] = []
+    synonyms: list[tuple[str, str, ConfigSource]] = []
     if name in topic:
-        found.append((name, topic[name], ConfigSource.DYNAMIC_TOPIC))
-    for source, values in altered:
-        if key.broker_names and key.broker_names[0][0] in values:
-            found.append((key.broker_names[0][0], values[key.broker_names[0][0]], source))
-    for broker_name, factor in key.broker_names:
-        if broker_name in broker:
-            value = broker[broker_name]
-            found.append((broker_name, value if factor == 1 else _scaled(value, factor), ConfigSource.STATIC_BROKER))
-    default_name = key.broker_names[0][0] if key.broker_names else name
-    found.append((default_name, format_value(key.default), ConfigSource.DEFAULT))
-    return ConfigValue(key, found[0][1], found[0][2], tuple(found))
+        synonyms.append((name, topic[name], ConfigSource.DYNAMIC_TOPIC))
+    default = format_value(key.default)
+    if key.broker_names:
+        primary = key.broker_names[0][0]
+        synonyms += [(primary, values[primary], source) for source, values in dynamic if primary in values]
+        if primary in broker:
+            synonyms.append((primary, broker[primary], ConfigSource.STATIC_BROKER))
+        if len(key.broker_names) == 1:
+            synonyms.append((primary, default, ConfigSource.DEFAULT))
+        secondary = [(broker[name], factor) for name, factor in key.broker_names[1:] if name in broker]
+        if secondary:
+            default = _scaled(*secondary[0])
+    value, source = synonyms[0][1:] if synonyms else (default, ConfigSource.DEFAULT)
+    return ConfigValue(key, value, source, tuple(synonyms))
 
 
 def _scaled(text: str, factor: int) -> str:
     value = int(text)
-    return str(value * factor) if value >= 0 else "-1"  # a negative number of hours is no limit
+    return str(value * factor) if value >= 0 else "-1"  # any negative number of hours means "no limit"
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What one partition's log needs to know of its topic's configuration, typed."""
+    """The typed topic configuration of one partition's log."""
 
     cleanup_compact: bool = False
     cleanup_delete: bool = True
@@ -171,16 +188,16 @@ class LogConfig:
 
     @property
     def segment_age_ms_max(self) -> int:
-        """When to roll by time: a compacted topic must not wait longer than its compaction lag."""
+        """Age at which the active segment is rolled: in a compacted topic at most max.compaction.lag.ms."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 
     @classmethod
     def from_properties(cls, topic: Mapping[str, str], broker: Mapping[str, str] | None = None) -> LogConfig:
-        """Return the configuration in force. Raises ConfigError."""
+        """Return the effective configuration. Raises InvalidConfigError."""
 
         def get(name: str) -> Any:
-            value = config_in_force(name, topic, broker or {})
-            return value.key.default if value.source == ConfigSource.DEFAULT else value.key.parse(value.value)
+            value = resolve_config(name, topic, broker or {})
+            return value.key.parse(value.value)
 
         policy = get("cleanup.policy")
         codec = get("compression.type")

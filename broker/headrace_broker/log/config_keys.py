@@ -1,4 +1,4 @@
-"""What a configuration is: a name, a type, a default, a check, and the broker-level names that give its default."""
+"""Definition of a configuration: its name, type, default, validator, and broker-level names for its default."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ WEEK_MS = 7 * DAY_MS
 
 
 class ConfigType(IntEnum):
-    """Type numbers of DescribeConfigs."""
+    """Configuration types, with their numbers in DescribeConfigs."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -29,26 +30,31 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Source numbers of DescribeConfigs."""
+    """Configuration sources, with their numbers in DescribeConfigs."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
-class ConfigError(ValueError):
-    """A configuration name that does not exist, or a value it cannot have."""
+class InvalidConfigError(ValueError):
+    """A configuration has an unknown name or an invalid value."""
 
 
 Check = Callable[[Any], str | None]
-"""Return what is wrong with a value, None when nothing is."""
+"""A validator: returns an error message for an invalid value, None for a valid one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One configuration of a topic. `broker_names`: (name, factor to its unit), the first one set wins."""
+    """One topic configuration.
+
+    `broker_names` lists the broker configurations that set its default, as (name, factor to the topic configuration's
+    unit). The first name that is configured takes precedence.
+    """
 
     name: str
     type: ConfigType
@@ -58,23 +64,23 @@ class ConfigKey:
     broker_names: tuple[tuple[str, int], ...] = ()
 
     def parse(self, text: str) -> Any:
-        """Return the typed value. Raises ConfigError."""
+        """Return the typed value. Raises InvalidConfigError."""
         try:
             value = _PARSERS[self.type](text.strip())
         except (ValueError, KeyError):
             kind = self.type.name
-            raise ConfigError(
+            raise InvalidConfigError(
                 f"Invalid value {text} for configuration {self.name}: Not a value of type {kind}"
             ) from None
         problem = self.check(value) if self.check else None
         if problem:
-            raise ConfigError(f"Invalid value {text} for configuration {self.name}: {problem}")
+            raise InvalidConfigError(f"Invalid value {text} for configuration {self.name}: {problem}")
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """The value in force, where it comes from, and every other place that names it, in order of precedence."""
+    """An effective value and its source; `synonyms` lists all (name, value, source) that set it, by precedence."""
 
     key: ConfigKey
     value: str
@@ -107,7 +113,7 @@ _PARSERS: dict[ConfigType, Callable[[str], Any]] = {
 
 
 def format_value(value: Any) -> str:
-    """Return a typed value as Kafka prints it."""
+    """Return a typed value as a string in Kafka's format."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):

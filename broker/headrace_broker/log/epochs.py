@@ -1,6 +1,6 @@
-"""Which leader epoch began at which offset, and the answers followers get from it (KIP-101, KIP-279). Pure.
+"""The leader epoch cache of a partition: the start offset of each leader epoch (KIP-101, KIP-279). Pure.
 
-The owner persists `entries` whenever a method returns True.
+The caller persists `entries` whenever a method returns True.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` begins at `start_offset`; entries that contradict it go. Return whether any changed."""
+        """Record that `epoch` begins at `start_offset`, and remove entries that contradict it.
+
+        Returns whether any entry changed.
+        """
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._start_offsets[-1]:
             return False
         if epoch < 0:
@@ -44,14 +47,15 @@ class LeaderEpochCache:
         return True
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the epoch that wrote the record at `offset`, -1 if unknown."""
+        """Return the leader epoch of the record at `offset`, -1 if unknown."""
         index = bisect_right(self._start_offsets, offset) - 1
         return self._epochs[index] if index >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (largest known epoch <= `epoch`, the offset where the epoch after it begins), (-1, -1) if unknown.
+        """Return (largest known epoch <= `epoch`, the start offset of the next known epoch), (-1, -1) if unknown.
 
-        The latest epoch ends at the end of the log; an epoch before the first known one answers with that one's start.
+        The latest epoch ends at the log end offset. For an epoch before the first known one, the result is (`epoch`,
+        the start offset of the first known one).
         """
         if epoch < 0 or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -59,20 +63,23 @@ class LeaderEpochCache:
             return epoch, log_end_offset
         index = bisect_right(self._epochs, epoch)
         if index == len(self._epochs):
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET  # an epoch from the future
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET  # larger than every known epoch
         if index == 0:
             return epoch, self._start_offsets[0]
         return self._epochs[index - 1], self._start_offsets[index]
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop epochs that begin at or after `end_offset`. Return whether anything changed."""
+        """Remove the epochs that begin at or after `end_offset`. Returns whether any entry changed."""
         keep = bisect_left(self._start_offsets, end_offset)
         changed = keep < len(self._epochs)
         del self._epochs[keep:], self._start_offsets[keep:]
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Drop epochs that ended before `start_offset`; the one that holds it begins there now."""
+        """Remove the epochs that end at or before `start_offset`; the epoch that contains it then starts at it.
+
+        Returns whether any entry changed.
+        """
         index = bisect_right(self._start_offsets, start_offset) - 1
         if index < 0 or (index == 0 and self._start_offsets[0] == start_offset):
             return False

@@ -1,8 +1,10 @@
-"""The offset and time indexes of a segment: sparse, sorted, arrays in memory, Kafka's format on disk. Pure.
+"""The offset index and the time index of a segment: sorted arrays in memory, Kafka's format on disk. Pure.
 
-Offset entries are (last offset of a batch, file position where that batch begins), both relative and 32 bits wide. Time
-entries are (largest timestamp so far, last offset of the batch that has it). The active segment's files are written
-when it is rolled, flushed or closed: after a crash they are rebuilt from the records anyway.
+Both are sparse. An offset index entry is (last offset of a batch relative to the base offset, file position of that
+batch), 32 bits each. A time index entry is (largest timestamp so far, relative last offset of the batch with that
+timestamp).
+The index files of the active segment are written only when it is rolled, flushed or closed: after a crash, recovery
+rebuilds them from the records.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ TIME_ENTRY = struct.Struct(">qi")
 
 
 class OffsetIndex:
-    """relative offset -> file position."""
+    """Maps relative offsets to file positions."""
 
     __slots__ = ("offsets", "positions")
 
@@ -36,17 +38,17 @@ class OffsetIndex:
         self.positions.append(position)
 
     def lookup(self, relative_offset: int) -> int:
-        """Return the position of the last entry at or before `relative_offset`, 0 without one."""
+        """Return the position of the last entry at or before `relative_offset`, 0 if there is none."""
         index = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[index] if index >= 0 else 0
 
     def floor_position(self, position: int) -> int:
-        """Return the largest indexed batch start at or before `position`, 0 without one."""
+        """Return the largest indexed position at or before `position`, 0 if there is none."""
         index = bisect_right(self.positions, position) - 1
         return self.positions[index] if index >= 0 else 0
 
     def truncate(self, size_bytes: int) -> None:
-        """Drop entries for batches that begin at or after `size_bytes` of the log file."""
+        """Remove the entries of batches that begin at or after position `size_bytes`."""
         keep = bisect_right(self.positions, size_bytes - 1)
         del self.offsets[keep:], self.positions[keep:]
 
@@ -60,9 +62,9 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetIndex:
-        """Return the index. Raises ValueError for a length or an order that no index has."""
+        """Return the index. Raises ValueError if the length is not a multiple of an entry or the order is wrong."""
         if len(data) % OFFSET_ENTRY_SIZE:
-            raise ValueError(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_SIZE}")
+            raise ValueError(f"{len(data)} bytes are not a multiple of {OFFSET_ENTRY_SIZE}")
         flat = array("i")
         flat.frombytes(_without_empty_entries(data, OFFSET_ENTRY_SIZE))
         if sys.byteorder == "little":
@@ -77,7 +79,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """largest timestamp so far -> relative offset."""
+    """Maps the largest timestamp so far to a relative offset."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -89,18 +91,18 @@ class TimeIndex:
         return len(self.timestamps)
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry if its timestamp is larger than the last one's."""
+        """Add an entry if its timestamp is larger than the last entry's."""
         if timestamp > (self.timestamps[-1] if self.timestamps else -1):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
     def lookup(self, timestamp: int) -> int:
-        """Return the relative offset from which on a record with a timestamp >= `timestamp` may be found."""
+        """Return the relative offset of the batch from which to search for a record with a timestamp >= `timestamp`."""
         index = bisect_right(self.timestamps, timestamp) - 1
         return self.offsets[index] if index >= 0 else 0
 
     def truncate(self, relative_offset: int) -> None:
-        """Drop entries at or after `relative_offset`."""
+        """Remove the entries at or after `relative_offset`."""
         keep = bisect_right(self.offsets, relative_offset - 1)
         del self.timestamps[keep:], self.offsets[keep:]
 
@@ -110,9 +112,9 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> TimeIndex:
-        """Return the index. Raises ValueError for a length or an order that no index has."""
+        """Return the index. Raises ValueError if the length is not a multiple of an entry or the order is wrong."""
         if len(data) % TIME_ENTRY_SIZE:
-            raise ValueError(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
+            raise ValueError(f"{len(data)} bytes are not a multiple of {TIME_ENTRY_SIZE}")
         index = cls()
         previous = -1
         for timestamp, offset in TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):
@@ -125,6 +127,6 @@ class TimeIndex:
 
 
 def _without_empty_entries(data: bytes, entry_size: int) -> bytes:
-    """Return `data` without the zeros at the end of a preallocated file that its writer had no time to trim."""
+    """Return `data` without the zeros at the end of a preallocated index file that was not trimmed before a crash."""
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]

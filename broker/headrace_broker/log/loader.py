@@ -1,4 +1,8 @@
-"""Open a partition's directory: finish what a stop interrupted, trust it after a clean shutdown, else recover it."""
+"""Load a partition's log from its directory.
+
+Interrupted operations are completed or undone. After a clean shutdown the files are used unchecked; after a crash the
+segments after the recovery point are recovered.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import load_producers
-from headrace_broker.log.producer_state import ProducerState
-from headrace_broker.log.recovery import drop_after, recover
+from headrace_broker.log.producer_state import ProducerStateManager
+from headrace_broker.log.recovery import drop_segments_from, recover
 from headrace_broker.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -32,30 +36,32 @@ from headrace_broker.log.segment import (
     file_name,
     offset_of,
 )
-from headrace_broker.log.storage import Storage, is_lack_of_room
+from headrace_broker.log.storage import Storage, is_disk_full_error
 from headrace_broker.records.batch import CorruptBatchError
 
 _log = logging.getLogger(__name__)
-_LEFT_OVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What opening a directory found."""
+    """The state of a log as loaded from its directory."""
 
     segments: list[LogSegment]
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    is_overtold: bool
-    """Whether the recovery point that was told lies behind it: a checkpoint tells of what is not there any more."""
+    checkpoint_ahead_of_log: bool
+    """Whether the checkpointed recovery point is larger than `recovery_point`."""
     epochs: LeaderEpochCache
     epochs_changed: bool
+    """Whether `epochs` differs from the leader epoch checkpoint."""
     is_unsynced: bool
-    """Whether a power failure may take back the epochs that were read, and what was cut: a process was killed."""
-    producers: ProducerState
+    """Whether the last shutdown was unclean: then the leader epoch checkpoint may not be synced yet."""
+    producers: ProducerStateManager
     topic_id: bytes | None
     is_damaged: bool
+    """Whether records or files of a log that was closed cleanly are missing or damaged."""
 
 
 def load(
@@ -69,71 +75,80 @@ def load(
     log_start_offset: int,
     open_segments: OpenSegments,
     cleaner_offset: int = 0,
-    vouched_ns: int = 0,
+    checkpoint_time_ns: int = 0,
     may_have_gaps: bool = True,
-    is_only_copy: bool = True,
+    is_only_replica: bool = True,
 ) -> LoadedLog:
-    """Return the log in `directory`, made if missing. Raises OSError.
+    """Return the log in `directory`, created if it does not exist. Raises OSError.
 
-    Where others have the records as well, segments that were written after `vouched_ns` are checked, though their
-    records were safe on disk then: somebody else wrote, or compaction right before a crash.
+    Unless this is the only replica, segments modified after `checkpoint_time_ns` are recovered even though their
+    records were safe on disk at that time: another program has modified them, or compaction right before a crash.
     """
     storage.makedirs(directory)
-    told = recovery_point
-    names = _without_left_overs(storage, directory)
+    checkpointed_recovery_point = recovery_point
+    names = _remove_leftovers(storage, directory)
     is_unsynced = bool(names) and not was_closed_cleanly
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         damaged = _finish_swaps(storage, directory, names, open_segments)
-        storage.sync_directory(directory)  # a power failure must bring back none of several that were replaced
+        storage.sync_directory(directory)  # a power failure must not bring back some of the replaced segments
         names = storage.listdir(directory)
-        if damaged and not is_only_copy:
+        if damaged and not is_only_replica:
             recovery_point = min(recovery_point, *damaged)
     segments = [
-        _segment_of(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
+        _existing_segment(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
     ]
     orphans = _find_orphans(directory, names)
-    lost = min(map(offset_of, orphans), default=None)
-    if lost is not None:
+    first_lost_offset = min(map(offset_of, orphans), default=None)
+    if first_lost_offset is not None:
         was_closed_cleanly = False
-        recovery_point = min(recovery_point, lost)
-        if not is_only_copy:
-            drop_after(segments, sum(segment.base_offset < lost for segment in segments))
-        for name in orphans:  # not before: they are all that tells of it, if a crash comes between
+        recovery_point = min(recovery_point, first_lost_offset)
+        if not is_only_replica:
+            drop_segments_from(segments, sum(segment.base_offset < first_lost_offset for segment in segments))
+        # Remove the orphans only after dropping the segments: after a crash, the next start must find the loss again.
+        for name in orphans:
             storage.remove(f"{directory}/{name}")
-        storage.sync_directory(directory)  # back after a power failure they would tell of records that are there again
+        # Sync the removals: if the orphans returned after a power failure, the next start would drop refetched records.
+        storage.sync_directory(directory)
     trusted_from, trusted_to = (0, None) if was_closed_cleanly else (cleaner_offset, recovery_point)
-    changed = None if is_only_copy else _find_changed(segments, storage, vouched_ns, trusted_from, trusted_to)
-    if changed is not None:
+    modified_from = (
+        None if is_only_replica else _find_modified(segments, storage, checkpoint_time_ns, trusted_from, trusted_to)
+    )
+    if modified_from is not None:
         was_closed_cleanly = False
-        recovery_point = min(recovery_point, changed)
-    checked_to = None if was_closed_cleanly else recovery_point
-    epochs, saved_epochs = _load_epochs(storage, directory, names, segments, checked_to)
-    begin = partial(
-        new_segment,
+        recovery_point = min(recovery_point, modified_from)
+    recovered_from = None if was_closed_cleanly else recovery_point
+    epochs, saved_epochs = _load_epochs(storage, directory, names, segments, recovered_from)
+    create_active_segment = partial(
+        create_segment,
         storage,
         directory,
         config=config,
         now_ms=now_ms,
         open_segments=open_segments,
-        may_lack_files=bool(names),
+        tolerate_full_disk=bool(names),
     )
     if not segments:
-        segments = [begin(log_start_offset)]
-    producers: ProducerState | None = None
-    is_damaged = lost is not None
-    if not names:  # a new one: nothing to check
+        segments = [create_active_segment(log_start_offset)]
+    producers: ProducerStateManager | None = None
+    is_damaged = first_lost_offset is not None
+    if not names:  # a new log: nothing to recover
         end_offset = recovery_point = log_start_offset
-        producers = ProducerState()
+        producers = ProducerStateManager()
         producers.clear(end_offset)
     elif was_closed_cleanly:
         try:
-            end_offset = recovery_point = _end_of(segments[-1])
-            if end_offset < told:  # what is appended behind a batch of lower offsets, recovery would cut away
-                raise CorruptBatchError(segments[-1].size_bytes, f"it is at offset {end_offset} instead of {told}")
+            end_offset = recovery_point = _end_offset_of(segments[-1])
+            if end_offset < checkpointed_recovery_point:
+                # Do not append to this log: a later recovery would truncate records appended after a batch with wrong
+                # offsets.
+                raise CorruptBatchError(
+                    segments[-1].size_bytes,
+                    f"the log ends at offset {end_offset}, before its recovery point {checkpointed_recovery_point}",
+                )
             producers = load_producers(storage, directory, segments, end_offset)
         except CorruptBatchError as error:
-            _log.warning("Checking %s, which was closed cleanly: %s", directory, error)
+            _log.warning("%s: recovering its last segment although it was closed cleanly: %s", directory, error)
             is_damaged = True
             recovery_point = segments[-1].base_offset
     if producers is None:
@@ -152,24 +167,29 @@ def load(
     start_offset = max(log_start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         _log.warning(
-            "%s ends at offset %d, before its log start offset %d: starting there", directory, end_offset, start_offset
+            "%s: its end offset %d is before its log start offset %d: deleting its segments, starting empty at %d",
+            directory,
+            end_offset,
+            start_offset,
+            start_offset,
         )
         for segment in segments:
             segment.mark_deleted()
-        segments = [begin(start_offset)]
+        segments = [create_active_segment(start_offset)]
         end_offset = recovery_point = start_offset
         producers.clear(end_offset)
     if config.preallocate:
         segments[-1].preallocate()
+    # If all records are lost, their leader epochs are unknown: remove every entry.
     is_emptied = end_offset == start_offset and not was_closed_cleanly
-    epochs.truncate_from_end(0 if is_emptied else end_offset)  # which epoch the lost records were of, nobody knows
+    epochs.truncate_from_end(0 if is_emptied else end_offset)
     epochs.truncate_from_start(start_offset)
     return LoadedLog(
         segments=segments,
         log_start_offset=start_offset,
         log_end_offset=end_offset,
         recovery_point=recovery_point,
-        is_overtold=recovery_point < told,
+        checkpoint_ahead_of_log=recovery_point < checkpointed_recovery_point,
         epochs=epochs,
         epochs_changed=epochs.entries != saved_epochs,
         is_unsynced=is_unsynced,
@@ -180,36 +200,42 @@ def load(
 
 
 def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
-    """Return the indexes of records that somebody has removed: indexes always go first.
+    """Return the index files without a `.log` file.
 
-    A replica must not have a hole that nobody knows of: it ends there and fetches the rest again.
+    This broker always deletes a segment's indexes before its records, so another program has deleted these records. A
+    log must not have such a gap: the replica truncates its log at the gap and fetches the missing records again.
     """
     found = {offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
-        _log.error("%s/%s has no %s beside it: those records are lost here", directory, name, LOG_SUFFIX)
+        _log.error("%s/%s has no %s file: the segment's records are lost on this replica", directory, name, LOG_SUFFIX)
     return orphans
 
 
-def _find_changed(
-    segments: Sequence[LogSegment], storage: Storage, vouched_ns: int, trusted_from: int, trusted_to: int | None
+def _find_modified(
+    segments: Sequence[LogSegment], storage: Storage, checkpoint_time_ns: int, trusted_from: int, trusted_to: int | None
 ) -> int | None:
-    """Return where the first segment begins that was written since its records were safe on disk.
+    """Return the base offset of the first trusted segment that was modified after `checkpoint_time_ns`, or None.
 
-    Of a log that was not closed those are trusted that end before the recovery point, and were not compacted: that may
-    have been later.
+    Trusted segments are those that recovery does not check. In a log that was not closed cleanly, they end before the
+    recovery point (`trusted_to`) and begin at or after the cleaner offset (`trusted_from`), because segments before the
+    cleaner offset may have been compacted since the checkpoint.
     """
     for segment, following in zip_longest(segments, segments[1:]):
         if trusted_to is not None and (following is None or following.base_offset > trusted_to):
             break
         path = segment.path(LOG_SUFFIX)
-        if vouched_ns and segment.base_offset >= trusted_from and storage.modified_ns(path) > vouched_ns:
-            _log.warning("Checking %s: it was written to after this node last noted what is safe", path)
+        if (
+            checkpoint_time_ns
+            and segment.base_offset >= trusted_from
+            and storage.modified_ns(path) > checkpoint_time_ns
+        ):
+            _log.warning("Recovering %s: the file was modified after this node's last checkpoint or shutdown", path)
             return segment.base_offset
     return None
 
 
-def _segment_of(
+def _existing_segment(
     storage: Storage,
     directory: str,
     base_offset: int,
@@ -218,7 +244,7 @@ def _segment_of(
     started_ms: int,
     name_suffix: str = "",
 ) -> LogSegment:
-    """Return the segment whose files are there."""
+    """Return the segment with existing files at `base_offset`."""
     return LogSegment(
         storage,
         directory,
@@ -230,7 +256,7 @@ def _segment_of(
     )
 
 
-def new_segment(
+def create_segment(
     storage: Storage,
     directory: str,
     base_offset: int,
@@ -239,12 +265,12 @@ def new_segment(
     now_ms: int,
     open_segments: OpenSegments,
     roll_jitter_ms: int = 0,
-    may_lack_files: bool = False,
+    tolerate_full_disk: bool = False,
 ) -> LogSegment:
-    """Return a new active segment with its three files on disk, whatever stood there before removed.
+    """Return a new active segment with its three files on disk; existing files of the same names are replaced.
 
-    Raises OSError, and leaves none of them then: records may go on being appended to the segment before.
-    `may_lack_files`: on a full disk it does without them, so that a log can be opened.
+    Raises OSError after removing the new files, so that appends to the previous segment can continue. With
+    `tolerate_full_disk`, files that do not fit on the disk are left out instead, so that a log can still be opened.
     """
     segment = LogSegment(
         storage,
@@ -263,26 +289,26 @@ def new_segment(
             segment.preallocate()
         segment.write_indexes()
     except OSError as error:
-        if not may_lack_files or not is_lack_of_room(error):
+        if not tolerate_full_disk or not is_disk_full_error(error):
             with suppress(OSError):
                 segment.remove()
             raise
-        _log.warning("Beginning %s without a file: %s", directory, error.strerror or error)
+        _log.warning("%s: starting a segment without its files: %s", directory, error.strerror or error)
     return segment
 
 
-def _without_left_overs(storage: Storage, directory: str) -> list[str]:
-    """Remove the files of interrupted work; return the names that stay.
+def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
+    """Remove the files of interrupted operations; return the names of the remaining files.
 
-    Where a `.cleaned` file is left, the `.swap` files from its offset on are as unfinished as it is: what they were
-    made from is all there still.
+    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too: the renaming to `.swap` did not
+    complete, so all segments that they were built from still exist.
     """
     found = storage.listdir(directory)
     first_cleaned = min((offset_of(name) for name in found if name.endswith(CLEANED_SUFFIX)), default=None)
     names = []
     for name in found:
         is_unfinished = first_cleaned is not None and name.endswith(SWAP_SUFFIX) and offset_of(name) >= first_cleaned
-        if is_unfinished or name.endswith(_LEFT_OVER_SUFFIXES):
+        if is_unfinished or name.endswith(_LEFTOVER_SUFFIXES):
             storage.remove(f"{directory}/{name}")
         else:
             names.append(name)
@@ -290,16 +316,17 @@ def _without_left_overs(storage: Storage, directory: str) -> list[str]:
 
 
 def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
-    """Put compacted segments in the place of those they were made from, where a stop came between (KAFKA-6264).
+    """Complete replacements of segments by compacted ones that a crash interrupted (KAFKA-6264).
 
-    A `.swap` of records is complete, and so are its indexes; the segments it replaces begin within its offsets. In
-    every step here and in `SegmentedLog.replace_segments` the records come last: while a segment's `.log` is there, so
-    are the indexes that belong to it or none. One that is damaged gives way to those that it was made from if the first
-    is still there, and so all are; else it is put in place, and its base offset is among those returned.
+    A `.log.swap` file is complete, and so are its indexes. It replaces the segments whose base offsets are within its
+    offset range. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each step, so an
+    existing `.log` file has either its own indexes or none. A damaged `.swap` segment is removed if the first segment
+    that it was built from still exists, because then all of those segments exist. Otherwise it is renamed anyway, and
+    its base offset is returned, so that recovery truncates it.
     """
     damaged = []
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
-        swap = _segment_of(
+        swap = _existing_segment(
             storage, directory, base_offset, open_segments=open_segments, started_ms=0, name_suffix=SWAP_SUFFIX
         )
         end_offset = base_offset + 1
@@ -316,18 +343,18 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
             swap.release()
         for old in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX)):
             if base_offset <= old < end_offset:
-                _log.info("Replacing %s/%s by the compacted one", directory, file_name(old, LOG_SUFFIX))
+                _log.info("Replacing %s/%s with the compacted segment", directory, file_name(old, LOG_SUFFIX))
                 for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
                     storage.remove(f"{directory}/{file_name(old, suffix)}")
-        put_in_place(storage, swap)
+        rename_swap_files(storage, swap)
     for name in storage.listdir(directory):
-        if name.endswith(SWAP_SUFFIX):  # indexes without records
+        if name.endswith(SWAP_SUFFIX):  # an index without records
             storage.remove(f"{directory}/{name}")
     return damaged
 
 
-def put_in_place(storage: Storage, swap: LogSegment) -> None:
-    """Rename a `.swap` segment's files to the names they are to have, the records last. Raises OSError."""
+def rename_swap_files(storage: Storage, swap: LogSegment) -> None:
+    """Rename a `.swap` segment's files to their final names, the `.log` file last. Raises OSError."""
     for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
         path = swap.path(suffix)
         if storage.exists(path):
@@ -335,9 +362,12 @@ def put_in_place(storage: Storage, swap: LogSegment) -> None:
 
 
 def _load_epochs(
-    storage: Storage, directory: str, names: Sequence[str], segments: Sequence[LogSegment], checked_to: int | None
+    storage: Storage, directory: str, names: Sequence[str], segments: Sequence[LogSegment], recovered_from: int | None
 ) -> tuple[LeaderEpochCache, list[tuple[int, int]]]:
-    """(the epochs of the log, those that the file has). `checked_to`: recovery looks at the records from there on."""
+    """Return (the leader epochs of the log, the entries in the checkpoint file).
+
+    An unreadable checkpoint is rebuilt from the records before `recovered_from`; recovery reads the records after it.
+    """
     epochs = LeaderEpochCache()
     has_records = not all(segment.is_unwritten_from(0) for segment in segments)
     try:
@@ -345,30 +375,30 @@ def _load_epochs(
         if data or not has_records:
             epochs = LeaderEpochCache(decode_epoch_checkpoint(data))
             return epochs, epochs.entries
-        reason = "a power failure may have taken it"
+        reason = "it is missing or empty, possibly after a power failure"
     except MalformedFileError as error:
         reason = str(error)
     _log.warning("Rebuilding %s/%s from the records: %s", directory, LEADER_EPOCH_FILE, reason)
     try:
         for segment in segments:
             for _, header in segment.iter_headers(0):
-                if checked_to is not None and header.base_offset >= checked_to:
+                if recovered_from is not None and header.base_offset >= recovered_from:
                     return epochs, []
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
     except CorruptBatchError as error:
-        _log.warning("%s: not all of its leader epochs are known any more: %s", directory, error)
+        _log.warning("%s: some of its leader epochs are lost: %s", directory, error)
     return epochs, []
 
 
 def read_topic_id(storage: Storage, directory: str) -> bytes | None:
-    """Return the id of the topic that a partition's directory belongs to, None where it does not say so."""
+    """Return the topic id from `partition.metadata`, None if the file is missing or unreadable."""
     try:
         return decode_partition_metadata(storage.read(f"{directory}/{PARTITION_METADATA_FILE}"))
     except FileNotFoundError:
         return None
     except MalformedFileError as error:
         _log.warning(
-            "%s/%s is not readable, the topic id is taken from the metadata: %s",
+            "%s/%s is unreadable, using the topic id from the cluster metadata: %s",
             directory,
             PARTITION_METADATA_FILE,
             error,
@@ -376,8 +406,8 @@ def read_topic_id(storage: Storage, directory: str) -> bytes | None:
         return None
 
 
-def _end_of(segment: LogSegment) -> int:
-    """Return the offset after the last record of a segment that is in order."""
+def _end_offset_of(segment: LogSegment) -> int:
+    """Return the offset after the last record of an undamaged segment. Raises CorruptBatchError."""
     end_offset = segment.base_offset
     if segment.size_bytes:
         index = segment.index

@@ -1,8 +1,8 @@
-"""One partition's log: append and read, by offset or by timestamp.
+"""The log of one partition: append, and read by offset or by timestamp.
 
-A log belongs to the event loop of its broker; nothing here locks or waits. Records below the high watermark are what
-consumers see, records up to the log end offset what followers fetch.
-Order of an append (as Kafka's): admit, producer check, epoch entry, roll, write, then the state in memory.
+A log is used only by the event loop of its broker, so nothing here needs a lock. Consumers read records below the high
+watermark, followers read records up to the log end offset. The steps of an append are in Kafka's order: validate the
+batch, check the producer, record the leader epoch, roll, write, then update the state in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace_broker.log import loader, search
-from headrace_broker.log.admission import AppendOrigin, admit, recompress
 from headrace_broker.log.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.open_segments import OpenSegments
@@ -21,6 +20,7 @@ from headrace_broker.log.producer_state import ProducerBatch
 from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
+from headrace_broker.log.validator import AppendOrigin, recompress, validate_batch
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import (
     NO_TIMESTAMP,
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class AppendInfo:
-    """Where a batch went. `log_append_time_ms` is -1 unless the topic stamps records itself."""
+    """The offsets of an append. `log_append_time_ms` is -1 unless the topic uses LogAppendTime."""
 
     base_offset: int
     last_offset: int
@@ -49,7 +49,7 @@ class AppendInfo:
 
 @dataclass(slots=True)
 class LogRead:
-    """Records as they lie in the file, in buffers that need no joining. A batch at the end may be cut."""
+    """Record batches as stored in the segment files, in one or more buffers. The last batch may be incomplete."""
 
     buffers: list[bytes]
     size_bytes: int
@@ -76,13 +76,13 @@ class PartitionLog(SegmentedLog):
         open_segments: OpenSegments | None = None,
         next_jitter_ms: Callable[[int], int] = lambda bound: 0,
         cleaner_offset: int | None = None,
-        vouched_ns: int = 0,
+        checkpoint_time_ns: int = 0,
         may_have_gaps: bool = True,
-        is_only_copy: bool = True,
+        is_only_replica: bool = True,
     ) -> PartitionLog:
-        """Open or make the log in `directory`, recovering it unless it was closed cleanly (`recovery.recover`).
+        """Open the log in `directory`, created if missing; recover it unless it was closed cleanly. Raises OSError.
 
-        `next_jitter_ms(bound)` draws from [0, bound) for segment.jitter.ms. Raises OSError.
+        `next_jitter_ms(bound)` returns a random number in [0, bound), for segment.jitter.ms.
         """
         open_segments = open_segments or OpenSegments()
         loaded = loader.load(
@@ -95,9 +95,9 @@ class PartitionLog(SegmentedLog):
             log_start_offset=log_start_offset,
             open_segments=open_segments,
             cleaner_offset=cleaner_offset or 0,
-            vouched_ns=vouched_ns,
+            checkpoint_time_ns=checkpoint_time_ns,
             may_have_gaps=may_have_gaps,
-            is_only_copy=is_only_copy,
+            is_only_replica=is_only_replica,
         )
         log = cls(
             storage,
@@ -111,23 +111,27 @@ class PartitionLog(SegmentedLog):
             high_watermark=high_watermark,
             now_ms=now_ms,
         )
-        if cleaner_offset is not None:  # what was cut away has to be cleaned when it comes back
+        if cleaner_offset is not None:  # refetched records after a truncation must be cleaned again
             log.cleaner_offset = (
                 cleaner_offset if cleaner_offset <= log.log_end_offset else log.segments[-1].base_offset
             )
         if topic_id is not None:
-            log.belongs_to(topic_id)
+            log.assign_topic_id(topic_id)
         if loaded.epochs_changed:
             try:
                 log._write_epochs()
-            except OSError as error:  # they can be had from the records again
-                _log.warning("Keeping the leader epochs of %s in memory: %s", directory, error.strerror or error)
+            except OSError as error:  # the next start can rebuild the epochs from the records
+                _log.warning(
+                    "%s: cannot write the leader epoch checkpoint, keeping it in memory: %s",
+                    directory,
+                    error.strerror or error,
+                )
         return log
 
-    def belongs_to(self, topic_id: bytes) -> None:
-        """Have the directory say whose it is, if it does not.  Raises OSError."""
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Write the topic id to `partition.metadata` unless it has one. Raises OSError."""
         if self.topic_id is None:
-            # The metadata log knows the id as well; one fsync per partition would hold up the event loop.
+            # Not synced: the metadata log also contains the id, and one fsync per partition would block the event loop.
             path = f"{self.directory}/{PARTITION_METADATA_FILE}"
             self.storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
             self.topic_id = topic_id
@@ -142,15 +146,15 @@ class PartitionLog(SegmentedLog):
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Append one batch; offsets, epoch and (if the topic says so) timestamps are written into `records` in place.
+        """Append one batch. Offsets, leader epoch and, for LogAppendTime, timestamps are set in `records` in place.
 
-        A batch that an idempotent producer repeats is not appended: the answer is where it already is.
-        Raises ApiError; the log is unchanged then.
+        A duplicate batch of an idempotent producer is not appended again; the result contains the offsets of its first
+        append. Raises ApiError if the batch is rejected or cannot be written; then the log is unchanged.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
         config = self.config
-        header = admit(records, config, origin, now_ms)
+        header = validate_batch(records, config, origin, now_ms)
         if header.producer_id >= 0:
             duplicate = self._check_producer(header, origin)
             if duplicate is not None:
@@ -158,9 +162,9 @@ class PartitionLog(SegmentedLog):
                 offsets = (duplicate.base_offset, duplicate.last_offset)
                 return AppendInfo(*offsets, append_time, self._log_start_offset, is_duplicate=True)
         if config.compression_type != "producer":
-            packed = recompress(records, header, config)
-            if packed is not None:
-                records, header = packed, read_header(packed)
+            recompressed = recompress(records, header, config)
+            if recompressed is not None:
+                records, header = recompressed, read_header(recompressed)
         base_offset = self._log_end_offset
         header.base_offset = base_offset
         header.partition_leader_epoch = leader_epoch
@@ -174,12 +178,13 @@ class PartitionLog(SegmentedLog):
     def append_as_follower(
         self, records: bytes | bytearray | memoryview, *, now_ms: int, leader_epoch_max: int | None = None
     ) -> AppendInfo | None:
-        """Append the leader's batches as they are, offsets and epochs included; a cut one at the end is left out.
+        """Append the leader's batches unchanged, with their offsets and leader epochs.
 
-        Batches of an epoch above `leader_epoch_max` are left out too: the leader that was asked had lost its office.
-        An empty log that begins inside the first batch begins with it: the leader's log starts there since records were
-        deleted. Returns None when no whole batch is there. Raises ApiError for offsets that do not follow on, or broken
-        bytes.
+        An incomplete batch at the end is ignored. Batches of an epoch above `leader_epoch_max` are ignored too: the
+        fetch was sent to a broker that is no longer the leader. If the log is empty and its start offset is inside the
+        first batch, as the leader's is after DeleteRecords, the log start offset is lowered to the batch's base offset.
+        Returns None if no complete batch is appended. Raises ApiError for offsets below the log end offset and for
+        corrupt batches.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
@@ -198,7 +203,8 @@ class PartitionLog(SegmentedLog):
                 if header.base_offset < next_offset:
                     raise ApiError(
                         ErrorCode.UNKNOWN_SERVER_ERROR,
-                        f"{self.name}: batch at offset {header.base_offset} where {next_offset} is next",
+                        f"{self.name}: fetched a batch with base offset {header.base_offset}, expected at least "
+                        f"{next_offset}",
                     )
                 next_offset = header.next_offset
                 size_bytes = position + header.size_bytes
@@ -209,13 +215,15 @@ class PartitionLog(SegmentedLog):
             return None
         start = self._log_start_offset
         if headers[0].base_offset < start:
-            self.make_cut_safe()
+            self.sync_truncation()
             self.truncate_fully_and_start_at(headers[0].base_offset, now_ms)
-            self.unsafe_cut, self.is_overtold = None, False  # what is told of `start` holds: the batch has it
+            # The batch includes offset `start`, so the checkpointed log start offset is valid again.
+            self.unsynced_truncation, self.checkpoint_ahead_of_log = None, False
         try:
             self._write(view[:size_bytes], headers, now_ms)
         except ApiError:
-            if self._epochs.truncate_from_end(self._log_end_offset + 1):  # of batches that did not get there
+            # Remove the epochs that were assigned for batches that could not be written.
+            if self._epochs.truncate_from_end(self._log_end_offset + 1):
                 self._write_epochs_soon()
             raise
         self.advance_log_start(start)
@@ -228,8 +236,8 @@ class PartitionLog(SegmentedLog):
         return None
 
     def _write(self, data: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        if self.unsafe_cut is not None:
-            self.make_cut_safe()
+        if self.unsynced_truncation is not None:
+            self.sync_truncation()
         last = headers[-1]
         config = self.config
         for header in headers:
@@ -238,18 +246,19 @@ class PartitionLog(SegmentedLog):
         segment = self._active
         has_room = segment.has_room(len(data), last.last_offset, config.segment_bytes, config.segment_index_bytes)
         try:
-            is_due = not has_room or self._is_aged(segment, now_ms, last.max_timestamp)
+            should_roll = not has_room or self._is_older_than_segment_ms(segment, now_ms, last.max_timestamp)
         except OSError as error:
             raise self._go_offline("read", error) from error
-        if is_due:
-            # From the end on: segments follow each other also where the leader has compacted away what lies between.
-            is_near = last.last_offset - self._log_end_offset <= RELATIVE_OFFSET_MAX
-            self.roll(now_ms, None if is_near else headers[0].base_offset)
+        if should_roll:
+            # Start the segment at the log end offset, so that segments are contiguous even if the leader's compaction
+            # has removed the records between; unless the batch's offset, relative to it, would exceed 31 bits.
+            fits_relative = last.last_offset - self._log_end_offset <= RELATIVE_OFFSET_MAX
+            self.roll(now_ms, None if fits_relative else headers[0].base_offset)
             segment = self._active
         try:
             segment.append(data, headers, config.index_interval_bytes)
         except OSError as error:
-            raise self._no_room_to("append to", error) from error
+            raise self._go_offline_unchanged("append to", error) from error
         self._log_end_offset = last.base_offset + last.last_offset_delta + 1
         position = 0
         for header in headers:
@@ -257,11 +266,11 @@ class PartitionLog(SegmentedLog):
                 replay_producer(self._producers, header, memoryview(data)[position:])
             position += header.size_bytes
         self._producers.end_offset = self._log_end_offset
-        self._kept_snapshots.appended(len(headers), self._producers, self._high_watermark)
+        self._recent_snapshots.on_append(len(headers), self._producers, self._high_watermark)
         if config.flush_messages <= self._log_end_offset - self.recovery_point:
             self.flush(now_ms)
 
-    def _is_aged(self, segment: LogSegment, now_ms: int, timestamp: int) -> bool:
+    def _is_older_than_segment_ms(self, segment: LogSegment, now_ms: int, timestamp: int) -> bool:
         if not segment.size_bytes:
             return False
         return segment.age_ms(now_ms, timestamp) > self.config.segment_age_ms_max - segment.roll_jitter_ms
@@ -271,16 +280,18 @@ class PartitionLog(SegmentedLog):
     def read(
         self, fetch_offset: int, max_bytes: int, *, upper_bound_offset: int | None = None, min_one_batch: bool = True
     ) -> LogRead:
-        """Return whole batches from the one that holds `fetch_offset`, none that begins at or after the upper bound.
+        """Return batches, starting with the one that contains `fetch_offset`.
 
-        The upper bound is the high watermark unless given. Raises ApiError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        A batch that begins at or after the upper bound, by default the high watermark, is not returned. Raises
+        ApiError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
         """
         end_offset = self._log_end_offset
         upper_bound = self._high_watermark if upper_bound_offset is None else min(upper_bound_offset, end_offset)
         if not self._log_start_offset <= fetch_offset <= end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name} holds offsets {self._log_start_offset} to {end_offset}, not {fetch_offset}",
+                f"{self.name}: offset {fetch_offset} is not in the log, which has offsets {self._log_start_offset} to "
+                f"{end_offset}",
             )
         if fetch_offset >= upper_bound:
             return LogRead([], 0)
@@ -302,14 +313,14 @@ class PartitionLog(SegmentedLog):
             position = segment.locate(fetch_offset)
             size_bytes = segment.size_bytes
             if position < size_bytes:
-                holds_bound = segment is not self._active and self._segments[index + 1].base_offset > upper_bound
-                is_bounded = holds_bound or (segment is self._active and upper_bound < self._log_end_offset)
+                contains_bound = segment is not self._active and self._segments[index + 1].base_offset > upper_bound
+                is_bounded = contains_bound or (segment is self._active and upper_bound < self._log_end_offset)
                 end = segment.locate(upper_bound) if is_bounded else size_bytes
                 data = segment.read(position, max_bytes, end, min_one_batch) if end > position else b""
                 if segment is self._active and position + len(data) == size_bytes:
-                    segment.remember(self._log_end_offset, size_bytes)
+                    segment.cache_position(self._log_end_offset, size_bytes)
                 return data
-            index += 1  # compaction may have emptied the rest of this one
+            index += 1  # compaction may have removed the remaining records of this segment
         return b""
 
     # Epochs and timestamps
@@ -319,7 +330,7 @@ class PartitionLog(SegmentedLog):
         return self._epochs.end_offset_for(epoch, self._log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the leader epoch that wrote `offset`, -1 if unknown."""
+        """Return the leader epoch of the record at `offset`, -1 if unknown."""
         return self._epochs.epoch_for_offset(offset)
 
     def offset_for_timestamp(self, target: int) -> tuple[int, int, int] | None:

@@ -1,7 +1,7 @@
-"""All the logs of a broker: start-up, creation, deletion, and the housekeeping of every few seconds.
+"""All logs of a broker: loading, creation, deletion, and periodic maintenance (flush, retention, checkpoints).
 
-The manager belongs to the event loop. What would block it for long (fsync of a rolled segment, removal of large files)
-is handed to `background(work, done)`: `work` runs elsewhere and touches files only, `done` is called back on the loop.
+The manager runs on the event loop. Slow file operations (fsync of a rolled segment, removal of large files) are passed
+to `background(work, done)`: `work` runs in another thread and only accesses files, `done` is called on the event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace_broker.log.directory import LogDirectory, LogDirectoryError
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.offset_checkpoints import CHECKPOINTS, OffsetCheckpoints
 from headrace_broker.log.open_segments import OpenSegments
-from headrace_broker.log.put_away import PutAway
+from headrace_broker.log.pending_deletions import PendingDeletions
 from headrace_broker.log.segmented_log import SegmentedLog
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 Work = Callable[[], None]
 Done = Callable[[OSError | None], None]
 Background = Callable[[Work, Done], None]
-Flushed = Callable[[float], None]
-"""(how many seconds an fsync of a log took)."""
+FlushListener = Callable[[float], None]
+"""Called with the duration of a log's flush, in seconds."""
 
 RETENTION_CHECK_INTERVAL_MS = 300_000
 PRODUCER_CHECK_INTERVAL_MS = 600_000
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
-_EPOCHS_AT_ONCE = 16
+_EPOCH_FILES_PER_ROUND = 16
 
 
-def run_at_once(work: Work, done: Done) -> None:
-    """Run `work` here and now: the background of tests and simulations."""
+def run_immediately(work: Work, done: Done) -> None:
+    """Run `work` and `done` immediately, in the calling thread. For tests and simulations."""
     try:
         work()
     except OSError as error:
@@ -56,20 +56,20 @@ def run_at_once(work: Work, done: Done) -> None:
 
 
 class LogManager:
-    """(topic, partition) -> PartitionLog, over all log directories."""
+    """The logs of all log directories, by (topic, partition)."""
 
     def __init__(
         self,
         storage: Storage,
         log_dirs: Sequence[str],
         *,
-        background: Background = run_at_once,
+        background: Background = run_immediately,
         next_random: Callable[[int], int] = lambda bound: 0,
         retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         open_segments_max: int = 256,
     ) -> None:
-        """`next_random(bound)` draws from [0, bound): for roll jitter and for the names of deleted directories."""
+        """`next_random(bound)` returns a random number in [0, bound), for roll jitter and directory names."""
         self.directories = [LogDirectory(storage, path) for path in log_dirs]
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
@@ -81,19 +81,19 @@ class LogManager:
         self._retention_check_interval_ms = retention_check_interval_ms
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._epochs_to_write: deque[SegmentedLog] = deque()
-        self._put_away = PutAway(storage, self._remove_directory, next_random)
+        self._pending_deletions = PendingDeletions(storage, self._remove_directory, next_random)
         self._due_ms: dict[str, int] = {}
-        self._round: Iterator[PartitionLog] = iter(())
+        self._maintenance_round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
         self.is_damaged = False
-        """Whether logs that were closed in order are not whole any more."""
-        self.on_flushed: Flushed | None = None
-        """Told of each fsync of a log, by whichever thread did it; set it before the logs are opened."""
+        """Whether records or files of any log that was closed cleanly are missing or damaged."""
+        self.on_flushed: FlushListener | None = None
+        """Optional listener, called after each flush in the thread that flushed. Set it before the logs are opened."""
 
     # Start
 
     def open_directories(self) -> None:
-        """Lock every directory and read whose it is. Raises LogDirectoryError; then none stays locked."""
+        """Lock every directory and read its `meta.properties`. Raises LogDirectoryError and releases all locks."""
         opened: list[LogDirectory] = []
         try:
             for directory in self.directories:
@@ -115,38 +115,43 @@ class LogManager:
         *,
         has_other_replicas: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> int:
-        """Open the log of every partition found, and return how many there are. Raises LogDirectoryError."""
-        for _ in self.loading(config_of, now_ms, has_other_replicas=has_other_replicas):
+        """Open the log of every partition in the log directories; return their number. Raises LogDirectoryError."""
+        for _ in self.iter_load(config_of, now_ms, has_other_replicas=has_other_replicas):
             pass
         return len(self.logs)
 
-    def loading(
+    def iter_load(
         self,
         config_of: Callable[[str], LogConfig],
         now_ms: int,
         *,
         has_other_replicas: Callable[[str, int], bool],
     ) -> Iterator[None]:
-        """The same with a halt after each log."""
-        closed_at: dict[TopicPartition, tuple[LogDirectory, int]] = {}
+        """Open the logs as `load` does, and yield after each log so that the caller can do other work."""
+        clean_end_offsets: dict[TopicPartition, tuple[LogDirectory, int]] = {}
         for directory in self.directories:
-            directory.begin()
-            for path in directory.left_over_deletions():
-                self._background(partial(self._storage.remove_tree, path), _warn("remove a deleted partition"))
+            directory.mark_in_use()
+            for path in directory.interrupted_deletions():
+                self._background(
+                    partial(self._storage.remove_tree, path), _warn_on_failure("remove a deleted partition")
+                )
             strays = directory.strays()
             if strays:
                 _log.warning(
-                    "%s holds %d partitions set aside (%s): not served", directory.path, len(strays), strays[0]
+                    "Log directory %s has %d stray partitions (first: %s): ignoring them",
+                    directory.path,
+                    len(strays),
+                    strays[0],
                 )
             recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
             cleaner_offsets = directory.read_checkpoint(CLEANER_FILE)
-            self.checkpoints.gone.update(recovery_points, high_watermarks, log_starts, cleaner_offsets)
+            self.checkpoints.stale_partitions.update(recovery_points, high_watermarks, log_starts, cleaner_offsets)
             for key in directory.partitions():
                 if key in self._directory_of:
                     both = f"{self._directory_of[key].path} and {directory.path}"
-                    raise LogDirectoryError(f"partition {key[0]}-{key[1]} lies in both {both}: remove one of them")
+                    raise LogDirectoryError(f"partition {key[0]}-{key[1]} is in both {both}: remove one of them")
                 try:
                     self.logs[key] = self._open(
                         directory,
@@ -157,7 +162,7 @@ class LogManager:
                         high_watermark=high_watermarks.get(key, 0),
                         log_start_offset=log_starts.get(key, 0),
                         cleaner_offset=cleaner_offsets.get(key),
-                        is_only_copy=not has_other_replicas(*key),
+                        is_only_replica=not has_other_replicas(*key),
                     )
                 except OSError as error:
                     reason = (
@@ -167,21 +172,29 @@ class LogManager:
                 self._directory_of[key] = directory
                 yield
             if directory.was_closed_cleanly:
-                closed_at.update((key, (directory, end_offset)) for key, end_offset in recovery_points.items())
-        self.checkpoints.gone -= self.logs.keys()
-        shortened = [self._is_shortened(key, *at) for key, at in closed_at.items()]
+                clean_end_offsets.update((key, (directory, end_offset)) for key, end_offset in recovery_points.items())
+        self.checkpoints.stale_partitions -= self.logs.keys()
+        shortened = [self._check_end_offset(key, *expected) for key, expected in clean_end_offsets.items()]
         self.is_damaged = any(shortened) or any(
-            log.is_damaged or (self._directory_of[key].was_closed_cleanly and key not in closed_at)
+            log.is_damaged or (self._directory_of[key].was_closed_cleanly and key not in clean_end_offsets)
             for key, log in self.logs.items()
         )
 
-    def _is_shortened(self, key: TopicPartition, directory: LogDirectory, closed_at: int) -> bool:
+    def _check_end_offset(self, key: TopicPartition, directory: LogDirectory, clean_end_offset: int) -> bool:
+        """Return whether the log ends before `clean_end_offset`, its end offset at the clean shutdown.
+
+        Logs an error if so.
+        """
         log = self.logs.get(key)
         end_offset = 0 if log is None else log.log_end_offset
-        if end_offset < closed_at:
-            path = directory.partition_path(*key)
-            _log.error("%s ended at offset %d when it was closed, and ends at %d now", path, closed_at, end_offset)
-        return end_offset < closed_at
+        if end_offset < clean_end_offset:
+            _log.error(
+                "%s has lost records since its clean shutdown: its end offset was %d and is %d now",
+                directory.partition_path(*key),
+                clean_end_offset,
+                end_offset,
+            )
+        return end_offset < clean_end_offset
 
     def _open(
         self,
@@ -195,7 +208,7 @@ class LogManager:
         high_watermark: int = 0,
         log_start_offset: int = 0,
         cleaner_offset: int | None = None,
-        is_only_copy: bool = True,
+        is_only_replica: bool = True,
     ) -> PartitionLog:
         log = PartitionLog.open(
             self._storage,
@@ -212,19 +225,22 @@ class LogManager:
             open_segments=self._open_segments,
             next_jitter_ms=self._next_random,
             cleaner_offset=cleaner_offset,
-            vouched_ns=directory.vouched_ns,
-            may_have_gaps=is_only_copy,
-            is_only_copy=is_only_copy,
+            checkpoint_time_ns=directory.checkpoint_time_ns,
+            may_have_gaps=is_only_replica,
+            is_only_replica=is_only_replica,
         )
         log.on_flushed = self.on_flushed
-        log.on_epochs = self._epochs_to_write.append
-        log.correct_checkpoints = self.checkpoints.correct
+        log.on_epochs_changed = self._epochs_to_write.append
+        log.rewrite_checkpoints = self.checkpoints.rewrite
         return log
 
     def _write_some_epochs(self) -> None:
-        """One file is a good part of a millisecond, and a lost one is made from the records."""
+        """Write pending leader epoch checkpoints, only a few per call: each blocks the event loop for up to 1 ms.
+
+        If the broker crashes before it writes a pending checkpoint, recovery rebuilds the epochs from the records.
+        """
         written = 0
-        while self._epochs_to_write and written < _EPOCHS_AT_ONCE:
+        while self._epochs_to_write and written < _EPOCH_FILES_PER_ROUND:
             log = self._epochs_to_write.popleft()
             if self.get(log.topic, log.partition) is log and log.offline_reason is None:
                 written += 1
@@ -241,26 +257,26 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, config: LogConfig, now_ms: int, *, topic_id: bytes | None = None
     ) -> PartitionLog:
-        """Return the partition's log, made in the directory that has the fewest. Raises ApiError."""
+        """Return the partition's log, created in the log directory with the fewest partitions. Raises ApiError."""
         key = (topic, partition)
         log = self.logs.get(key)
         if log is not None:
-            log.config = config  # it may be another than when the log was opened
+            log.config = config  # it may have changed since the log was opened
             if topic_id is not None:
-                with suppress(OSError):  # as before
-                    log.belongs_to(topic_id)
+                with suppress(OSError):  # the log can be used without partition.metadata
+                    log.assign_topic_id(topic_id)
             return log
         directory = self._emptiest_directory()
         try:
-            self._put_away.finish(key, now_ms)
-            if key in self.checkpoints.gone:
-                self.checkpoints.correct()
+            self._pending_deletions.rename_pending(key, now_ms)
+            if key in self.checkpoints.stale_partitions:
+                self.checkpoints.rewrite()
             if topic_id is not None:
-                self._put_away.set_stranger_aside(directory, key, topic_id)
+                self._pending_deletions.mark_other_topic_stray(directory, key, topic_id)
             log = self._open(directory, key, config, now_ms, topic_id=topic_id)
         except OSError as error:
             path = error.filename or directory.partition_path(topic, partition)
-            reason = f"cannot make {path}: {error.strerror or error}"
+            reason = f"cannot create {path}: {error.strerror or error}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
         self.logs[key] = log
         self._directory_of[key] = directory
@@ -282,71 +298,76 @@ class LogManager:
         return self._directory_of.get((topic, partition))
 
     def delete(self, topic: str, partition: int, now_ms: int) -> None:
-        """Take the partition away: its directory is renamed at once and removed after file.delete.delay.ms.
+        """Delete a partition's log: rename its directory now, remove it after file.delete.delay.ms.
 
-        An unknown partition is no error. Raises ApiError KAFKA_STORAGE_ERROR; then the rename is tried again.
+        Does nothing for an unknown partition. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails; `maintain`
+        retries the rename.
         """
         log = self.logs.get((topic, partition))
         if log is None:
             return
-        directory = self._take_out(log)
+        directory = self._stop_serving(log)
         for task in ("retention", "producers"):
             self._due_ms.pop(f"{task} {log.directory}", None)
         try:
-            self._put_away.delete(directory, log, now_ms)
+            self._pending_deletions.delete(directory, log, now_ms)
         except OSError as error:
-            reason = f"cannot delete {log.directory}, trying again: {error.strerror or error}"
+            reason = f"cannot delete {log.directory}, retrying: {error.strerror or error}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
 
-    def set_aside(self, topic: str, partition: int) -> None:
-        """Stop serving a partition that the cluster does not know; its directory is kept under a `-stray` name.
+    def mark_stray(self, topic: str, partition: int) -> None:
+        """Stop serving a partition that is not in the cluster metadata, and rename its directory to a `-stray` name.
 
-        Raises ApiError KAFKA_STORAGE_ERROR.
+        Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
         """
         log = self.logs[topic, partition]
-        directory = self._take_out(log)
+        directory = self._stop_serving(log)
         try:
-            self._put_away.set_aside(directory, (topic, partition))
+            self._pending_deletions.mark_stray(directory, (topic, partition))
         except OSError as error:
-            reason = f"cannot set {log.directory} aside: {error.strerror or error}"
+            reason = f"cannot rename stray partition {log.directory}: {error.strerror or error}"
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
 
-    def _take_out(self, log: PartitionLog) -> LogDirectory:
+    def _stop_serving(self, log: PartitionLog) -> LogDirectory:
+        """Remove the log from the manager and close its files; return its log directory."""
         key = (log.topic, log.partition)
         del self.logs[key]
-        self.checkpoints.gone.add(key)
+        self.checkpoints.stale_partitions.add(key)
         log.release()
         return self._directory_of.pop(key)
 
-    # Housekeeping
+    # Maintenance
 
     def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
-        """Do what is due for at most `logs_max` logs; call it about once a second, more often with many partitions."""
-        self._leave_what_is_gone()
-        self._note_offline_directories()
-        self._come_back()
+        """Do the maintenance that is due, for up to `logs_max` logs.
+
+        The caller calls this about once a second, more often if the broker has many logs.
+        """
+        self._take_removed_directories_offline()
+        self._mark_offline_directories()
+        self._bring_directories_online()
         self._write_some_epochs()
         for name, checkpoint in CHECKPOINTS.items():
-            if self._is_due(name, checkpoint.interval_ms, now_ms):
-                for work in self.checkpoints.work(name):
-                    self._background(work, _warn(f"write {name}"))
+            if self._should_run(name, checkpoint.interval_ms, now_ms):
+                for task in self.checkpoints.write_tasks(name):
+                    self._background(task, _warn_on_failure(f"write {name}"))
         for _ in range(logs_max):
-            log = next(self._round, None)
+            log = next(self._maintenance_round, None)
             if log is None:
-                self._round = iter(list(self.logs.values()))
+                self._maintenance_round = iter(list(self.logs.values()))
                 break
-            is_held = self.get(log.topic, log.partition) is log
-            if is_held and (log.offline_reason is None or log.lacks_room):  # what is too old makes room
+            is_current = self.get(log.topic, log.partition) is log
+            if is_current and (log.offline_reason is None or log.is_disk_full):  # retention may free disk space
                 self._maintain_log(log, now_ms)
-        self._put_away.maintain(now_ms)
+        self._pending_deletions.maintain(now_ms)
 
     def _maintain_log(self, log: PartitionLog, now_ms: int) -> None:
         try:
-            if not log.is_being_cleaned and self._is_due(
+            if not log.is_being_cleaned and self._should_run(
                 f"retention {log.directory}", self._retention_check_interval_ms, now_ms
             ):
                 log.apply_retention(now_ms)
-            if self._is_due(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
+            if self._should_run(f"producers {log.directory}", PRODUCER_CHECK_INTERVAL_MS, now_ms):
                 log.producers.expire(now_ms, self._producer_id_expiration_ms)
             is_due = log.log_end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms
             self._flush(log, now_ms, with_active=is_due)
@@ -354,18 +375,23 @@ class LogManager:
             _log.error("%s", error.message)
         except CorruptBatchError as error:
             _log.error("%s: %s", log.directory, error)
-        deleted = log.take_deleted_files(now_ms)
+        deleted = log.pop_expired_files(now_ms)
         if deleted:
-            self._background(partial(self._remove_files, deleted), _warn(f"remove old segments of {log.name}"))
+            self._background(
+                partial(self._remove_files, deleted), _warn_on_failure(f"remove old segments of {log.name}")
+            )
 
-    def _is_due(self, name: str, interval_ms: int, now_ms: int) -> bool:
+    def _should_run(self, name: str, interval_ms: int, now_ms: int) -> bool:
         if now_ms < self._due_ms.setdefault(name, now_ms + interval_ms):
             return False
         self._due_ms[name] = now_ms + interval_ms
         return True
 
     def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
-        """fsync in the background: rolled segments, so that recovery need not read them; the active one by flush.ms."""
+        """Flush rolled segments, and optionally the active segment, in the background.
+
+        Recovery does not read flushed segments.
+        """
         key = (log.topic, log.partition)
         if key in self._flushing:
             return
@@ -377,18 +403,21 @@ class LogManager:
 
         def flushed(error: OSError | None) -> None:
             self._flushing.discard(key)
-            log.flushed_elsewhere(end_offset, truncations, error, now_ms)
+            log.complete_flush(end_offset, truncations, error, now_ms)
 
         self._background(partial(self._sync_files, paths), flushed)
 
-    def make_cut_safe(self, log: PartitionLog, done: Callable[[], None]) -> None:
-        """Sync a log that was cut in the background, where an append would wait for it; then call `done`."""
-        path, cut = log.unsafe_cut, log.truncations
+    def sync_truncation(self, log: PartitionLog, done: Callable[[], None]) -> None:
+        """Sync a log's truncation in the background, then call `done`.
+
+        Without this call, the next append would sync it and block the event loop.
+        """
+        path, truncations = log.unsynced_truncation, log.truncations
         assert path is not None
 
         def synced(error: OSError | None) -> None:
             try:
-                log.cut_synced_elsewhere(cut, error)
+                log.complete_truncation_sync(truncations, error)
             except ApiError as failure:
                 _log.error("%s", failure.message)
             done()
@@ -407,43 +436,43 @@ class LogManager:
             self._storage.remove(path)
 
     def _remove_directory(self, path: str, work: Work) -> None:
-        self._background(work, _warn(f"remove {path}"))
+        self._background(work, _warn_on_failure(f"remove {path}"))
 
-    def _leave_what_is_gone(self) -> None:
-        """Take no more records into a directory that somebody removed: its open files have no names any more."""
+    def _take_removed_directories_offline(self) -> None:
+        """Take deleted log directories offline: records appended to their open files would be lost."""
         for directory in self.directories:
             if directory.offline_reason is None and not self._storage.exists(directory.path):
-                directory.offline_reason = f"{directory.path} is gone"
-                _log.error("Log directory %s is offline: it is gone", directory.path)
+                directory.offline_reason = f"{directory.path} was deleted"
+                _log.error("Log directory %s is offline: it was deleted", directory.path)
                 for key, log in self.logs.items():
                     if self._directory_of[key] is directory:
                         log.offline_reason = directory.offline_reason
 
-    def _note_offline_directories(self) -> None:
+    def _mark_offline_directories(self) -> None:
         for key, log in self.logs.items():
             directory = self._directory_of[key]
             if log.offline_reason is not None and directory.offline_reason is None:
                 directory.offline_reason = log.offline_reason
                 _log.error("Log directory %s is offline: %s", directory.path, log.offline_reason)
 
-    def _come_back(self) -> None:
-        """Have the logs of a full disk go on as soon as there is room."""
+    def _bring_directories_online(self) -> None:
+        """Bring log directories that went offline because of a full disk back online once there is free space."""
         for directory in self.directories:
             if directory.offline_reason is None:
                 continue
             logs = [log for key, log in self.logs.items() if self._directory_of[key] is directory]
             offline = [log for log in logs if log.offline_reason is not None]
-            if all(log.lacks_room for log in offline) and directory.has_room():
+            if all(log.is_disk_full for log in offline) and directory.has_free_space():
                 for log in offline:
-                    log.come_back()
+                    log.try_go_online()
                 if not any(log.offline_reason for log in offline):
                     directory.offline_reason = None
-                    _log.info("Log directory %s is back", directory.path)
+                    _log.info("Log directory %s is online again", directory.path)
 
-    # End
+    # Shutdown
 
     def flush_all(self, now_ms: int) -> None:
-        """Have everything flushed in the background before `close`, which would flush one log after the other."""
+        """Flush all logs in the background before `close`, which would otherwise flush one log after the other."""
         for log in self.logs.values():
             if log.offline_reason is None and log.log_end_offset > log.recovery_point:
                 try:
@@ -452,31 +481,34 @@ class LogManager:
                     _log.error("%s", error.message)
 
     def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
-        """Close every log and give back the directories; clean: with everything on disk and the marker that says so."""
+        """Close all logs and release the log directories.
+
+        If `clean`, flush the logs first and write the clean shutdown markers.
+        """
         for key, log in self.logs.items():
             try:
                 log.close(clean=clean, now_ms=now_ms)
             except ApiError as error:
                 _log.error("%s", error.message)
                 self._directory_of[key].offline_reason = error.message
-        self._note_offline_directories()
+        self._mark_offline_directories()
         if clean:
             try:
                 for name in CHECKPOINTS:
                     self.checkpoints.write(name, durable=True)
             except OSError as error:
-                _log.error("Cannot write the checkpoints, the next start will check the logs: %s", error)
+                _log.error("Cannot write the checkpoints, the next start will recover the logs: %s", error)
                 clean = False
         for directory in self.directories:
             try:
                 directory.close(clean=clean, broker_epoch=broker_epoch)
             except OSError as error:
-                _log.error("Cannot mark %s as closed cleanly: %s", directory.path, error)
+                _log.error("Log directory %s: cannot write the clean shutdown marker: %s", directory.path, error)
         self.logs.clear()
         self._directory_of.clear()
 
 
-def _warn(action: str) -> Done:
+def _warn_on_failure(action: str) -> Done:
     def done(error: OSError | None) -> None:
         if error is not None:
             _log.warning("Cannot %s: %s", action, error.strerror or error)

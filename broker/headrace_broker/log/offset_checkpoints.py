@@ -1,8 +1,9 @@
-"""The offset checkpoints of all log directories: what each tells of a log, how often it is written, how it stays true.
+"""The offset checkpoint files of all log directories: which offset each contains, and when it is written.
 
-They are written now and then, and tell of a log by its name.  What they still say of one that was deleted or cut would
-hold, after a crash, for what is there now: they are corrected before anything is written in its place.  Owned by the
-log manager, on the event loop; what is handed out to be written may run in any thread.
+Checkpoints are written periodically and identify a log by its topic and partition. After a log is deleted or truncated,
+they still contain its old offsets. After a crash, these offsets would be applied to the recreated log or to the new
+records, so the checkpoints are rewritten before the next append to that log or partition. The log manager owns this
+object and calls it on the event loop; the returned write tasks may run in any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Work = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What one of the files tells of a log (None: nothing), how often it is written, and whether it is synced then."""
+    """One checkpoint file: the offset it contains for a log (None: no entry), its write interval, and its durability.
+
+    The file is synced when it is written if `durable`.
+    """
 
     offset_of: Callable[[PartitionLog], int | None]
     interval_ms: int
@@ -34,13 +38,15 @@ def _moved_log_start(log: PartitionLog) -> int | None:
 CHECKPOINTS = {
     HIGH_WATERMARK_FILE: Checkpoint(lambda log: log.high_watermark, 5_000, False),
     RECOVERY_POINT_FILE: Checkpoint(lambda log: log.recovery_point, 60_000, True),
-    LOG_START_FILE: Checkpoint(_moved_log_start, 60_000, True),  # what DeleteRecords has moved into a segment
-    CLEANER_FILE: Checkpoint(lambda log: log.cleaner_offset, 60_000, False),  # an older one costs work, never records
+    # Only log start offsets that DeleteRecords has moved to inside a segment.
+    LOG_START_FILE: Checkpoint(_moved_log_start, 60_000, True),
+    # Not synced: an outdated cleaner offset only causes records to be cleaned again.
+    CLEANER_FILE: Checkpoint(lambda log: log.cleaner_offset, 60_000, False),
 }
 
 
 class OffsetCheckpoints:
-    """Writes them from the logs that there are."""
+    """Writes the checkpoint files from the current state of the logs."""
 
     def __init__(
         self,
@@ -48,37 +54,37 @@ class OffsetCheckpoints:
         logs: Mapping[TopicPartition, PartitionLog],
         directory_of: Mapping[TopicPartition, LogDirectory],
     ) -> None:
-        """`logs` and `directory_of` are looked at when something is written."""
+        """`logs` and `directory_of` are live views, read at each write."""
         self._directories = directories
         self._logs = logs
         self._directory_of = directory_of
-        self.gone: set[TopicPartition] = set()
-        """Partitions without a log, of which the files may still tell."""
+        self.stale_partitions: set[TopicPartition] = set()
+        """Partitions without a log for which the checkpoint files may still contain an entry."""
 
     def write(self, name: str, *, durable: bool | None = None) -> None:
-        """Write the file of that name in every directory.  Raises OSError."""
-        for work in self.work(name, durable=durable):
-            work()
+        """Write one checkpoint file in every online directory. Raises OSError."""
+        for task in self.write_tasks(name, durable=durable):
+            task()
 
-    def correct(self) -> None:
-        """Have no checkpoint tell of logs that are gone, or were cut, nor after a power failure.  Raises OSError.
+    def rewrite(self) -> None:
+        """Write and sync all checkpoint files, to remove offsets of deleted or truncated logs. Raises OSError.
 
-        A log start offset beyond the end, for one, would have a log emptied.
+        For example, a log start offset beyond the log end offset would make the next start delete all segments.
         """
         for name in CHECKPOINTS:
             self.write(name, durable=True)
         usable = [directory for directory in self._directories if directory.offline_reason is None]
         for directory in usable:
-            directory.sync_names()
+            directory.sync()
         for key, log in self._logs.items():
             if self._directory_of[key] in usable:
-                log.is_overtold = False
-        if len(usable) == len(self._directories):  # another may come back with its files as they were
-            self.gone.clear()
+                log.checkpoint_ahead_of_log = False
+        if len(usable) == len(self._directories):  # an offline directory still has its outdated files
+            self.stale_partitions.clear()
 
-    def work(self, name: str, *, durable: bool | None = None) -> list[Work]:
-        """What writes the checkpoint of that name, as the logs are now, in every directory."""
-        checkpoint, work = CHECKPOINTS[name], []
+    def write_tasks(self, name: str, *, durable: bool | None = None) -> list[Work]:
+        """Return one function per online directory that writes the checkpoint with the current offsets."""
+        checkpoint, tasks = CHECKPOINTS[name], []
         for directory in self._directories:
             if directory.offline_reason is not None:
                 continue
@@ -88,5 +94,5 @@ class OffsetCheckpoints:
                 if self._directory_of[key] is directory and (offset := checkpoint.offset_of(log)) is not None
             }
             is_durable = checkpoint.durable if durable is None else durable
-            work.append(directory.checkpoint(name, offsets, durable=is_durable))
-        return work
+            tasks.append(directory.checkpoint_task(name, offsets, durable=is_durable))
+        return tasks

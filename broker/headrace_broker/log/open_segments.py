@@ -1,7 +1,4 @@
-"""How many segments of a broker's logs have their file open, or their indexes in memory: the oldest make room.
-
-Shared by all logs of a broker and owned by its event loop.
-"""
+"""Limits on the open segment files and the index memory of a broker. The oldest entries are evicted first."""
 
 from __future__ import annotations
 
@@ -13,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class OpenSegments:
-    """The segments with an open file, or with indexes in memory, the oldest first; shared by all logs of a broker."""
+    """The segments with an open file or with indexes in memory, oldest first.
+
+    Shared by all logs of a broker, and used only by its event loop.
+    """
 
     def __init__(self, count_max: int = 256, index_bytes_max: int = 64 * 1024 * 1024) -> None:
         self._count_max = count_max
@@ -32,8 +32,8 @@ class OpenSegments:
         self._segments.pop(id(segment), None)
         self._index_bytes -= self._indexed.pop(id(segment), (segment, 0))[1]
 
-    def indexed(self, segment: LogSegment, size_bytes: int) -> None:
-        """A segment that is not active holds indexes of so many bytes; those loaded longest ago make room for it."""
+    def account_indexes(self, segment: LogSegment, size_bytes: int) -> None:
+        """Add an inactive segment's `size_bytes` of indexes to the total; above the limit, evict the oldest indexes."""
         self._index_bytes += size_bytes - self._indexed.pop(id(segment), (segment, 0))[1]
         self._indexed[id(segment)] = (segment, size_bytes)
         while self._index_bytes > self._index_bytes_max and len(self._indexed) > 1:

@@ -1,11 +1,11 @@
-"""The producer snapshots in a partition's directory, and the replay of batches on top of them."""
+"""Load the producer state of a partition from its snapshot files and from the batches after them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from headrace_broker.log.producer_state import CorruptSnapshotError, ProducerState
+from headrace_broker.log.producer_state import CorruptSnapshotError, ProducerStateManager
 from headrace_broker.log.segment import SNAPSHOT_SUFFIX, LogSegment, file_name, offset_of
 from headrace_broker.log.storage import Storage
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
@@ -13,14 +13,14 @@ from headrace_broker.records.control import ControlType, parse_control_key, pars
 from headrace_broker.records.reader import read_batch
 
 _log = logging.getLogger(__name__)
-_KEPT_EVERY_BATCHES = 1000
-_KEPT_EVERY_PRODUCERS = 10
+_BATCHES_PER_SNAPSHOT_MIN = 1000
+_BATCHES_PER_PRODUCER = 10
 
 
-class KeptSnapshots:
-    """Snapshots in memory, from which a log that is cut goes on: its files may be a gigabyte of batches apart.
+class RecentSnapshots:
+    """Two producer snapshots in memory, so that a truncation need not replay up to a gigabyte of batches.
 
-    There are two: one from below the high watermark, where nothing is cut, and a newer one.
+    The older snapshot is below the high watermark, so no truncation removes it. The newer one shortens the replay.
     """
 
     __slots__ = ("_batches_left", "_newer", "_older")
@@ -28,18 +28,18 @@ class KeptSnapshots:
     def __init__(self) -> None:
         self._older: tuple[int, bytes] | None = None  # (end offset, snapshot)
         self._newer: tuple[int, bytes] | None = None
-        self._batches_left = _KEPT_EVERY_BATCHES
+        self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
-    def appended(self, batches: int, producers: ProducerState, high_watermark: int) -> None:
-        """So many batches more are in `producers`: keep a snapshot when replaying them would take longer."""
+    def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
+        """Take a snapshot when replaying the batches since the last one would take longer than the snapshot."""
         self._batches_left -= batches
         if self._batches_left <= 0:
-            self._batches_left = max(_KEPT_EVERY_BATCHES, _KEPT_EVERY_PRODUCERS * len(producers.producers))
+            self._batches_left = max(_BATCHES_PER_SNAPSHOT_MIN, _BATCHES_PER_PRODUCER * len(producers.producers))
             if self._newer is None or self._newer[0] <= high_watermark:
                 self._older, self._newer = self._newer, (producers.end_offset, producers.encode_snapshot())
 
-    def cut(self, end_offset: int) -> tuple[int, bytes] | None:
-        """Forget what lies behind the new end; returns the newest that is left."""
+    def truncate(self, end_offset: int) -> tuple[int, bytes] | None:
+        """Remove snapshots after the new log end offset; return the newest remaining snapshot."""
         if self._newer is not None and self._newer[0] > end_offset:
             self._older, self._newer = None, self._older
         if self._newer is not None and self._newer[0] > end_offset:
@@ -52,26 +52,26 @@ def load_producers(
     directory: str,
     segments: Sequence[LogSegment],
     end_offset: int,
-    kept: tuple[int, bytes] | None = None,
-) -> ProducerState:
-    """Return what the newest sound snapshot up to `end_offset` and the batches after it say. Raises OSError.
+    recent: tuple[int, bytes] | None = None,
+) -> ProducerStateManager:
+    """Return the producer state at `end_offset`, from the newest valid snapshot and the batches after it.
 
-    `kept`: (offset, snapshot) from memory.
+    `recent` is an (offset, snapshot) from memory. Raises OSError, and CorruptBatchError for a damaged batch.
     """
-    producers = ProducerState()
+    producers = ProducerStateManager()
     offsets = {offset for offset in _snapshot_offsets(storage, directory) if offset <= end_offset}
-    if kept is not None:
-        offsets.add(kept[0])
+    if recent is not None:
+        offsets.add(recent[0])
     for offset in sorted(offsets, reverse=True):
         path = f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         try:
-            in_memory = kept[1] if kept is not None and kept[0] == offset else None
+            in_memory = recent[1] if recent is not None and recent[0] == offset else None
             producers.load_snapshot(storage.read(path) if in_memory is None else in_memory, offset)
             for entry in producers.producers.values():
-                entry.is_active = in_memory is not None  # whoever is in memory was heard of since the start
+                entry.is_active = in_memory is not None  # a snapshot in memory was taken since the log was opened
             break
         except CorruptSnapshotError as error:
-            _log.warning("Skipping %s: %s", path, error)
+            _log.warning("Deleting corrupt producer snapshot %s: %s", path, error)
             storage.remove(path)
     else:
         producers.clear(segments[0].base_offset)
@@ -88,23 +88,23 @@ def _snapshot_offsets(storage: Storage, directory: str) -> list[int]:
 
 
 def remove_snapshots_after(storage: Storage, directory: str, offset: int) -> None:
-    """Remove the producer snapshots of offsets that the log no longer reaches."""
+    """Remove the producer snapshots after `offset`."""
     for snapshot_offset in _snapshot_offsets(storage, directory):
         if snapshot_offset > offset:
             storage.remove(f"{directory}/{file_name(snapshot_offset, SNAPSHOT_SUFFIX)}")
 
 
 def remove_stray_snapshots(storage: Storage, directory: str, segments: Sequence[LogSegment]) -> None:
-    """Keep the snapshots at segment borders and the newest other one, as Kafka does."""
-    borders = {segment.base_offset for segment in segments}
-    strays = sorted(offset for offset in _snapshot_offsets(storage, directory) if offset not in borders)
+    """Remove the snapshots that are not at a segment's base offset, except the newest of them, as Kafka does."""
+    base_offsets = {segment.base_offset for segment in segments}
+    strays = sorted(offset for offset in _snapshot_offsets(storage, directory) if offset not in base_offsets)
     keep = strays[-1] if strays and strays[-1] > segments[-1].base_offset else None
     for offset in strays:
         if offset != keep:
             storage.remove(f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
 
 
-def _replay_segment(producers: ProducerState, segment: LogSegment, end_offset: int) -> None:
+def _replay_segment(producers: ProducerStateManager, segment: LogSegment, end_offset: int) -> None:
     start = segment.locate(producers.end_offset) if producers.end_offset > segment.base_offset else 0
     for position, header in segment.iter_headers(start):
         if header.base_offset >= end_offset:
@@ -114,8 +114,11 @@ def _replay_segment(producers: ProducerState, segment: LogSegment, end_offset: i
             replay_producer(producers, header, memoryview(control))
 
 
-def replay_producer(producers: ProducerState, header: BatchHeader, batch: memoryview) -> None:
-    """Take a batch that is in the log into the producer state; `batch` is looked at for control batches only."""
+def replay_producer(producers: ProducerStateManager, header: BatchHeader, batch: memoryview) -> None:
+    """Update the producer state with a batch of the log; `batch` is used for control batches only.
+
+    Raises CorruptBatchError for a control batch that cannot be parsed.
+    """
     if not header.is_control:
         producers.update(header)
         return
@@ -129,15 +132,15 @@ def replay_producer(producers: ProducerState, header: BatchHeader, batch: memory
         raise CorruptBatchError(0, str(error)) from error
 
 
-def load_producers_at(storage: Storage, directory: str, base_offset: int) -> ProducerState:
-    """Return what the snapshot at `base_offset` says, nothing if there is none. Raises OSError."""
-    producers = ProducerState()
+def load_producers_at(storage: Storage, directory: str, base_offset: int) -> ProducerStateManager:
+    """Return the producer state in the snapshot at `base_offset`, empty if no snapshot exists. Raises OSError."""
+    producers = ProducerStateManager()
     producers.clear(base_offset)
     path = f"{directory}/{file_name(base_offset, SNAPSHOT_SUFFIX)}"
     if storage.exists(path):
         try:
             producers.load_snapshot(storage.read(path), base_offset)
         except CorruptSnapshotError as error:
-            _log.warning("Skipping %s: %s", path, error)
+            _log.warning("Deleting corrupt producer snapshot %s: %s", path, error)
             storage.remove(path)
     return producers

@@ -1,9 +1,10 @@
-"""What a partition remembers of idempotent producers: sequence checks, duplicates, snapshots (KIP-98, KIP-360). Pure.
+"""The producer state of a partition: sequence checks, duplicate detection, snapshots (KIP-98, KIP-360). Pure.
 
-A producer's last five batches are known, so a retry of any of them is answered with the offset it has. A snapshot holds
-an entry for each of them, oldest first: Kafka, which writes the last one only, takes the last one of a producer. Else a
-producer that lost its answers would, after a truncation or a restart, be refused its first retry. The owner calls
-`check`, writes the batch, then `update`; followers and recovery only `update`.
+The last five batches of each producer are kept, so that a retry of any of them returns the offset of its first append.
+Kafka's snapshots contain one entry per producer, for its last batch. A snapshot of this broker contains one entry for
+each of the five batches, oldest first, so that retries also succeed after a truncation or a restart. Kafka can read
+such a snapshot, because it uses the last entry of a producer. The leader calls `check`, writes the batch, then calls
+`update`. Followers and recovery only call `update`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class CorruptSnapshotError(Exception):
-    """A producer snapshot that is cut off, of an unknown version, or has a wrong checksum."""
+    """A producer snapshot is incomplete, has an unknown version, or has a wrong checksum."""
 
 
 class ProducerBatch(NamedTuple):
-    """One remembered batch."""
+    """The sequences, offsets and timestamp of a recent batch of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -48,7 +49,7 @@ _NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer: its epoch, its last batches, and where its open transaction began (-1 = none is open)."""
+    """One producer: its epoch, its last batches, the first offset of its open transaction (-1 = none is open)."""
 
     epoch: int = NO_EPOCH
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -56,17 +57,17 @@ class ProducerEntry:
     timestamp: int = -1
     transaction_first_offset: int = -1
     is_active: bool = field(default=False, compare=False)
-    """Whether there was a batch of it since `expire` last looked."""
+    """Whether a batch of the producer was appended since the last call of `expire`."""
     seen_ms: int = field(default=-1, compare=False)
-    """When `expire` last found it active; -1 = not since the log was opened."""
+    """Time of the last `expire` call that found the producer active; -1 = never since the log was opened."""
 
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
 
 
-class ProducerState:
-    """producer id -> entry, for one partition, up to `end_offset`."""
+class ProducerStateManager:
+    """The producers of one partition by producer id, from all batches before `end_offset`."""
 
     __slots__ = ("_open_transactions", "end_offset", "producers")
 
@@ -76,10 +77,10 @@ class ProducerState:
         self._open_transactions: dict[int, int] = {}
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
-        """Return the batch this one repeats, or None when it is the next one.
+        """Return the recent batch that the new batch duplicates, None if the new batch is the next in sequence.
 
-        Raises ApiError: INVALID_PRODUCER_EPOCH from a producer that has been fenced, OUT_OF_ORDER_SEQUENCE_NUMBER for a
-        gap or a repeat that is older than the last five batches.
+        Raises ApiError: INVALID_PRODUCER_EPOCH for a fenced producer, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or for a
+        duplicate that is older than the last five batches.
         """
         entry = self.producers.get(header.producer_id)
         if entry is None or entry.epoch == NO_EPOCH:
@@ -92,7 +93,9 @@ class ProducerState:
         first_sequence = header.base_sequence
         if header.producer_epoch > entry.epoch:
             if first_sequence != 0:
-                raise _out_of_order(header, f"a new epoch begins with sequence 0, not {first_sequence}")
+                raise _out_of_order(
+                    header, f"the first batch of a new epoch must have sequence 0, not {first_sequence}"
+                )
             return None
         last_sequence = header.last_sequence
         for batch in entry.batches:
@@ -101,11 +104,11 @@ class ProducerState:
         if entry.batches:
             expected = (entry.last_sequence + 1) & SEQUENCE_MAX
             if first_sequence != expected:
-                raise _out_of_order(header, f"sequence {first_sequence} where {expected} is next")
+                raise _out_of_order(header, f"the batch has sequence {first_sequence}, expected {expected}")
         return None
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Raise ApiError INVALID_PRODUCER_EPOCH for a fenced producer; for batches that carry no sequence."""
+        """Check the producer epoch of a batch without a sequence. Raises ApiError INVALID_PRODUCER_EPOCH if fenced."""
         entry = self.producers.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
             raise ApiError(
@@ -114,7 +117,7 @@ class ProducerState:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Take in a data batch that is in the log now."""
+        """Add a data batch that was appended to the log."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
             entry = self.producers[header.producer_id] = ProducerEntry()
@@ -138,7 +141,7 @@ class ProducerState:
             self._open_transactions[header.producer_id] = header.base_offset
 
     def update_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Take in a commit or abort marker: the producer's transaction is over."""
+        """Add a commit or abort marker, which ends the producer's transaction."""
         entry = self.producers.setdefault(header.producer_id, ProducerEntry())
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
@@ -150,14 +153,15 @@ class ProducerState:
         self._open_transactions.pop(header.producer_id, None)
 
     def first_unstable_offset(self) -> int | None:
-        """Return where the oldest open transaction begins, None without one."""
+        """Return the first offset of the oldest open transaction, None if no transaction is open."""
         return min(self._open_transactions.values(), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been idle for `expiration_ms` and have no transaction open; call it regularly.
+        """Remove the producers that were idle for `expiration_ms` and have no open transaction. Call it periodically.
 
-        What their records say of the time counts only for those of whom nothing was heard since the log was opened:
-        who copies old records is not idle, and would have its next retry written twice.
+        Idle time is measured from the last append, not from record timestamps: a producer that copies old records is
+        not idle, and if it were removed, its next retry would be appended twice. Record timestamps are used only for
+        producers without an append since the log was opened.
         """
         for producer_id, entry in list(self.producers.items()):
             if entry.is_active:
@@ -195,7 +199,7 @@ class ProducerState:
         return bytes(data)
 
     def load_snapshot(self, data: bytes, end_offset: int) -> None:
-        """Replace everything by a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
+        """Replace the state with a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
         self.producers = decode_snapshot(data)
         self.end_offset = end_offset
         self._open_transactions = {
@@ -206,14 +210,14 @@ class ProducerState:
 
 
 def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
-    """Return producer id -> entry, each with the batches that the snapshot has of it. Raises CorruptSnapshotError."""
+    """Return producer id -> entry with all its batches in the snapshot. Raises CorruptSnapshotError."""
     if len(data) < _SNAPSHOT_HEAD.size:
         raise CorruptSnapshotError(f"{len(data)} bytes are too few for a producer snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"version {version} is not {_SNAPSHOT_VERSION}")
+        raise CorruptSnapshotError(f"version {version} is not supported, only {_SNAPSHOT_VERSION}")
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshotError(f"{len(data)} bytes do not hold {count} producers")
+        raise CorruptSnapshotError(f"the header gives {count} entries, but the file has a length of {len(data)} bytes")
     if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]):
         raise CorruptSnapshotError("the checksum is wrong")
     producers: dict[int, ProducerEntry] = {}

@@ -1,4 +1,4 @@
-"""Which segments have served their time. Pure arithmetic over sizes, offsets and timestamps."""
+"""Selects the segments that retention deletes, by size, age and log start offset. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headrace_broker.log.config import LogConfig
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """What retention needs to know of a segment, oldest first in a list; the last one is the active one."""
+class SegmentInfo:
+    """The size, end offset and newest timestamp of a segment."""
 
     size_bytes: int
     next_offset: int
@@ -18,12 +18,12 @@ class SegmentFacts:
 
 
 def count_expired(
-    segments: Sequence[SegmentFacts], config: LogConfig, *, now_ms: int, high_watermark: int, log_start_offset: int
+    segments: Sequence[SegmentInfo], config: LogConfig, *, now_ms: int, high_watermark: int, log_start_offset: int
 ) -> int:
-    """Return how many of the oldest segments may go.
+    """Return how many of `segments` to delete, counted from the oldest. The last segment is the active one.
 
-    Only whole segments go, only below the high watermark, and none while an older one stays. Segments below the log
-    start offset go whatever the policy, the active one never for that reason.
+    Only segments below the high watermark are deleted, oldest first. Segments below the log start offset are deleted
+    with any cleanup.policy, except the active one.
     """
     excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     count = 0

@@ -1,4 +1,4 @@
-"""Find records in a list of segments by offset or by timestamp. Reads, decides nothing."""
+"""Find records in a list of segments, by offset or by timestamp."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from headrace_broker.log.segment import LogSegment
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.reader import read_batch
 
-_UNPACKED_SIZE_BYTES_MAX = 64 * 1024 * 1024
+_DECOMPRESSED_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 _base_offset = attrgetter("base_offset")
 
 
 def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
-    """Return the index of the segment that holds `offset`, 0 for an offset before the first."""
+    """Return the index of the segment that contains `offset`, 0 for an offset before the first."""
     last = len(segments) - 1
-    if offset >= segments[last].base_offset:  # nearly always
+    if offset >= segments[last].base_offset:  # the most frequent case
         return last
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
@@ -43,7 +43,7 @@ def offset_for_timestamp(
 
 
 def max_timestamp_offset(segments: Sequence[LogSegment]) -> tuple[int, int, int] | None:
-    """Return (timestamp, offset, leader epoch) of the first record that has the largest timestamp of all."""
+    """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, or None."""
     newest = max(segments, key=lambda segment: segment.max_timestamp)
     timestamp = newest.max_timestamp
     if timestamp < 0:
@@ -52,7 +52,7 @@ def max_timestamp_offset(segments: Sequence[LogSegment]) -> tuple[int, int, int]
     for at, header in newest.iter_headers(position):
         if header.max_timestamp >= timestamp:
             found = _first_record(newest, at, header, timestamp, header.base_offset)
-            if found is not None:  # the batch may have lost its records to compaction
+            if found is not None:  # compaction may have removed the batch's records
                 return found
     return None
 
@@ -61,13 +61,14 @@ def _first_record(
     segment: LogSegment, position: int, header: BatchHeader, target: int, start_offset: int
 ) -> tuple[int, int, int] | None:
     epoch = header.partition_leader_epoch
-    if header.timestamp_type == 1:  # the append stamped them all alike
+    if header.timestamp_type == 1:  # LogAppendTime: all records of the batch have the same timestamp
         return header.max_timestamp, max(header.base_offset, start_offset), epoch
     batch = memoryview(segment.read_whole_batch(position, header))
     try:
-        columns = read_batch(batch, 0, header, _UNPACKED_SIZE_BYTES_MAX)
+        columns = read_batch(batch, 0, header, _DECOMPRESSED_SIZE_BYTES_MAX)
     except CorruptBatchError:
-        # What a producer has packed is not looked into on its way here: go by the header, and let readers find out.
+        # Use the header's timestamp for a batch with invalid records. A produced batch is not decompressed on append,
+        # so the log may contain such a batch; the consumer reports its corrupt records.
         return header.max_timestamp, max(header.base_offset, start_offset), epoch
     for timestamp, offset in zip(columns.timestamp_list(), columns.offsets or (), strict=True):
         if timestamp >= target and offset >= start_offset:

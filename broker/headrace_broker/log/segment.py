@@ -1,7 +1,7 @@
-"""One segment of a partition's log: a file of record batches, its two indexes, and what is known of its timestamps.
+"""One segment of a partition's log: a file of record batches, its offset and time indexes, and its timestamps.
 
-A segment opens its file when it is first used and gives it back when the `OpenSegments` it belongs to holds too many,
-so that a broker of many partitions needs few descriptors. Only the active segment is appended to.
+A segment opens its file on first use. If more files are open than `OpenSegments` allows, it closes those that were
+opened first, so that a broker with many partitions needs few file descriptors. Only the active segment is appended to.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int:
-    """Return the offset in a segment file's name."""
+    """Return the offset in the name of a segment's file."""
     return int(name.partition(".")[0])
 
 
 class LogSegment:
-    """A segment; `size_bytes` is the truth about how much of its file counts."""
+    """A segment. Only the first `size_bytes` of its file are records; the file may be longer."""
 
     __slots__ = (
         "_allocated_bytes",
@@ -96,7 +96,7 @@ class LogSegment:
         roll_jitter_ms: int = 0,
         name_suffix: str = "",
     ) -> None:
-        """`name_suffix` is `.cleaned` or `.swap` for a segment that does not stand in its place yet."""
+        """`name_suffix` is `.cleaned` or `.swap` for a compacted segment before it has its final name."""
         self._storage = storage
         self._directory = directory
         self._name_suffix = name_suffix
@@ -105,7 +105,7 @@ class LogSegment:
         self._index: OffsetIndex | None = OffsetIndex() if is_new else None
         self._time_index: TimeIndex | None = TimeIndex() if is_new else None
         self._index_bytes = 0
-        self._allocated_bytes: int | None = None  # how long the file is, when it is longer than its records
+        self._allocated_bytes: int | None = None  # length of a preallocated file
         self._indexes_dirty = is_new
         self._bytes_since_index_entry = 0
         self._cursors: dict[int, int] = {}
@@ -123,8 +123,8 @@ class LogSegment:
     def path(self, suffix: str) -> str:
         return f"{self._directory}/{file_name(self.base_offset, suffix)}{self._name_suffix}"
 
-    def move(self, directory: str) -> None:
-        """Take note that the partition's directory was renamed."""
+    def update_directory(self, directory: str) -> None:
+        """Set the new path of the partition's directory after it was renamed."""
         self._directory = directory
 
     @property
@@ -132,23 +132,24 @@ class LogSegment:
         file = self._file
         if file is None:
             path = self.path(LOG_SUFFIX)
-            if self.size_bytes and self._storage.size(path) < self.size_bytes:  # it would be made if it were missing
-                raise OSError(errno.EIO, f"it is shorter than its {self.size_bytes} bytes of records", path)
+            # `open` creates a missing file; `size` raises FileNotFoundError.
+            if self.size_bytes and self._storage.size(path) < self.size_bytes:
+                raise OSError(errno.EIO, f"the file is shorter than its {self.size_bytes} bytes of records", path)
             file = self._file = self._storage.open(path)
             self._open_segments.add(self)
         return file
 
     def _pread(self, size_bytes: int, position: int) -> bytes:
-        """Read as far as there are records. Raises OSError when the file was cut by somebody else."""
+        """Read up to the end of the records. Raises OSError if another program has truncated the file."""
         size_bytes = min(size_bytes, self.size_bytes - position)
         data = self.file.pread(size_bytes, position)
         if len(data) < size_bytes:
-            reason = f"it ends at byte {position + len(data)} of its {self.size_bytes} bytes of records"
+            reason = f"the file ends at byte {position + len(data)}, but has {self.size_bytes} bytes of records"
             raise OSError(errno.EIO, reason, self.path(LOG_SUFFIX))
         return data
 
     def release(self) -> None:
-        """Close the file; forget indexes that are safe on disk."""
+        """Close the file, and drop indexes from memory if they are written to disk."""
         self._open_segments.discard(self)
         if self._file is not None:
             self._file.close()
@@ -156,7 +157,7 @@ class LogSegment:
         self.forget_indexes()
 
     def forget_indexes(self) -> None:
-        """Give back the indexes' memory, where they are safe on disk and do not grow."""
+        """Drop the indexes from memory if they are written to disk and the segment is not active."""
         if not self._indexes_dirty and not self.is_active:
             self._index = None
             self._time_index = None
@@ -166,10 +167,10 @@ class LogSegment:
         """Whether any of the indexes is in memory."""
         return self._index is not None or self._time_index is not None
 
-    def note_indexes(self) -> None:
-        """Have the indexes counted, now that the segment is not active any more."""
+    def account_indexes(self) -> None:
+        """Add the indexes of a segment that is no longer active to the index memory that `OpenSegments` limits."""
         entries = len(self._index or ()), len(self._time_index or ())
-        self._open_segments.indexed(self, OFFSET_ENTRY_SIZE * entries[0] + TIME_ENTRY_SIZE * entries[1])
+        self._open_segments.account_indexes(self, OFFSET_ENTRY_SIZE * entries[0] + TIME_ENTRY_SIZE * entries[1])
 
     @property
     def index(self) -> OffsetIndex:
@@ -186,19 +187,19 @@ class LogSegment:
         return self._time_index
 
     def _load(self, load: Callable[[], None]) -> None:
-        """Read an index file; when it is missing or senseless, both are built anew from the records."""
+        """Read an index file. If it is missing or invalid, rebuild both indexes from the records."""
         try:
             load()
         except (ValueError, FileNotFoundError) as error:
             _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG_SUFFIX), error)
             self.rebuild_indexes()
         if not self.is_active:
-            self.note_indexes()
+            self.account_indexes()
 
     def _load_index(self) -> None:
         index = OffsetIndex.decode(self._storage.read(self.path(INDEX_SUFFIX)))
         if len(index) and index.positions[-1] >= self.size_bytes:
-            raise ValueError("the last entry points behind the end of the log")
+            raise ValueError("the last index entry points beyond the end of the segment")
         self._index_bytes = max(OFFSET_ENTRY_SIZE * len(index), self._storage.size(self.path(TIME_INDEX_SUFFIX)))
         self._index = index
 
@@ -209,19 +210,22 @@ class LogSegment:
         return max(OFFSET_ENTRY_SIZE * len(self.index), TIME_ENTRY_SIZE * len(self.time_index))
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
-        """Make both indexes and the largest timestamp anew from the batch headers."""
+        """Rebuild both indexes and the largest timestamp from the batch headers. Raises CorruptBatchError."""
         self.reset_indexes()
         next_offset = self.base_offset
         for position, header in self.iter_headers(0):
             if not next_offset <= header.base_offset <= header.last_offset <= self.base_offset + RELATIVE_OFFSET_MAX:
-                reason = f"offsets {header.base_offset} to {header.last_offset} where {next_offset} is next"
+                reason = (
+                    f"it has offsets {header.base_offset} to {header.last_offset}, expected {next_offset} or larger "
+                    "within the segment's range"
+                )
                 raise CorruptBatchError(position, reason)
-            self.note(header, position, index_interval_bytes)
+            self.track_batch(header, position, index_interval_bytes)
             next_offset = header.next_offset
         self.finish()
 
     def reset_indexes(self) -> None:
-        """Forget everything that `note` gathers, before the records are walked again."""
+        """Clear the indexes and timestamps that `track_batch` updates, before they are rebuilt."""
         self._index, self._time_index = OffsetIndex(), TimeIndex()
         self._index_bytes = 0
         self._indexes_dirty = True
@@ -231,7 +235,7 @@ class LogSegment:
         self.first_timestamp = None
 
     def write_indexes(self) -> bool:
-        """Write the index files if memory is ahead of them; whether it was."""
+        """Write the index files if they changed in memory; return whether they did."""
         if not self._indexes_dirty:
             return False
         self._storage.write(self.path(INDEX_SUFFIX), self.index.encode())
@@ -240,7 +244,10 @@ class LogSegment:
         return True
 
     def finish(self) -> bool:
-        """Close the time index with the largest timestamp of all and write both, as on a roll; whether that was due."""
+        """Add the segment's largest timestamp to the time index and write both indexes, as on a roll.
+
+        Returns whether the index files had to be written.
+        """
         if self.max_timestamp > NO_TIMESTAMP:
             entries = len(self.time_index)
             self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
@@ -248,9 +255,9 @@ class LogSegment:
         return self.write_indexes()
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[str]:
-        """Rename the files to their `.deleted` names and return these.
+        """Rename the files to `.deleted` names and return their paths.
 
-        The records go last: where a stop comes between, they are there without their indexes, never the other way.
+        The `.log` file is renamed last: a crash between leaves records without indexes, never indexes without records.
         """
         self.release()
         deleted = []
@@ -262,7 +269,7 @@ class LogSegment:
         return deleted
 
     def remove(self) -> None:
-        """Remove the files, the records last, as for `mark_deleted`.  Raises OSError."""
+        """Remove the files, the `.log` file last, as in `mark_deleted`. Raises OSError."""
         self.release()
         for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
             self._storage.remove(self.path(suffix))
@@ -271,14 +278,18 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of the segment, -1 when it has none; read from the time index of a closed segment."""
+        """The largest timestamp of the segment, -1 if it is empty. Read from the time index after a restart."""
         if self._max_timestamp is None:
             self._max_timestamp, relative_offset = self._last_time_entry()
             self._max_timestamp_offset = self.base_offset + relative_offset
         return self._max_timestamp
 
     def _last_time_entry(self) -> tuple[int, int]:
-        """The end of the time index: of a closed segment by its file alone, retention asks every segment for it."""
+        """Return the last entry of the time index as (timestamp, relative offset).
+
+        If the index is not in memory, only this entry is read from the file, because retention reads the last entry of
+        every segment.
+        """
         if self._time_index is None:
             last = self._read_last_time_entry()
             if last is not None:
@@ -287,7 +298,7 @@ class LogSegment:
         return (times.timestamps[-1], times.offsets[-1]) if len(times) else (NO_TIMESTAMP, 0)
 
     def _read_last_time_entry(self) -> tuple[int, int] | None:
-        """None when the file is missing, empty or of another shape than a closed segment's."""
+        """Return the last entry of the time index file, None if the file is missing, empty or invalid."""
         path = self.path(TIME_INDEX_SUFFIX)
         size_bytes = self._storage.size(path) if self._storage.exists(path) else 0
         if not size_bytes or size_bytes % TIME_ENTRY_SIZE:
@@ -305,13 +316,16 @@ class LogSegment:
         return self._max_timestamp_offset if self.max_timestamp > NO_TIMESTAMP else self.base_offset
 
     def age_ms(self, now_ms: int, timestamp: int) -> int:
-        """Return how long the segment has waited to be rolled, by its records' clock where they have one."""
+        """Return the segment's age: the time from its first batch's timestamp to `timestamp`.
+
+        If the first batch has no timestamp, the age is measured from the creation of the segment.
+        """
         first_timestamp = self.first_batch_timestamp
         return timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.started_ms
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of the first batch, -1 when there is none; read from the file once."""
+        """The largest timestamp of the first batch, -1 if the segment is empty. Read from the file once."""
         if self.first_timestamp is None and self.size_bytes:
             self.first_timestamp = self.read_header(0).max_timestamp
         return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
@@ -319,8 +333,10 @@ class LogSegment:
     # Writing
 
     def append(self, data: Buffer, batches: Iterable[BatchHeader], index_interval_bytes: int) -> None:
-        """Write whole batches at the end and index them. Raises OSError with the segment as it was before."""
-        if self._index is None or self._time_index is None:  # `note` must not fail for want of a descriptor
+        """Append complete batches and index them. Raises OSError and leaves the segment unchanged."""
+        # Load the indexes before the write. Otherwise `track_batch` could fail after the write, because no file
+        # descriptor is left to open an index file.
+        if self._index is None or self._time_index is None:
             self._index_bytes = self._larger_index_size()
         position = self.size_bytes
         try:
@@ -328,44 +344,47 @@ class LogSegment:
                 self.preallocate(len(data))
             (self._file or self.file).write(data, position)
         except OSError:
-            with suppress(OSError):  # the log goes offline for the first failure
-                self.cut_torn_tail()
+            with suppress(OSError):  # the caller takes the log offline because of the error of the write
+                self.truncate_torn_tail()
             raise
         self.size_bytes = position + len(data)
         for header in batches:
-            self.note(header, position, index_interval_bytes)
+            self.track_batch(header, position, index_interval_bytes)
             position += header.batch_length + OVERHEAD_SIZE
 
-    def cut_torn_tail(self) -> None:
-        """Cut away what a failed append may have left. Raises OSError."""
-        self.cut(self.size_bytes)
+    def truncate_torn_tail(self) -> None:
+        """Remove the bytes that a failed append may have written. Raises OSError."""
+        self.truncate(self.size_bytes)
 
     def preallocate(self, size_bytes: int = 0) -> None:
-        """Make the file longer than its records, at once and whenever they get there. Raises OSError.
+        """Extend the file beyond its records, now and whenever the records reach its end. Raises OSError.
 
-        Up to there an fdatasync need not wait for a change of the file's size.
+        For a write within the preallocated size, fdatasync need not update the file size.
         """
         allocated_bytes = self.size_bytes + max(size_bytes, _PREALLOCATED_BYTES)
         self.file.allocate(allocated_bytes)
         self._allocated_bytes = allocated_bytes
 
     def trim(self) -> bool:
-        """Let the file end where its records do, for good; False when it does. Raises OSError."""
+        """Truncate a preallocated file to its records and stop preallocating. Raises OSError.
+
+        Returns whether the file was preallocated.
+        """
         if self._allocated_bytes is None:
             return False
-        self.cut(self.size_bytes)
+        self.truncate(self.size_bytes)
         self._allocated_bytes = None
         return True
 
-    def cut(self, size_bytes: int) -> None:
-        """Let the file end there; the indexes are the caller's affair. Raises OSError."""
+    def truncate(self, size_bytes: int) -> None:
+        """Truncate the file. The caller updates the indexes. Raises OSError."""
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
         if self._allocated_bytes is not None:
             self._allocated_bytes = size_bytes
 
     def is_unwritten_from(self, position: int) -> bool:
-        """Whether there is nothing but zeros: the end of a preallocated file, or what a power failure left."""
+        """Whether the file has only zeros from `position` on, as after preallocation or a power failure."""
         while position < self.size_bytes:
             chunk = self._pread(min(_CHUNK_SIZE, self.size_bytes - position), position)
             if any(chunk):
@@ -373,12 +392,12 @@ class LogSegment:
             position += len(chunk)
         return True
 
-    def note(self, header: BatchHeader, position: int, index_interval_bytes: int) -> None:
-        """Take in a batch that lies at `position`: timestamps, and an index entry when one is due."""
+    def track_batch(self, header: BatchHeader, position: int, index_interval_bytes: int) -> None:
+        """Update timestamps for the batch at `position`, and add index entries every `index_interval_bytes`."""
         timestamp = header.max_timestamp
         if self.first_timestamp is None and position == 0:
             self.first_timestamp = timestamp
-        if timestamp > self.max_timestamp and header.records_count:  # an emptied batch has no record of that time
+        if timestamp > self.max_timestamp and header.records_count:  # ignore batches that compaction has emptied
             self._max_timestamp = timestamp
             self._max_timestamp_offset = header.base_offset + header.last_offset_delta
         if self._bytes_since_index_entry > index_interval_bytes:
@@ -390,7 +409,7 @@ class LogSegment:
         self._bytes_since_index_entry += header.batch_length + OVERHEAD_SIZE
 
     def has_room(self, size_bytes: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
-        """Return whether a batch fits: by bytes, by 32-bit relative offsets, and by what the indexes may hold."""
+        """Return whether a batch fits within segment.bytes, segment.index.bytes and the relative offset range."""
         return (
             self.size_bytes + size_bytes <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
@@ -398,8 +417,8 @@ class LogSegment:
         )
 
     def truncate_to_position(self, size_bytes: int, next_offset: int) -> None:
-        """Cut the file behind `size_bytes`; no record at or after `next_offset` is left."""
-        self.cut(size_bytes)
+        """Truncate the file to `size_bytes`, and its indexes to the records before `next_offset`. Raises OSError."""
+        self.truncate(size_bytes)
         self._cursors.clear()
         self.index.truncate(size_bytes)
         times = self.time_index
@@ -408,7 +427,8 @@ class LogSegment:
         self._indexes_dirty = True
         self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
-        # An entry of the index is made together with one of the time index: what comes before the last is known.
+        # Both indexes receive their entries at the same time, so the time index covers all batches before the last
+        # entry of the offset index.
         for _, header in self.iter_headers(self.index.floor_position(size_bytes)):
             if header.max_timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = header.max_timestamp
@@ -417,7 +437,7 @@ class LogSegment:
             self.first_timestamp = None
 
     def flush(self) -> None:
-        """Return once records and indexes would survive a power failure."""
+        """Sync records and indexes to disk."""
         self.file.sync()
         self.write_indexes()
         self._storage.sync(self.path(INDEX_SUFFIX))
@@ -426,15 +446,19 @@ class LogSegment:
     # Reading
 
     def locate(self, offset: int) -> int:
-        """Return the position of the batch that holds `offset`, or of the next one; the size when there is none."""
-        known = self._cursors.get(offset)
-        if known is not None:
-            return known
+        """Return the file position of the batch that contains `offset`, else of the next batch, else `size_bytes`."""
+        cached = self._cursors.get(offset)
+        if cached is not None:
+            return cached
         position = self.index.lookup(offset - self.base_offset)
         size_bytes = self.size_bytes
         chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
         if position and not self._may_begin_here(chunk, offset):
-            _log.warning("Rebuilding the indexes of %s: there is no batch at byte %d", self.path(LOG_SUFFIX), position)
+            _log.warning(
+                "Rebuilding the indexes of %s: an index entry points to byte %d, where no batch begins",
+                self.path(LOG_SUFFIX),
+                position,
+            )
             self.rebuild_indexes()
             position = self.index.lookup(offset - self.base_offset)
             chunk, chunk_start = b"", position
@@ -450,30 +474,31 @@ class LogSegment:
         return size_bytes
 
     def _may_begin_here(self, chunk: bytes, offset: int) -> bool:
-        """Return whether `chunk` looks like a batch from which a search for `offset` may begin."""
+        """Return whether `chunk` looks like the start of a batch at or before `offset`."""
         if len(chunk) < HEADER_SIZE or chunk[_MAGIC_OFFSET] != MAGIC:
             return False
         return self.base_offset <= int.from_bytes(chunk[:8], "big", signed=True) <= offset
 
     def read(self, position: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
-        """Return records from the batch at `position` on: whole batches as far as the index knows their borders.
+        """Return about `max_bytes` of batches, starting with the batch at `position`.
 
-        The last batch may be cut where the index has no entry near. A first batch larger than `max_bytes` is returned
-        whole if `min_one_batch`, else nothing is.
+        The result ends at the last indexed batch boundary within `max_bytes`; without such a boundary the last batch
+        may be incomplete. If the first batch is larger than `max_bytes`, the result is this complete batch if
+        `min_one_batch` is set, and empty otherwise.
         """
         available = end - position
         if max_bytes >= available:
             return self._pread(available, position)
-        border = self.index.floor_position(position + max_bytes)
-        size = border - position if border > position else max_bytes
+        boundary = self.index.floor_position(position + max_bytes)
+        size = boundary - position if boundary > position else max_bytes
         data = self._pread(max(size, OVERHEAD_SIZE), position)
         first_size = int.from_bytes(data[8:12], "big") + OVERHEAD_SIZE
         if first_size <= size:
             return data
         return self._pread(first_size, position) if min_one_batch else b""
 
-    def remember(self, offset: int, position: int) -> None:
-        """Keep where a reader will go on, so that its next read needs no search."""
+    def cache_position(self, offset: int, position: int) -> None:
+        """Cache the file position of `offset`, so that a reader's next read at `offset` needs no index lookup."""
         cursors = self._cursors
         if len(cursors) >= _CURSORS_MAX:
             cursors.pop(next(iter(cursors)))
@@ -486,7 +511,10 @@ class LogSegment:
         return self._pread(header.size_bytes, position)
 
     def iter_checked_batches(self, position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Yield (position, header, whole batch) from `position` on, checksums compared. Raises CorruptBatchError."""
+        """Yield (position, header, batch) of each batch from `position` on, with a verified CRC.
+
+        Raises CorruptBatchError.
+        """
         chunk, chunk_start = memoryview(b""), 0
         for at, header in self.iter_headers(position):
             size = header.size_bytes
@@ -495,7 +523,7 @@ class LogSegment:
                 chunk, chunk_start = memoryview(self.file.pread(wanted, at)), at
             start = at - chunk_start
             if len(chunk) - start < size:
-                raise CorruptBatchError(at, "the file ends inside it")
+                raise CorruptBatchError(at, "the file ends inside the batch")
             batch = chunk[start : start + size]
             try:
                 verify_crc(batch, 0, header)
@@ -511,20 +539,23 @@ class LogSegment:
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
             if position + HEADER_SIZE > chunk_start + len(chunk):
-                raise CorruptBatchError(position, f"{size_bytes - position} bytes left of a {HEADER_SIZE}-byte header")
+                raise CorruptBatchError(
+                    position, f"only {size_bytes - position} bytes are left, a batch header has {HEADER_SIZE}"
+                )
             header = read_header(chunk, position - chunk_start)
-            problem = _implausible(header, position, size_bytes)
+            problem = _find_header_problem(header, position, size_bytes)
             if problem:
                 raise CorruptBatchError(position, problem)
             yield position, header
             position += header.size_bytes
 
 
-def _implausible(header: BatchHeader, position: int, size_bytes: int) -> str | None:
+def _find_header_problem(header: BatchHeader, position: int, size_bytes: int) -> str | None:
+    """Return an error message if the header of the batch at `position` is invalid, else None."""
     if header.size_bytes < HEADER_SIZE:
         return f"length {header.batch_length} is smaller than a batch header"
     if header.magic != MAGIC:
         return f"magic {header.magic} is not {MAGIC}"
     if position + header.size_bytes > size_bytes:
-        return f"{header.size_bytes} bytes long where {size_bytes - position} are left"
+        return f"its size is {header.size_bytes} bytes, but only {size_bytes - position} bytes are left"
     return None

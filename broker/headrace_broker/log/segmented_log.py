@@ -1,8 +1,14 @@
-"""The segments of one partition's log as a whole: offsets, epochs, roll, flush, retention, truncation, close.
+"""The list of segments of one partition's log: offsets, leader epochs, roll, flush, retention, truncation, close.
 
-`PartitionLog` adds what reads and writes records. A failure of the storage takes the log offline: what was acknowledged
-stays readable, nothing more is acknowledged, and recovery at the next start cuts whatever was torn. A log that only
-lacked room to append can `come_back` before that.
+`PartitionLog` extends it with append and read. The log also stores its high watermark and keeps it between the log
+start offset and the log end offset (`SegmentedLog.high_watermark`, `advance_high_watermark`).
+
+A disk error takes the log offline: acknowledged records remain readable, appends fail, and recovery at the next start
+truncates incomplete batches. A log that went offline only because the disk was full can go online again without a
+restart (`try_go_online`).
+
+A truncation must be synced before records are appended after it (`sync_truncation`). Otherwise, after a power failure,
+the truncated records could be back in the file, below a high watermark that was advanced for the new records.
 """
 
 from __future__ import annotations
@@ -18,9 +24,9 @@ from headrace_broker.log.compaction.job import CleanedSegment
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.open_segments import OpenSegments
-from headrace_broker.log.producer_files import KeptSnapshots, load_producers, remove_snapshots_after
-from headrace_broker.log.producer_state import ProducerState
-from headrace_broker.log.retention import SegmentFacts, count_expired
+from headrace_broker.log.producer_files import RecentSnapshots, load_producers, remove_snapshots_after
+from headrace_broker.log.producer_state import ProducerStateManager
+from headrace_broker.log.retention import SegmentInfo, count_expired
 from headrace_broker.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -32,7 +38,7 @@ from headrace_broker.log.segment import (
     LogSegment,
     file_name,
 )
-from headrace_broker.log.storage import Storage, is_lack_of_room, is_passing
+from headrace_broker.log.storage import Storage, is_disk_full_error, is_out_of_file_descriptors
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import CorruptBatchError
 
@@ -40,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentedLog:
-    """A partition's directory of segments; the last one is active. Belongs to the event loop of its broker."""
+    """The segments in a partition's directory; the last one is active. Used only by the event loop of its broker."""
 
     def __init__(
         self,
@@ -62,35 +68,40 @@ class SegmentedLog:
         self.partition = partition
         self.config = config
         self.topic_id = loaded.topic_id
-        self.is_damaged = loaded.is_damaged  # it had been closed cleanly, and was not whole
+        self.is_damaged = loaded.is_damaged  # closed cleanly, but records or files are missing or damaged
         self.offline_reason: str | None = None
-        self.lacks_room = False
-        """Whether it is offline only because the disk was full when something was to be appended."""
+        self.is_disk_full = False
+        """Whether the log is offline only because the disk was full. `try_go_online` may then bring it back online."""
         self._epochs_unwritten = loaded.epochs_changed
         self._epochs_unflushed = loaded.is_unsynced
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
-        self.cleaner_offset: int | None = None  # compaction has seen everything before it
+        self.cleaner_offset: int | None = None  # all records before it have been compacted
         self.is_being_cleaned = False
         self.truncations = 0
-        is_overtold = loaded.is_overtold or high_watermark > loaded.log_end_offset
-        self.unsafe_cut = loaded.segments[-1].path(LOG_SUFFIX) if is_overtold else None
-        """The file that was cut, until the cut would survive a power failure: nothing is written behind it before."""
-        self.is_overtold = is_overtold
-        """Whether checkpoints may still tell what was before a cut: nothing is written behind it before they do not."""
-        self.correct_checkpoints: Callable[[], None] | None = None
-        """Writes them as they are to be. Raises OSError."""
+        checkpoint_ahead_of_log = loaded.checkpoint_ahead_of_log or high_watermark > loaded.log_end_offset
+        self.unsynced_truncation = loaded.segments[-1].path(LOG_SUFFIX) if checkpoint_ahead_of_log else None
+        """The truncated segment file that is not synced yet. It must be synced before the next append."""
+        self.checkpoint_ahead_of_log = checkpoint_ahead_of_log
+        """Whether offset checkpoints may contain offsets from before a truncation.
+
+        If so, they are rewritten before the next append.
+        """
+        self.rewrite_checkpoints: Callable[[], None] | None = None
+        """Writes all offset checkpoints with the current offsets. Raises OSError."""
         self.on_flushed: Callable[[float], None] | None = None
-        self.on_epochs: Callable[[SegmentedLog], None] | None = None
-        """Told that `write_epochs` is due, soon; without anybody to tell they are written at once."""
+        """Optional listener, called with the duration of each flush in seconds."""
+        self.on_epochs_changed: Callable[[SegmentedLog], None] | None = None
+        """Optional listener that calls `write_epochs` soon. Without one, the epochs are written immediately."""
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
+        # The checkpointed high watermark, clamped to the log's offset range.
         self._high_watermark = min(max(high_watermark, self._log_start_offset), self._log_end_offset)
         self._epochs: LeaderEpochCache = loaded.epochs
-        self._producers: ProducerState = loaded.producers
-        self._kept_snapshots = KeptSnapshots()
+        self._producers: ProducerStateManager = loaded.producers
+        self._recent_snapshots = RecentSnapshots()
         self._open_segments = open_segments
         self._next_jitter_ms = next_jitter_ms
         self._deleted: list[tuple[int, list[str]]] = []
@@ -111,17 +122,26 @@ class SegmentedLog:
 
     @property
     def high_watermark(self) -> int:
+        """The high watermark, always between the log start offset and the log end offset.
+
+        The log holds it in memory. When the log is opened, it is the offset in `replication-offset-checkpoint`, clamped
+        to the log's offset range. After that, `advance_high_watermark` raises it, and a truncation lowers it to the new
+        log end offset (`_set_end_offset`).
+        """
         return self._high_watermark
 
-    @high_watermark.setter
-    def high_watermark(self, offset: int) -> None:
-        """Move forward, never beyond the log end offset; a smaller offset changes nothing."""
+    def advance_high_watermark(self, offset: int) -> None:
+        """Raise the high watermark to `offset`, at most to the log end offset. A smaller offset has no effect.
+
+        Every high watermark advances here. Callers: `Broker.append` and `PartitionTable` (sole replica), `Replication`
+        (leader and follower of a replicated partition), `Quorum` (metadata log), and `advance_log_start`.
+        """
         if offset > self._high_watermark:
             self._high_watermark = min(offset, self._log_end_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed consumer stops: the oldest open transaction, or the high watermark."""
+        """The first offset of the oldest open transaction, at most the high watermark (KIP-98)."""
         unstable = self._producers.first_unstable_offset()
         return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
 
@@ -139,33 +159,36 @@ class SegmentedLog:
         return self._epochs.latest_epoch
 
     @property
-    def producers(self) -> ProducerState:
+    def producers(self) -> ProducerStateManager:
         return self._producers
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that leader `epoch` begins at `start_offset`. A new leader does so first of all. Raises ApiError."""
+        """Add leader `epoch` with its `start_offset` to the epoch cache. A new leader calls this before it appends.
+
+        Raises ApiError KAFKA_STORAGE_ERROR.
+        """
         if self._epochs.assign(epoch, start_offset):
             self._write_epochs_soon()
 
     def _write_epochs_soon(self) -> None:
         self._epochs_unwritten = self._epochs_unflushed = True
-        if self.on_epochs is None:
+        if self.on_epochs_changed is None:
             self.write_epochs()
         else:
-            self.on_epochs(self)
+            self.on_epochs_changed(self)
 
     def write_epochs(self) -> None:
-        """Write the file of leader epochs if memory is ahead of it. Raises ApiError."""
+        """Write the leader epoch checkpoint if the epochs changed. Raises ApiError."""
         if self._epochs_unwritten:
             try:
                 self._write_epochs()
             except OSError as error:
-                raise self._no_room_to("write the leader epochs of", error) from error
+                raise self._go_offline_unchanged("write the leader epochs of", error) from error
 
     def _write_epochs(self) -> None:
-        # Without waiting for the disk, and a new leader's not at once: a broker that takes over a thousand partitions
-        # would do this a thousand times, on the loop. Recovery finds the epochs behind the recovery point in the
-        # records; a flush makes the others safe.
+        # Do not sync the file, and do not write it immediately for a new leader: a broker that becomes the leader of a
+        # thousand partitions would block its event loop a thousand times. Recovery rebuilds the epochs after the
+        # recovery point from the records, and a flush syncs the epochs before the recovery point.
         self._epochs_unwritten = self._epochs_unflushed = True
         self.storage.write_atomic(self._epochs_path, encode_epoch_checkpoint(self._epochs.entries), durable=False)
         self._epochs_unwritten = False
@@ -177,36 +200,43 @@ class SegmentedLog:
 
     @property
     def unflushed_epochs_path(self) -> str | None:
-        """The file of leader epochs, if a power failure may take back what it says."""
+        """The leader epoch checkpoint, if its last write is not synced, else None."""
         return self._epochs_path if self._epochs_unflushed else None
 
     @property
     def _epochs_path(self) -> str:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
-    def _go_offline(self, action: str, error: OSError, *, may_pass: bool = True) -> ApiError:
+    def _go_offline(self, action: str, error: OSError, *, may_stay_online: bool = True) -> ApiError:
+        """Take the log offline and return the error to raise.
+
+        Unless `may_stay_online` is False, the log stays online if the process was out of file descriptors.
+        """
         reason = f"cannot {action} {error.filename or self.directory}: {error.strerror or error}"
-        if may_pass and is_passing(error):
+        if may_stay_online and is_out_of_file_descriptors(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline_reason = reason
-        _log.error("Log %s goes offline: %s", self.name, self.offline_reason)
+        _log.error("Log %s is offline: %s", self.name, self.offline_reason)
         return self._offline_error()
 
-    def _no_room_to(self, action: str, error: OSError) -> ApiError:
-        """Go offline before anything of the log has changed: all it takes to go on may be room."""
-        went = self._go_offline(action, error)
-        self.lacks_room = self.offline_reason is not None and is_lack_of_room(error)
-        return went
+    def _go_offline_unchanged(self, action: str, error: OSError) -> ApiError:
+        """Go offline after an operation that failed without changing the log, and return the error to raise.
 
-    def come_back(self) -> bool:
-        """Go on after a lack of room, now that there is some; False when it still cannot be written."""
+        If the disk was full, `try_go_online` can bring the log back once there is space.
+        """
+        offline_error = self._go_offline(action, error)
+        self.is_disk_full = self.offline_reason is not None and is_disk_full_error(error)
+        return offline_error
+
+    def try_go_online(self) -> bool:
+        """Bring a log online that is offline because of a full disk. Returns False if it still cannot be written."""
         try:
-            self._active.cut_torn_tail()
+            self._active.truncate_torn_tail()
             self._write_epochs()
         except OSError:
             return False
-        _log.info("Log %s goes on: there is room again", self.name)
-        self.offline_reason, self.lacks_room = None, False
+        _log.info("Log %s is online again: the disk has free space", self.name)
+        self.offline_reason, self.is_disk_full = None, False
         return True
 
     def _offline_error(self) -> ApiError:
@@ -215,7 +245,10 @@ class SegmentedLog:
     # Segments
 
     def roll(self, now_ms: int, next_offset: int | None = None) -> None:
-        """Close the active segment and begin a new one; an empty active segment stays. Raises ApiError."""
+        """Close the active segment and start a new one at `next_offset`, by default the log end offset.
+
+        Does nothing if the active segment is empty and starts there. Raises ApiError.
+        """
         base_offset = self._log_end_offset if next_offset is None else next_offset
         active = self._active
         if active.size_bytes == 0 and active.base_offset == base_offset:
@@ -223,13 +256,16 @@ class SegmentedLog:
         try:
             active.finish()
             active.trim()
-            if self._epochs_unwritten:  # recovery looks for epochs in the last segments only
+            # Write the epochs before the roll, because recovery rebuilds epochs only from the segments after the
+            # recovery point.
+            if self._epochs_unwritten:
                 self._write_epochs()
-            if self.recovery_point >= self._log_end_offset:  # no flush looks at it again, and it may just have been cut
+            # Later flushes skip a segment before the recovery point, so sync its truncation here.
+            if self.recovery_point >= self._log_end_offset:
                 active.flush()
                 self._sync_epochs()
             self.write_producer_snapshot()
-            segment = loader.new_segment(
+            segment = loader.create_segment(
                 self.storage,
                 self.directory,
                 base_offset,
@@ -239,19 +275,19 @@ class SegmentedLog:
                 roll_jitter_ms=self._next_jitter_ms(jitter_ms) if (jitter_ms := self.config.segment_jitter_ms) else 0,
             )
         except OSError as error:
-            raise self._no_room_to("roll", error) from error
+            raise self._go_offline_unchanged("roll", error) from error
         active.is_active = False
-        active.note_indexes()
+        active.account_indexes()
         self._segments.append(segment)
         self._active = segment
 
     def write_producer_snapshot(self) -> None:
-        """Write what is known of producers at the log end offset. Raises OSError."""
+        """Write a producer snapshot at the log end offset. Raises OSError."""
         path = f"{self.directory}/{file_name(self._log_end_offset, SNAPSHOT_SUFFIX)}"
         self.storage.write(path, self._producers.encode_snapshot())
 
     def flush(self, now_ms: int) -> None:
-        """Return once every record would survive a power failure. Raises ApiError; a failed fsync is not repeated."""
+        """Sync all records after the recovery point to disk. Raises ApiError; a failed fsync is not retried."""
         self.write_epochs()
         started_s = perf_counter()
         try:
@@ -267,10 +303,11 @@ class SegmentedLog:
         self.last_flush_ms = now_ms
 
     def unflushed_files(self, *, with_active: bool, before_close: bool = False) -> tuple[list[str], int]:
-        """Return (files of segments behind the recovery point, the offset they reach), for a flush elsewhere.
+        """Return (files after the recovery point to sync, the offset up to which they have records).
 
-        Of the active segment the records only: its indexes are written when it is rolled, and rebuilt after a crash.
-        Before the log is closed they are written now, and flushed as well.  Raises ApiError where that fails.
+        The caller syncs them in the background and then calls `complete_flush`. Of the active segment, only the `.log`
+        file is included: its indexes are written when it is rolled, and rebuilt after a crash. With `before_close` its
+        indexes are written now and included. Raises ApiError.
         """
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]
@@ -287,71 +324,76 @@ class SegmentedLog:
                 self._active.finish()
             except OSError as error:
                 raise self._go_offline("close", error) from error
-        of_active = suffixes if before_close else (LOG_SUFFIX,)
-        return [*paths, *(self._active.path(suffix) for suffix in of_active)], self._log_end_offset
+        active_suffixes = suffixes if before_close else (LOG_SUFFIX,)
+        return [*paths, *(self._active.path(suffix) for suffix in active_suffixes)], self._log_end_offset
 
-    def flushed_elsewhere(self, end_offset: int, truncations: int, error: OSError | None, now_ms: int) -> None:
-        """Take the result of a flush that was begun after so many truncations: all before `end_offset` is on disk since
-        `now_ms`, unless the log was cut meanwhile, and others stand there; or it failed.
+    def complete_flush(self, end_offset: int, truncations: int, error: OSError | None, now_ms: int) -> None:
+        """Handle the result of a background flush of the files from `unflushed_files`.
+
+        `truncations` is the log's number of truncations when the flush started. After a success, the recovery point is
+        `end_offset`, unless the log was truncated since then: the records before `end_offset` may now be unsynced new
+        records. After an error, the log goes offline.
         """
         if error is not None:
             self._epochs_unflushed = True
-            self._go_offline("flush", error)  # or, of a passing failure, flushed the next time
+            # If no file descriptor was free, the log stays online and the next flush retries.
+            self._go_offline("flush", error)
             return
         if truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, end_offset)
             self.last_flush_ms = now_ms
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset up to `offset` (-1 = the high watermark) and return it. Raises ApiError."""
+        """Raise the log start offset to `offset` (-1 = the high watermark) and return it. Raises ApiError."""
         target = self._high_watermark if offset == -1 else offset
         if not 0 <= target <= self._high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name} can be deleted up to offset {self._high_watermark}, not {target}",
+                f"{self.name}: cannot delete records before offset {target}, the high watermark is "
+                f"{self._high_watermark}",
             )
         self.advance_log_start(target)
         return self._log_start_offset
 
     def advance_log_start(self, offset: int) -> None:
-        """Raise the log start offset; a smaller one changes nothing."""
+        """Raise the log start offset, and the high watermark with it. A smaller offset has no effect."""
         if offset <= self._log_start_offset:
             return
         self._log_start_offset = offset
-        self.high_watermark = offset
+        self.advance_high_watermark(offset)
         if self._epochs.truncate_from_start(offset):
             self._epochs_unwritten = True
             self.write_epochs()
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete the segments that have served their time and return how many. Raises ApiError."""
+        """Delete the segments that retention selects and return their number. Raises ApiError."""
         try:
-            facts = self._segment_facts()
+            segments = self._segment_infos()
         except OSError as error:
             raise self._go_offline("read", error) from error
         count = count_expired(
-            facts,
+            segments,
             self.config,
             now_ms=now_ms,
             high_watermark=self._high_watermark,
             log_start_offset=self._log_start_offset,
         )
-        if not count or (self.offline_reason is not None and not self.lacks_room):
+        if not count or (self.offline_reason is not None and not self.is_disk_full):
             return 0
         if count == len(self._segments):
             self.roll(now_ms)
         expired = self._segments[:count]
         del self._segments[:count]
-        first_kept = self._segments[0].base_offset
-        _log.info("Deleting %d segments of %s up to offset %d", count, self.name, first_kept)
-        self._delete(expired, now_ms)  # first: it makes room for what follows
-        self.advance_log_start(first_kept)
+        start_offset = self._segments[0].base_offset
+        _log.info("Log %s: deleting %d segments before offset %d for retention", self.name, count, start_offset)
+        self._delete(expired, now_ms)  # first, to free disk space for the epoch checkpoint
+        self.advance_log_start(start_offset)
         return count
 
-    def _segment_facts(self) -> list[SegmentFacts]:
+    def _segment_infos(self) -> list[SegmentInfo]:
         ends = [segment.base_offset for segment in self._segments[1:]] + [self._log_end_offset]
         return [
-            SegmentFacts(
+            SegmentInfo(
                 segment.size_bytes,
                 end,
                 segment.max_timestamp if segment.max_timestamp >= 0 else segment.started_ms,
@@ -359,10 +401,11 @@ class SegmentedLog:
             for segment, end in zip(self._segments, ends, strict=True)
         ]
 
-    def drop_prefix(self, offset: int, now_ms: int) -> None:
-        """Delete the segments that end at or before `offset`, and begin there; nothing when no segment does.
+    def delete_segments_before(self, offset: int, now_ms: int) -> None:
+        """Delete the segments that end at or before `offset`; if any was deleted, raise the log start offset to it.
 
-        Unlike retention this asks for no policy: the caller has what the records said.  Raises ApiError.
+        Unlike retention, this ignores cleanup.policy: the caller has a snapshot that replaces the deleted records.
+        Raises ApiError.
         """
         count = sum(segment.base_offset <= offset for segment in self._segments[1:])
         if count:
@@ -378,17 +421,17 @@ class SegmentedLog:
         except OSError as error:
             raise self._go_offline("delete segments of", error) from error
 
-    def take_deleted_files(self, now_ms: int) -> list[str]:
-        """Return the `.deleted` files whose delay is over; the caller removes them."""
+    def pop_expired_files(self, now_ms: int) -> list[str]:
+        """Return the `.deleted` files whose file.delete.delay.ms has passed; the caller removes them."""
         due = [path for due_ms, paths in self._deleted if due_ms <= now_ms for path in paths]
         self._deleted = [(due_ms, paths) for due_ms, paths in self._deleted if due_ms > now_ms]
         return due
 
     def replace_segments(self, cleaned: CleanedSegment, now_ms: int) -> None:
-        """Put a segment whose `.cleaned` files are on disk in the place of those it was made from. Raises ApiError.
+        """Replace segments with the compacted segment built from them, which has `.cleaned` files. Raises ApiError.
 
-        The new files become `.swap`, the old ones `.deleted`, oldest first, then the new ones take their names, the
-        records last each time: from any point of this the loader goes on or goes back.
+        The new files are renamed to `.swap`, then the old ones to `.deleted`, oldest first, then the new ones to their
+        final names, always the `.log` file last. After a crash at any point, the loader completes or undoes this.
         """
         bases = set(cleaned.replaced)
         old = [segment for segment in self._segments if segment.base_offset in bases]
@@ -404,7 +447,7 @@ class SegmentedLog:
                 for segment in old
                 for path in segment.mark_deleted(with_snapshot=segment.base_offset != cleaned.base_offset)
             ]
-            loader.put_in_place(self.storage, swap)
+            loader.rename_swap_files(self.storage, swap)
         except OSError as error:
             raise self._go_offline("compact", error) from error
         self._deleted.append((now_ms + self.config.file_delete_delay_ms, deleted))
@@ -423,96 +466,102 @@ class SegmentedLog:
             name_suffix=name_suffix,
         )
 
-    # Truncation and the end
+    # Truncation and close
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop every batch that reaches `offset`, with what was known from them. Raises ApiError."""
+        """Remove the batches with offsets at or after `offset`, with their epochs and producers. Raises ApiError."""
         try:
             if offset >= self._log_end_offset:
-                # An epoch in which nothing was written may begin here: unless it goes, it is told the leader for ever.
+                # Remove an epoch without records that begins at the log end offset. Otherwise this follower would
+                # report it to the leader as its last epoch forever.
                 if self._epochs.truncate_from_end(offset):
                     self._write_epochs_soon()
                 return
-            start = min(self._log_start_offset, offset)  # a leader may end before what was deleted here
+            start = min(self._log_start_offset, offset)  # the leader's log may end before this log's start offset
             index = search.segment_index(self._segments, offset)
             segment = self._segments[index]
-            self._delete(self._segments[:index:-1], now_ms)  # the last first: a crash leaves no hole
+            self._delete(self._segments[:index:-1], now_ms)  # the last first: a crash leaves no gap
             del self._segments[index + 1 :]
             segment.is_active = True
             self._active = segment
-            position = segment.locate(offset)  # damage stops this: the next start finds it, in what is the last segment
+            # Raises CorruptBatchError for a damaged segment. It is now the last segment, so the next start recovers it.
+            position = segment.locate(offset)
             if position < segment.size_bytes:
                 offset = min(offset, segment.read_header(position).base_offset)
             if offset < max(self._log_start_offset, self._segments[0].base_offset):
                 self.truncate_fully_and_start_at(max(offset, start), now_ms)
                 return
             segment.truncate_to_position(position, offset)
-            self.unsafe_cut = segment.path(LOG_SUFFIX)
-            self._end_at(offset)
+            self.unsynced_truncation = segment.path(LOG_SUFFIX)
+            self._set_end_offset(offset)
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
-            kept = self._kept_snapshots.cut(self._log_end_offset)
-            self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, kept)
-        except OSError as error:  # half cut, or with the producers of before, it may not be gone on with
-            raise self._go_offline("truncate", error, may_pass=False) from error
+            recent = self._recent_snapshots.truncate(self._log_end_offset)
+            self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, recent)
+        except OSError as error:  # a partially truncated log, or one with outdated producers, must not stay online
+            raise self._go_offline("truncate", error, may_stay_online=False) from error
         except CorruptBatchError as error:
             raise self._go_offline("truncate", OSError(errno.EIO, str(error), self.directory)) from error
 
-    def make_cut_safe(self) -> None:
-        """Return once what was cut would not come back after a power failure.  Raises ApiError.
+    def sync_truncation(self) -> None:
+        """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
 
-        What is written there next is other records: the old ones would stand below a high watermark that is meant for
-        those, and those be trusted for a recovery point, or dropped for a log start, of the old ones.
+        Without the sync, the truncated records could return after a power failure, below a high watermark that was
+        advanced for the new records. With the old checkpoints, recovery would not check new records before the old
+        recovery point, and would delete those before the old log start offset.
         """
-        if self.unsafe_cut is not None:
+        if self.unsynced_truncation is not None:
             try:
-                self.storage.sync(self.unsafe_cut)
+                self.storage.sync(self.unsynced_truncation)
             except OSError as error:
                 raise self._go_offline("truncate", error) from error
-            self._cut_is_synced()
+            self._finish_truncation()
 
-    def _cut_is_synced(self) -> None:
-        if self.is_overtold and self.correct_checkpoints is not None:
+    def _finish_truncation(self) -> None:
+        if self.checkpoint_ahead_of_log and self.rewrite_checkpoints is not None:
             try:
-                self.correct_checkpoints()
+                self.rewrite_checkpoints()
             except OSError as error:
-                raise self._no_room_to("write checkpoints of", error) from error
-        self.unsafe_cut, self.is_overtold = None, False
+                raise self._go_offline_unchanged("write checkpoints of", error) from error
+        self.unsynced_truncation, self.checkpoint_ahead_of_log = None, False
 
-    def cut_synced_elsewhere(self, truncations: int, error: OSError | None) -> None:
-        """Take the result of a sync of the file that was cut as the last of so many; a failed one is not repeated.
+    def complete_truncation_sync(self, truncations: int, error: OSError | None) -> None:
+        """Handle the result of a background sync; `truncations` is the log's number of truncations when it started.
 
-        Raises ApiError.
+        A failed sync takes the log offline and is not retried. Raises ApiError.
         """
         if error is not None:
             self._go_offline("truncate", error)
         elif truncations == self.truncations:
-            self._cut_is_synced()
+            self._finish_truncation()
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop every record and go on at `offset`. Raises ApiError."""
+        """Delete all records and start the log at `offset`. Raises ApiError."""
         try:
-            self._delete(self._segments[::-1], now_ms)  # the last first, here too
+            self._delete(self._segments[::-1], now_ms)  # the last first: a crash leaves no gap
             remove_snapshots_after(self.storage, self.directory, -1)
-            segment = loader.new_segment(
+            segment = loader.create_segment(
                 self.storage, self.directory, offset, self.config, now_ms=now_ms, open_segments=self._open_segments
             )
             self._segments[:] = [segment]
             self._active = segment
-            self.is_overtold = self.is_overtold or offset < self._log_start_offset
+            self.checkpoint_ahead_of_log = self.checkpoint_ahead_of_log or offset < self._log_start_offset
             self._log_start_offset = offset
-            self._end_at(offset)
-            if self._epochs.truncate_from_end(0):  # of what was before nothing is left, whichever epoch wrote it
+            self._set_end_offset(offset)
+            if self._epochs.truncate_from_end(0):  # no epoch has records any more
                 self._write_epochs()
             self._producers.clear(offset)
-            self._kept_snapshots = KeptSnapshots()
-            self.unsafe_cut = segment.path(LOG_SUFFIX) if self.is_overtold else None
+            self._recent_snapshots = RecentSnapshots()
+            self.unsynced_truncation = segment.path(LOG_SUFFIX) if self.checkpoint_ahead_of_log else None
         except OSError as error:
-            raise self._go_offline("truncate", error, may_pass=False) from error
+            raise self._go_offline("truncate", error, may_stay_online=False) from error
 
-    def _end_at(self, offset: int) -> None:
+    def _set_end_offset(self, offset: int) -> None:
+        """Set the log end offset after a truncation, and lower high watermark, recovery point and epochs to it."""
         self._log_end_offset = offset
         self.truncations += 1
-        self.is_overtold = self.is_overtold or offset < max(self.recovery_point, self._high_watermark)
+        self.checkpoint_ahead_of_log = self.checkpoint_ahead_of_log or offset < max(
+            self.recovery_point, self._high_watermark
+        )
         if self.cleaner_offset is not None:
             self.cleaner_offset = min(self.cleaner_offset, self._active.base_offset)
         self._high_watermark = min(max(self._high_watermark, self._log_start_offset), offset)
@@ -520,25 +569,25 @@ class SegmentedLog:
         if self._epochs.truncate_from_end(offset):
             self._write_epochs()
 
-    def move(self, directory: str) -> None:
-        """Take note that the directory was renamed."""
+    def update_directory(self, directory: str) -> None:
+        """Set the new path of the directory after it was renamed."""
         self.directory = directory
         for segment in self._segments:
-            segment.move(directory)
+            segment.update_directory(directory)
 
     def release(self) -> None:
-        """Close the files, writing nothing."""
+        """Close the files without writing anything."""
         for segment in self._segments:
             segment.release()
 
     def close(self, *, clean: bool, now_ms: int) -> None:
-        """Close the files; clean: with indexes, producer snapshot and records safe on disk. Raises ApiError."""
+        """Close the files. If `clean`, write and sync indexes, producer snapshot and records first. Raises ApiError."""
         if clean and self.offline_reason is None:
             try:
                 is_changed = self._active.finish()
                 is_changed = self._active.trim() or is_changed
-                if self.unsafe_cut is not None:
-                    self.storage.sync(self.unsafe_cut)
+                if self.unsynced_truncation is not None:
+                    self.storage.sync(self.unsynced_truncation)
                 if self._epochs_unwritten:
                     self._write_epochs()
                 if self._log_end_offset > self._log_start_offset:

@@ -1,8 +1,8 @@
-"""The storage port of the log: every byte the log keeps goes through it.
+"""The file system interface that all log code uses.
 
-`DiskStorage` is the file system, `MemoryStorage` a dictionary with the same semantics: an open file outlives its rename
-and its removal. Paths are strings with "/" between the parts. Every failure is an `OSError`; the caller decides what it
-means.
+`DiskStorage` is the file system. `MemoryStorage` keeps files in memory with the same semantics: an open file remains
+usable after it is renamed or removed. Paths are strings with "/" separators. Every failure is an `OSError`; the caller
+decides how to handle it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
-def is_passing(error: OSError) -> bool:
-    """Whether the failure touched no file and will pass: the process or the system has no descriptor left for it."""
+def is_out_of_file_descriptors(error: OSError) -> bool:
+    """Whether `error` means that no file descriptor is free. No file was changed, and a retry may succeed."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def is_lack_of_room(error: OSError) -> bool:
-    """Whether the disk, or a quota on it, is full: nothing is broken, and somebody may make room."""
+def is_disk_full_error(error: OSError) -> bool:
+    """Whether `error` means that the disk or its quota is full. A retry may succeed after space is freed."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -30,41 +30,44 @@ class StorageFile(Protocol):
     """An open file that is read and written at any position."""
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of `data` at `position`; after an OSError any part of it may be there."""
+        """Write all of `data` at `position`; after an OSError, any part of it may have been written."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return up to `size` bytes at `position`, fewer only where the file ends."""
+        """Return `size` bytes from `position` on, fewer if the file ends before."""
 
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
 
     def allocate(self, size: int) -> None:
-        """Have zeros up to `size`, so that a write before it does not change the file's size."""
+        """Extend the file with zeros to `size`, so that writes before it do not change the file's size."""
 
     def sync(self) -> None:
-        """Return once the contents would survive a power failure (fdatasync)."""
+        """Make the contents survive a power failure (fdatasync)."""
 
     def close(self) -> None: ...
 
 
 class Storage(Protocol):
-    """What the log needs of a file system."""
+    """The file system operations that the log uses."""
 
     def open(self, path: str) -> StorageFile:
-        """Open a file for reading and writing, made if missing."""
+        """Open a file for reading and writing, created if missing."""
 
     def read(self, path: str) -> bytes:
-        """Return a whole file. Raises FileNotFoundError."""
+        """Return the contents of a file. Raises FileNotFoundError."""
 
     def write(self, path: str, data: Buffer) -> None:
-        """Replace a file's contents, with no promise about a crash meanwhile."""
+        """Replace a file's contents, not atomically: after a crash it may have any part of the old and new contents."""
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
-        """Replace a file by a rename: a crash leaves the old or the new one. durable = synced before the rename."""
+        """Replace a file by a rename, so that a crash leaves either the old or the new file.
+
+        If `durable`, sync the new file before the rename.
+        """
 
     def sync(self, path: str) -> None:
-        """fdatasync a file by name; a missing one is no error. Safe from another thread."""
+        """fdatasync a file, if it exists. Thread-safe."""
 
     def sync_directory(self, path: str) -> None: ...
 
@@ -73,7 +76,7 @@ class Storage(Protocol):
     def size(self, path: str) -> int: ...
 
     def modified_ns(self, path: str) -> int:
-        """Return when a file was last written, by the clock of its file system; 0 where nobody notes it."""
+        """Return the modification time of a file; 0 if the storage has none."""
 
     def listdir(self, path: str) -> list[str]: ...
 
@@ -84,13 +87,13 @@ class Storage(Protocol):
     def rename(self, source: str, target: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; a missing one is no error. Safe from another thread."""
+        """Remove a file, if it exists. Thread-safe."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with everything in it; a missing one is no error. Safe from another thread."""
+        """Remove a directory with its contents, if it exists. Thread-safe."""
 
     def lock(self, path: str) -> StorageLock:
-        """Take the exclusive lock on a file. Raises BlockingIOError when another process holds it."""
+        """Acquire the exclusive lock on a file. Raises BlockingIOError if another process holds it."""
 
 
 class StorageLock(Protocol):
@@ -107,7 +110,7 @@ class DiskFile:
 
     def write(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._fd, data, position)
-        while written != len(data):  # a nearly full disk takes a part, then says ENOSPC
+        while written != len(data):  # a nearly full disk accepts a part, then returns ENOSPC
             written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
 
     def pread(self, size: int, position: int) -> bytes:
@@ -126,7 +129,7 @@ class DiskFile:
         os.ftruncate(self._fd, size)
 
     def allocate(self, size: int) -> None:
-        # As Kafka does it, without blocks: room that is taken before it is used helped fdatasync no further.
+        # Sparse, as in Kafka: allocating the disk blocks in advance did not make fdatasync any faster.
         if size > os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, size)
 
@@ -139,7 +142,7 @@ class DiskFile:
 
 def _write_all(fd: int, data: Buffer) -> None:
     view = memoryview(data)
-    while view:  # a nearly full disk takes a part, then says ENOSPC
+    while view:  # a nearly full disk accepts a part, then returns ENOSPC
         view = view[os.write(fd, view) :]
 
 
@@ -165,7 +168,7 @@ class DiskStorage:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _write_all(fd, data)
-            # Cut afterwards: a file that is emptied before it is written again is flushed when it is closed (ext4).
+            # Truncate afterwards: ext4 flushes a file on close if it was truncated to 0 and then written.
             os.ftruncate(fd, len(data))
         finally:
             os.close(fd)
@@ -239,7 +242,7 @@ class DiskStorage:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind of lock that a JVM takes
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the JVM's FileChannel acquires the same kind of lock
         except OSError:
             os.close(fd)
             raise
@@ -247,7 +250,7 @@ class DiskStorage:
 
 
 class MemoryFile:
-    """A file of MemoryStorage; `data` is shared by everyone who has it open."""
+    """A file of MemoryStorage; all open instances of a file share `data`."""
 
     __slots__ = ("_data",)
 
@@ -269,7 +272,7 @@ class MemoryFile:
         self._extend(size)
 
     def allocate(self, size: int) -> None:
-        """Nothing: there is nothing that an fdatasync would wait for."""
+        """Do nothing: preallocation only speeds up fdatasync."""
 
     def _extend(self, size: int) -> None:
         self._data.extend(bytes(max(0, size - len(self._data))))
@@ -291,7 +294,7 @@ class MemoryLock:
 
 
 class MemoryStorage:
-    """A file system in memory, for fixtures and for brokers whose data need not outlive them."""
+    """A file system in memory, for tests and for brokers whose data need not survive a restart."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytearray] = {}

@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the aborted transactions whose markers lie in it, in Kafka's format. Pure."""
+"""The transaction index of a segment: the aborted transactions whose markers it contains, in Kafka's format. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 
 
-class AbortedTransaction(NamedTuple):
-    """`first_offset` is its first record's, `last_offset` its marker's."""
+class AbortedTxn(NamedTuple):
+    """An aborted transaction. `first_offset` is the offset of its first record, `last_offset` that of its marker."""
 
     producer_id: int
     first_offset: int
@@ -20,16 +20,19 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-def encode_transaction_index(entries: Iterable[AbortedTransaction]) -> bytes:
-    """Return the file of these entries, which are in the order of their markers."""
+def encode_transaction_index(entries: Iterable[AbortedTxn]) -> bytes:
+    """Return the content of the index file. `entries` must be in the order of their markers."""
     return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 
-def decode_transaction_index(data: bytes) -> list[AbortedTransaction]:
-    """Return the entries; one cut off at the end is still being written. Raises ValueError for an unknown version."""
+def decode_transaction_index(data: bytes) -> list[AbortedTxn]:
+    """Return the entries. An incomplete last entry is ignored, because it is still being written.
+
+    Raises ValueError for an unknown version.
+    """
     entries = []
     for version, *fields in _ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]):
         if version != _VERSION:
-            raise ValueError(f"a transaction index entry of version {version}, only {_VERSION} is known")
-        entries.append(AbortedTransaction(*fields))
+            raise ValueError(f"a transaction index entry has version {version}, only {_VERSION} is supported")
+        entries.append(AbortedTxn(*fields))
     return entries

@@ -1,9 +1,13 @@
-"""The cluster's metadata as KRaft keeps it: decisions become records, replayed records become the image.
+"""The cluster metadata (KRaft): the controller writes records, and replaying the records builds the metadata image.
 
-`image` is the immutable state that every handler reads, `delta` what each record does to it, `snapshots` the way from
-an image back to records.  The modules named after a subject (`topics`, `brokers`, `isr`, `reassignment`, `elections`,
-`configs`, `features`, `producer_ids`) decide: they read an image and return an `Outcome`, the records to append and
-the response to send once those are committed.  What becomes of a partition is worked out in `partition_changes` alone,
-of which brokers and partitions in `leadership`.  `controller` binds them to the newest, maybe uncommitted, image.
-Pure: no clock, no random numbers, no disk.
+- `image`: the immutable state that every request handler reads; `delta`: how each record changes it; `snapshots`:
+  conversion of an image to snapshot records and back.
+- One module per kind of request (`topics`, `brokers`, `isr`, `reassignment`, `elections`, `configs`, `features`,
+  `producer_ids`): each function reads an image and returns a `ControllerResult`, the records to append and the response
+  to send once they are committed.
+- `partition_changes` computes the new state of one partition; `leadership` selects the partitions that a broker's or a
+  config's change affects.
+- `controller` applies all of these to the newest image, which may not be committed yet.
+
+Everything here is pure: no clock, no random numbers, no disk.
 """

@@ -1,11 +1,12 @@
-"""What a new log begins with, and the feature levels.
+"""The bootstrap records of a new metadata log, and the feature levels.
 
-`metadata.version` is Kafka 4.3's (30), so that every record type written here is known to Kafka's tools; the other
-features stay at 0 until what they promise is there.
+`metadata.version` is that of Kafka 4.3 (30), so Kafka's tools support every record type that is written.  The other
+features stay at level 0 until they are implemented.
 
-`min.insync.replicas` becomes the cluster's, as in Kafka with eligible leader replicas (KIP-966): leaders acknowledge by
-it and the controller holds to be eligible by it.  Were it what each node's file says, a controller with a larger one
-would have replicas lead that lack what a leader with a smaller one has acknowledged.
+`min.insync.replicas` is a cluster-wide dynamic config, as in Kafka with eligible leader replicas (KIP-966).  Leaders
+use it to acknowledge records, and the controller uses it to compute the eligible leader replicas.  If each node used
+the value in its own properties file, a controller with a larger value could elect a replica that lacks records which a
+leader with a smaller value had acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 def bootstrap_records(image: MetadataImage, min_insync_replicas: int = 1) -> list[MetadataRecord]:
-    """What an active controller, whose file says so much of min.insync.replicas, adds before all else."""
+    """Return the records that a new active controller appends first: missing features and cluster-wide configs.
+
+    `min_insync_replicas` is the value in the controller's properties file.
+    """
     records: list[MetadataRecord] = []
     if not image.features:
         records.append(FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION))

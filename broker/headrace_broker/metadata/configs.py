@@ -1,8 +1,9 @@
-"""Decisions about configurations of topics and brokers (KIP-339, KIP-226; AlterConfigs replaces the whole set).
+"""AlterConfigs and IncrementalAlterConfigs of topics and brokers (KIP-339, KIP-226).
 
-Which keys and values there are is the log's knowledge (`log.config`, data and checks without any IO).  Of a broker's
-keys those can be altered that give topics their defaults: for one broker, or (name "") for all of them.  What elections
-rest on, `ELECTION_KEYS`, takes effect on the partitions in the same batch, and is one for the whole cluster.
+`log.config` defines the valid keys and values.  The dynamic configs of a broker are those that supply defaults for
+topic configs; they are set for one broker or, with an empty resource name, for all brokers.  The configs in
+`ELECTION_KEYS` affect elections: a change updates the affected partitions in the same batch of records, and the
+brokers' value can only be set for the whole cluster.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from enum import IntEnum
 from headrace_broker.log.config import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
-    ConfigError,
     ConfigKey,
     ConfigType,
+    InvalidConfigError,
     format_value,
     validate_broker_configs,
     validate_topic_configs,
 )
-from headrace_broker.metadata.delta import replayed
+from headrace_broker.metadata.controller_result import ControllerResult
+from headrace_broker.metadata.delta import apply_records
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
-from headrace_broker.metadata.leadership import TopicRules, config_changed
-from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.leadership import TopicConfigs, apply_changed_election_configs
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.metadata_records import ConfigRecord, MetadataRecord
-from headrace_broker.protocol.topic_names import topic_name_fault
+from headrace_broker.protocol.topic_names import topic_name_error
 
 ELECTION_KEYS = frozenset(("min.insync.replicas", "unclean.leader.election.enable"))
 CLUSTER_WIDE = ""
-CHARACTERS_MAX = 1 << 20
-"""What one decision may be given as values of configs, and how long one value may become."""
+CONFIG_CHARACTERS_MAX = 1 << 20
+"""Limit on the total length of the config values in one request, and on the length of one resulting value."""
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does to one key."""
+    """The operations of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -49,12 +50,12 @@ Alteration = tuple[str, int, str | None]
 """(key, ConfigOperation, value)."""
 
 Changes = Sequence[Alteration] | Mapping[str, str | None]
-"""A mapping replaces the whole set, a sequence alters single keys."""
+"""A mapping replaces all configs of the resource (AlterConfigs), a sequence alters single keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """Something that has configs: `label` begins its error messages."""
+    """A topic or a broker; error messages start with `label`."""
 
     kind: int
     name: str
@@ -63,24 +64,27 @@ class _Resource:
     validate: Callable[[Mapping[str, str | None]], None]
 
 
-class Characters:
-    """Counts what one decision is given as values: it would have to be checked while everybody waits."""
+class ConfigSizeLimit:
+    """Limits the total length of the config values in one request, because their validation blocks the event loop."""
 
     def __init__(self) -> None:
-        self._given = 0
+        self._characters = 0
 
-    def take(self, values: Iterable[str | None]) -> None:
-        """Raises ApiError(POLICY_VIOLATION)."""
-        self._given += sum(len(value) for value in values if value is not None)
-        if self._given > CHARACTERS_MAX:
+    def add(self, values: Iterable[str | None]) -> None:
+        """Add the lengths of the values.  Raises ApiError POLICY_VIOLATION if the total exceeds the limit."""
+        self._characters += sum(len(value) for value in values if value is not None)
+        if self._characters > CONFIG_CHARACTERS_MAX:
             raise ApiError(
-                ErrorCode.POLICY_VIOLATION, f"One request may give configs of at most {CHARACTERS_MAX} characters."
+                ErrorCode.POLICY_VIOLATION,
+                f"The config values of one request may have at most {CONFIG_CHARACTERS_MAX} characters in total.",
             )
 
 
-def topic_config_records(topic: str, configs: Mapping[str, str | None], given: Characters) -> list[MetadataRecord]:
-    """The records that set a new topic's configs; raises ApiError(INVALID_CONFIG, POLICY_VIOLATION)."""
-    given.take(configs.values())
+def topic_config_records(
+    topic: str, configs: Mapping[str, str | None], size_limit: ConfigSizeLimit
+) -> list[MetadataRecord]:
+    """Return the records that set a new topic's configs; raises ApiError INVALID_CONFIG or POLICY_VIOLATION."""
+    size_limit.add(configs.values())
     resource = _topic(topic)
     _check_values(resource, configs)
     return [_record(resource, name, value) for name, value in configs.items()]
@@ -89,30 +93,35 @@ def topic_config_records(topic: str, configs: Mapping[str, str | None], given: C
 def alter_configs(
     image: MetadataImage,
     resources: Sequence[tuple[int, str, Changes]],
-    rules: TopicRules,
+    topic_configs: TopicConfigs,
     *,
     validate_only: bool = False,
-) -> Outcome[list[ApiError | None]]:
-    """One result per (resource type, name, changes), None when done; all changes of one resource happen or none."""
+) -> ControllerResult[list[ApiError | None]]:
+    """Alter the configs of each (resource type, name, changes); the changes of one resource apply all or none.
+
+    The response has one entry per resource: None, or the error.
+    """
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
-    given = Characters()
+    size_limit = ConfigSizeLimit()
     times = Counter((kind, name) for kind, name, _ in resources)
     for kind, name, changes in resources:
         try:
             if times[kind, name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once, '{name}' does not.")
-            given.take(changes.values() if isinstance(changes, Mapping) else [value for _, _, value in changes])
-            records += _altered(image, _resource(image, kind, name), changes)
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once, '{name}' appears more often."
+                )
+            size_limit.add(changes.values() if isinstance(changes, Mapping) else [value for _, _, value in changes])
+            records += _alter_resource(image, _resource(image, kind, name), changes)
             results.append(None)
         except ApiError as error:
             results.append(error)
     if validate_only:
-        return Outcome(results)
-    return Outcome(results, [*records, *_partition_records(image, records, rules)])
+        return ControllerResult(results)
+    return ControllerResult(results, [*records, *_partition_records(image, records, topic_configs)])
 
 
-def _altered(image: MetadataImage, resource: _Resource, changes: Changes) -> list[MetadataRecord]:
+def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes) -> list[MetadataRecord]:
     before = image.configs.get((resource.kind, resource.name), {})
     if isinstance(changes, Mapping):
         for name in changes:
@@ -124,17 +133,17 @@ def _altered(image: MetadataImage, resource: _Resource, changes: Changes) -> lis
             if times > 1:
                 raise _error(resource, f"config {name} is altered twice in one request", ErrorCode.INVALID_REQUEST)
         for alteration in changes:
-            if not _takes_back_nothing(resource, before, alteration):
+            if not _is_deletion_of_unset_broker_config(resource, before, alteration):
                 _check_known(resource, alteration[0])
             _alter(resource, after, alteration)
     _check_values(resource, after)
-    _check_kept(resource, before, after)
+    _check_min_isr_is_kept(resource, before, after)
     records = [_record(resource, name, value) for name, value in after.items() if before.get(name) != value]
     return records + [_record(resource, name, None) for name in before if name not in after]
 
 
-def _takes_back_nothing(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
-    """kafka-reassign-partitions takes back throttles from brokers that never had any; there is nothing to refuse."""
+def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
+    """kafka-reassign-partitions deletes throttle configs from brokers that never had any; this is not an error."""
     name, operation, _ = alteration
     return resource.kind == BROKER_RESOURCE and operation == ConfigOperation.DELETE and name not in before
 
@@ -168,16 +177,20 @@ def _edited_list(
 
 
 def _partition_records(
-    image: MetadataImage, changed: Sequence[MetadataRecord], rules: TopicRules
+    image: MetadataImage, changed: Sequence[MetadataRecord], topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """What becomes of partitions whose elections follow other rules from now on."""
+    """Return the changes of the partitions whose elections the altered configs affect."""
     topics: dict[str, None] = {}
     for record in changed:
         if isinstance(record, ConfigRecord) and record.name in ELECTION_KEYS:
             topics.update(
                 dict.fromkeys([record.resource_name] if record.resource_type == TOPIC_RESOURCE else image.topics)
             )
-    return config_changed(replayed(image, changed, image.offset, image.epoch), topics, rules) if topics else []
+    return (
+        apply_changed_election_configs(apply_records(image, changed, image.offset, image.epoch), topics, topic_configs)
+        if topics
+        else []
+    )
 
 
 # -- resources -------------------------------------------------------------------------------------------------------
@@ -187,10 +200,10 @@ def _resource(image: MetadataImage, kind: int, name: str) -> _Resource:
     if kind == BROKER_RESOURCE:
         return _broker(name)
     if kind != TOPIC_RESOURCE:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Resource type {kind} of '{name}' has no configs here.")
-    fault = topic_name_fault(name)
-    if fault is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {kind} ('{name}') are not supported.")
+    name_error = topic_name_error(name)
+    if name_error is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
     if name not in image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     return _topic(name)
@@ -202,8 +215,8 @@ def _topic(name: str) -> _Resource:
 
 def _broker(name: str) -> _Resource:
     if name != CLUSTER_WIDE and not name.isdigit():
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
-    label = "Default of all brokers" if name == CLUSTER_WIDE else f"Broker {name}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
+    label = "Cluster-wide broker default" if name == CLUSTER_WIDE else f"Broker {name}"
     return _Resource(BROKER_RESOURCE, name, label, BROKER_CONFIGS, validate_broker_configs)
 
 
@@ -211,28 +224,30 @@ def _check_known(resource: _Resource, name: str) -> None:
     if name not in resource.keys:
         _check_values(resource, {name: ""})
     if resource.kind == BROKER_RESOURCE and resource.name != CLUSTER_WIDE and name in ELECTION_KEYS:
-        raise _error(resource, f"{name} is the same for all brokers: set it with --entity-default")
+        raise _error(resource, f"{name} can only be set for all brokers: use --entity-default")
 
 
 def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
-        if value is not None and len(value) > CHARACTERS_MAX:
-            raise _error(resource, f"{name} would have {len(value)} characters, at most {CHARACTERS_MAX} are allowed")
+        if value is not None and len(value) > CONFIG_CHARACTERS_MAX:
+            raise _error(
+                resource, f"{name} would have {len(value)} characters, at most {CONFIG_CHARACTERS_MAX} are allowed"
+            )
     try:
         resource.validate(values)
-    except ConfigError as error:
+    except InvalidConfigError as error:
         raise _error(resource, str(error)) from None
 
 
-def _check_kept(resource: _Resource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """The cluster's min.insync.replicas, once in the log, stays there (KIP-966): see `metadata.cluster`."""
+def _check_min_isr_is_kept(resource: _Resource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise ApiError INVALID_CONFIG if the cluster-wide min.insync.replicas is removed: see `metadata.cluster`."""
     name = "min.insync.replicas"
     if resource.kind == BROKER_RESOURCE and resource.name == CLUSTER_WIDE and name in before and name not in after:
-        raise _error(resource, f"{name} cannot be removed, the next controller's file would count: set another value")
+        raise _error(resource, f"{name} cannot be removed: set another value instead")
 
 
-def _error(resource: _Resource, fault: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> ApiError:
-    return ApiError(code, f"{resource.label}: {fault}")
+def _error(resource: _Resource, reason: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> ApiError:
+    return ApiError(code, f"{resource.label}: {reason}")
 
 
 def _record(resource: _Resource, name: str, value: str | None) -> MetadataRecord:

@@ -1,8 +1,8 @@
-"""The controller: decisions made on the newest state, whether or not it is committed yet.
+"""The controller's state: the newest metadata image, which may contain uncommitted records.
 
-`decide` runs a decision on the image that includes everything appended so far and moves that image forward; the
-caller appends the records and answers when they are committed.  When leadership is lost, `revert` goes back to what
-was committed.  Law: the image reached by deciding equals the one that replays the log.
+`run` applies an operation to the image that includes every appended record, and adds the operation's own records to
+that image.  The caller appends the records and responds when they are committed.  After a loss of leadership, `revert`
+returns to the committed image.  Invariant: the image equals the result of replaying the log.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace_broker.metadata.delta import replayed
+from headrace_broker.metadata.controller_result import ControllerResult
+from headrace_broker.metadata.delta import apply_records
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.outcome import Outcome
 
 Response = TypeVar("Response")
 
 
 class Controller:
-    """Owner of the newest image; one caller at a time (the event loop)."""
+    """Holds the newest image.  Not thread-safe: called on the event loop only."""
 
     __slots__ = ("_epoch", "image")
 
@@ -26,14 +26,16 @@ class Controller:
         self.image = image
         self._epoch = epoch
 
-    def decide(self, decision: Callable[[MetadataImage], Outcome[Response]], next_offset: int) -> Outcome[Response]:
-        """Run `decision`; its records, to be appended from `next_offset` on, are already part of `image`."""
-        outcome = decision(self.image)
-        if outcome.records:
-            last_offset = next_offset + len(outcome.records) - 1
-            self.image = replayed(self.image, outcome.records, last_offset, self._epoch)
-        return outcome
+    def run(
+        self, operation: Callable[[MetadataImage], ControllerResult[Response]], next_offset: int
+    ) -> ControllerResult[Response]:
+        """Run an operation and add its records to the image; the caller appends them from `next_offset` on."""
+        result = operation(self.image)
+        if result.records:
+            last_offset = next_offset + len(result.records) - 1
+            self.image = apply_records(self.image, result.records, last_offset, self._epoch)
+        return result
 
     def revert(self, committed: MetadataImage) -> None:
-        """Forget every decision that was not committed."""
+        """Discard every operation whose records were not committed."""
         self.image = committed

@@ -1,7 +1,7 @@
-"""Replay: what each metadata record does to an image.
+"""Replays metadata records on an image.
 
-A delta copies a table of its image on the first change to it, so applying many records costs one copy.  It also
-remembers which partitions changed and which topics went, which is what a broker acts upon.
+A delta copies a table of the image on the first change to that table, so replaying many records costs one copy.  A
+delta also lists the changed partitions and the removed topics, from which brokers update their replicas.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _CHANGED_LISTS = (
 
 
 class ReplayError(Exception):
-    """A record contradicts the image it is applied to: the metadata log is damaged, or we have a bug."""
+    """A record contradicts the image on which it is replayed: the metadata log is corrupt, or there is a bug."""
 
 
-def replayed(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """The image after `records`, the last of which stands at `offset`; raises ReplayError on a contradiction."""
+def apply_records(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
+    """Return the image after `records`, the last of which is at `offset`; raises ReplayError."""
     delta = MetadataDelta(base)
     for record in records:
         delta.replay(record)
     return delta.image(offset, epoch)
 
 
-def difference(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
-    """What changed on the way to an image that came otherwise than by replay, for those who follow deltas."""
+def diff_images(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
+    """Return the delta between two images, for listeners that need a delta after a snapshot was loaded."""
     delta = MetadataDelta(base)
     for topic in base.topics.values():
         if topic.topic_id not in image.topic_names:
@@ -77,8 +77,8 @@ def difference(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
     return delta
 
 
-def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
-    """The partition after the change."""
+def apply_partition_change(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """Return the partition after the change."""
     changes: dict[str, Any] = {"partition_epoch": old.partition_epoch + 1}
     for attribute in _CHANGED_LISTS:
         value = getattr(record, attribute)
@@ -93,12 +93,12 @@ def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> Par
 
 
 class MetadataDelta:
-    """The changes that a run of records makes to `base`."""
+    """The changes that a sequence of records makes to `base`."""
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
         self.changed_topics: dict[str, set[int]] = {}
-        """By name, with the indexes of the partitions that were made or changed."""
+        """Topic name -> ids of the partitions that were created or changed."""
         self.removed_topics: dict[bytes, TopicImage] = {}
         self.changed_configs: set[tuple[int, str]] = set()
         self._brokers: dict[int, BrokerImage] | None = None
@@ -107,18 +107,18 @@ class MetadataDelta:
         self._configs: dict[tuple[int, str], Mapping[str, str]] | None = None
         self._features: dict[str, int] | None = None
         self._next_producer_id = base.next_producer_id
-        self._growing: dict[str, list[PartitionImage]] = {}
+        self._changed_partitions: dict[str, list[PartitionImage]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
-        """Apply one record; raises ReplayError when it contradicts the image or is of an unknown kind."""
+        """Apply one record; raises ReplayError if it contradicts the image or its type is unknown."""
         replay = _REPLAY.get(type(record))
         if replay is None:
             raise ReplayError(f"metadata record {type(record).__name__} is not supported by this version")
         replay(self, record)
 
     def image(self, offset: int, epoch: int) -> MetadataImage:
-        """The image after everything replayed."""
-        self._settle()
+        """Return the image after all replayed records."""
+        self._store_changed_partitions()
         base = self.base
         return MetadataImage(
             offset=offset,
@@ -149,24 +149,24 @@ class MetadataDelta:
             self._configs = dict(self.base.configs)
         return self._configs
 
-    def _settle(self) -> None:
-        """Put the partitions that were collected in lists into their topics."""
-        if self._growing:
+    def _store_changed_partitions(self) -> None:
+        """Store the changed partitions, which are collected in lists, in their topics."""
+        if self._changed_partitions:
             topics, _ = self._writable_topics()
-            for name, partitions in self._growing.items():
+            for name, partitions in self._changed_partitions.items():
                 topics[name] = replace(topics[name], partitions=tuple(partitions))
-            self._growing.clear()
+            self._changed_partitions.clear()
 
-    def _partitions_of(self, topic_id: bytes, index: int) -> tuple[str, list[PartitionImage]]:
-        """(name, the partitions so far) of a topic whose partition `index` changes."""
+    def _writable_partitions(self, topic_id: bytes, index: int) -> tuple[str, list[PartitionImage]]:
+        """Return (name, list of partitions) of a topic whose partition `index` changes."""
         topics, names = self._writable_topics()
         name = names.get(topic_id)
         if name is None:
-            raise ReplayError(f"a partition record names topic id {topic_id.hex()}, which does not exist")
+            raise ReplayError(f"a partition record refers to topic id {topic_id.hex()}, which does not exist")
         self.changed_topics.setdefault(name, set()).add(index)
-        partitions = self._growing.get(name)
+        partitions = self._changed_partitions.get(name)
         if partitions is None:
-            partitions = self._growing[name] = list(topics[name].partitions)
+            partitions = self._changed_partitions[name] = list(topics[name].partitions)
         return name, partitions
 
     # -- records -----------------------------------------------------------------------------------------------
@@ -174,13 +174,13 @@ class MetadataDelta:
     def _topic(self, record: TopicRecord) -> None:
         topics, names = self._writable_topics()
         if record.name in topics:
-            raise ReplayError(f"topic {record.name} is created, but it exists")
+            raise ReplayError(f"topic {record.name} is created, but it already exists")
         topics[record.name] = TopicImage(record.name, record.topic_id)
         names[record.topic_id] = record.name
         self.changed_topics[record.name] = set()
 
     def _partition(self, record: PartitionRecord) -> None:
-        name, partitions = self._partitions_of(record.topic_id, record.partition_id)
+        name, partitions = self._writable_partitions(record.topic_id, record.partition_id)
         if record.partition_id > len(partitions):
             raise ReplayError(f"{name}-{record.partition_id} is created, but {name} has {len(partitions)} partitions")
         image = PartitionImage(
@@ -202,13 +202,13 @@ class MetadataDelta:
             partitions[record.partition_id] = image
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
-        name, partitions = self._partitions_of(record.topic_id, record.partition_id)
+        name, partitions = self._writable_partitions(record.topic_id, record.partition_id)
         if not 0 <= record.partition_id < len(partitions):
             raise ReplayError(f"{name}-{record.partition_id} is changed, but it does not exist")
-        partitions[record.partition_id] = changed_partition(partitions[record.partition_id], record)
+        partitions[record.partition_id] = apply_partition_change(partitions[record.partition_id], record)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
-        self._settle()
+        self._store_changed_partitions()
         topics, names = self._writable_topics()
         name = names.pop(record.topic_id, None)
         if name is None:
@@ -242,7 +242,7 @@ class MetadataDelta:
 
     def _producer_ids(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id <= self._next_producer_id:
-            raise ReplayError(f"next producer id goes back from {self._next_producer_id} to {record.next_producer_id}")
+            raise ReplayError(f"next producer id decreases from {self._next_producer_id} to {record.next_producer_id}")
         self._next_producer_id = record.next_producer_id
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
@@ -269,7 +269,7 @@ class MetadataDelta:
         brokers = self._writable_brokers()
         old = brokers.get(record.broker_id)
         if old is None or old.epoch != record.broker_epoch:
-            raise ReplayError(f"broker {record.broker_id} epoch {record.broker_epoch} is changed but not registered")
+            raise ReplayError(f"broker {record.broker_id} epoch {record.broker_epoch} is changed, but not registered")
         brokers[record.broker_id] = replace(
             old,
             fenced=old.fenced if record.fenced == 0 else record.fenced > 0,
@@ -277,8 +277,8 @@ class MetadataDelta:
             log_dirs=tuple(record.log_dirs) or old.log_dirs,
         )
 
-    def _nothing(self, record: MetadataRecord) -> None:
-        """NoOpRecord only moves the offset."""
+    def _no_op(self, record: MetadataRecord) -> None:
+        """A NoOpRecord only advances the offset."""
 
 
 _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
@@ -292,5 +292,5 @@ _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
     RegisterBrokerRecord: MetadataDelta._register_broker,
     UnregisterBrokerRecord: MetadataDelta._unregister_broker,
     BrokerRegistrationChangeRecord: MetadataDelta._change_registration,
-    NoOpRecord: MetadataDelta._nothing,
+    NoOpRecord: MetadataDelta._no_op,
 }

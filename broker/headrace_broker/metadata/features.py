@@ -1,11 +1,10 @@
-"""UpdateFeatures: what may be finalized (KIP-584).  Every feature has one level here, so all that can be asked for is
-what is in force; anything else is refused with the reason."""
+"""UpdateFeatures (KIP-584).  Every feature supports a single level here, so only its current level is accepted."""
 
 from __future__ import annotations
 
 from headrace_broker.metadata.cluster import METADATA_VERSION, METADATA_VERSION_FEATURE
+from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -17,30 +16,30 @@ from headrace_broker.protocol.messages.update_features import (
 
 def update_features(
     image: MetadataImage, request: UpdateFeaturesRequest, version: int
-) -> Outcome[UpdateFeaturesResponse]:
-    """Answer whether the features have the levels that are asked for; nothing is ever changed."""
-    faults = {update.feature: _fault(image, update) for update in request.feature_updates}
-    found = [fault for fault in faults.values() if fault is not None]
+) -> ControllerResult[UpdateFeaturesResponse]:
+    """Handle UpdateFeatures: reject every level other than the current one; the result contains no records."""
+    error_by_feature = {update.feature: _validate_update(image, update) for update in request.feature_updates}
+    errors = [error for error in error_by_feature.values() if error is not None]
     response = UpdateFeaturesResponse(error_message=None)
-    if version >= 2 and found:
-        response.error_code, response.error_message = ErrorCode.INVALID_UPDATE_VERSION, " ".join(found)
+    if version >= 2 and errors:
+        response.error_code, response.error_message = ErrorCode.INVALID_UPDATE_VERSION, " ".join(errors)
     response.results = [
         UpdatableFeatureResult(
             feature=name,
-            error_code=ErrorCode.NONE if fault is None else ErrorCode.INVALID_UPDATE_VERSION,
-            error_message=fault,
+            error_code=ErrorCode.NONE if error is None else ErrorCode.INVALID_UPDATE_VERSION,
+            error_message=error,
         )
-        for name, fault in faults.items()
+        for name, error in error_by_feature.items()
     ]
-    return Outcome(response)
+    return ControllerResult(response)
 
 
-def _fault(image: MetadataImage, update: FeatureUpdateKey) -> str | None:
+def _validate_update(image: MetadataImage, update: FeatureUpdateKey) -> str | None:
     if update.max_version_level == image.features.get(update.feature, 0):
         return None
     if update.feature == METADATA_VERSION_FEATURE:
         return (
-            f"{METADATA_VERSION_FEATURE} is {image.features.get(update.feature)} and cannot become "
-            f"{update.max_version_level}: this version of headrace writes {METADATA_VERSION}."
+            f"{METADATA_VERSION_FEATURE} is {image.features.get(update.feature)} and cannot be set to "
+            f"{update.max_version_level}: this version of headrace supports only {METADATA_VERSION}."
         )
-    return f"This version of headrace has no feature {update.feature}."
+    return f"This version of headrace does not support feature {update.feature}."

@@ -1,7 +1,7 @@
-"""The cluster image: brokers, topics, partitions, configs and features at one offset of the metadata log.
+"""The metadata image: brokers, topics, partitions, configs and features at one offset of the metadata log.
 
-Immutable: `apply` returns a new image that shares whatever did not change, so a reader may keep one as long as it
-likes, and going back to a committed state is keeping a reference.  Spec: KIP-500/631, Kafka's metadata records.
+Immutable: `delta.apply_records` returns a new image that shares every unchanged part.  A reader may keep an image as
+long as it needs it, and a revert to the committed state only needs a reference to it.  Spec: KIP-500, KIP-631.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one listener of a broker is reached."""
+    """The address of one listener of a broker."""
 
     name: str
     host: str
@@ -28,7 +28,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registered broker; its epoch is the offset of its registration."""
+    """One registered broker; its epoch is the offset of its registration record."""
 
     broker_id: int
     incarnation_id: bytes
@@ -39,10 +39,10 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
     features: tuple[tuple[str, int, int], ...] = ()
-    """(name, lowest, highest level that it supports)."""
+    """(name, lowest supported level, highest supported level)."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The endpoint of the named listener, or None."""
+        """Return the endpoint of the named listener, None if the broker has no such listener."""
         return next((item for item in self.endpoints if item.name == listener), None)
 
 
@@ -62,19 +62,20 @@ class PartitionImage:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
-    def is_held_beside(self, replica: int) -> bool:
-        """Whether what this replica has lost can be had from another one, which has, or will pass for having, it all.
+    def is_recoverable_from_other_replica(self, replica: int) -> bool:
+        """Whether `replica` can fetch the records it lost from another replica that is, or may become, the leader.
 
-        The last in-sync replica is turned to again, however it comes back: what it cuts away is gone.
+        False for the last in-sync replica: after a restart it is elected leader again even if its log is damaged, so
+        records that it truncates are lost.
         """
-        if any(holder != replica for holder in (*self.isr, *self.eligible_leader_replicas)):
+        if any(other != replica for other in (*self.isr, *self.eligible_leader_replicas)):
             return True
         return not self.isr and self.last_known_elr not in ((), (replica,))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic: its partitions are numbered from 0 without a gap."""
+    """One topic; the index in `partitions` is the partition id."""
 
     name: str
     topic_id: bytes
@@ -83,7 +84,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Everything the metadata log says up to and including `offset`."""
+    """The state after all records of the metadata log up to and including `offset`."""
 
     offset: int = -1
     epoch: int = 0
@@ -95,18 +96,18 @@ class MetadataImage:
     next_producer_id: int = 0
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
-        """The topic with this id, or None."""
+        """Return the topic with this id, None if it does not exist."""
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """The configs set on a topic, without defaults."""
+        """Return the configs set on a topic, without defaults."""
         return self.configs.get((TOPIC_RESOURCE, topic), _EMPTY)
 
     def broker_configs(self, broker_id: int | None = None) -> Mapping[str, str]:
-        """The configs that were altered for all brokers, or for one of them alone."""
+        """Return the dynamic configs of one broker, or the cluster-wide dynamic defaults if `broker_id` is None."""
         return self.configs.get((BROKER_RESOURCE, "" if broker_id is None else str(broker_id)), _EMPTY)
 
     def live_brokers(self) -> list[BrokerImage]:
-        """The brokers that may be given leadership: registered, unfenced, not shutting down."""
+        """Return the brokers that can be elected leader: registered, unfenced, not in controlled shutdown."""
         return [item for item in self.brokers.values() if not (item.fenced or item.in_controlled_shutdown)]

@@ -1,9 +1,10 @@
-"""What becomes of a partition: leader, in-sync replicas, eligible leaders, reassignment, as one PartitionChangeRecord.
+"""Computes the new state of one partition (leader, ISR, ELR, reassignment) as a PartitionChangeRecord.
 
-A change says what is wanted (new in-sync replicas, new assignment, an election); `PartitionChange.record` works out
-what follows.  A leader is taken from the in-sync replicas; when there are none, from the eligible leaders, which left
-the set while it was too small and so have everything that was acknowledged (KIP-966); else the last known leader; and
-only an unclean election takes anybody alive.  Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
+The caller sets the requested change (a new ISR, a new assignment or an election), and `PartitionChange.record` derives
+the rest.  The new leader comes from the ISR.  If the ISR is empty, the new leader comes from the eligible leader
+replicas (ELR): these left the ISR when it was already below min.insync.replicas, so they have every acknowledged record
+(KIP-966).  If the ELR is empty too, the last known leader is elected.  Only an unclean election can elect any other
+live replica.  Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RECOVERING = 1
 
 
 class Election(Enum):
-    """Which replicas may be taken, and whether a leader that could stay does."""
+    """ONLINE keeps a live leader, PREFERRED moves to the first replica, UNCLEAN may elect a replica outside the ISR."""
 
     ONLINE = "online"
     PREFERRED = "preferred"
@@ -31,23 +32,23 @@ class Election(Enum):
 
 @dataclass(slots=True)
 class PartitionChange:
-    """A wanted change; whatever is not said stays as `partition` has it."""
+    """A requested change of `partition`; fields that are None keep the partition's value."""
 
     topic_id: bytes
     index: int
     partition: PartitionImage
     may_lead: Callable[[int], bool]
-    """Whether a replica is alive enough to lead."""
+    """Whether a replica's broker can be elected leader."""
     min_insync_replicas: int
-    directory_of: Callable[[int], bytes]
-    """The directory a new replica goes to."""
+    default_directory: Callable[[int], bytes]
+    """The log directory of a new replica on the broker."""
     election: Election = Election.ONLINE
     isr: Sequence[int] | None = None
     replicas: Sequence[int] | None = None
     removing: Sequence[int] | None = None
     adding: Sequence[int] | None = None
     unclean_shutdowns: Collection[int] = ()
-    """Replicas that may have lost what they had not flushed."""
+    """Replicas that may have lost unflushed records."""
     recovery_state: int | None = None
     _isr: list[int] = field(init=False, default_factory=list)
     _replicas: list[int] = field(init=False, default_factory=list)
@@ -56,7 +57,7 @@ class PartitionChange:
     _elr: list[int] = field(init=False, default_factory=list)
 
     def record(self) -> PartitionChangeRecord | None:
-        """The record that makes the change, None when nothing would change."""
+        """Return the record of the change, None if nothing changes."""
         old = self.partition
         self._isr = list(old.isr if self.isr is None else self.isr)
         self._replicas = list(old.replicas if self.replicas is None else self.replicas)
@@ -67,25 +68,28 @@ class PartitionChange:
         record = PartitionChangeRecord(topic_id=self.topic_id, partition_id=self.index)
         self._elect(record)
         if record.leader == NO_LEADER_CHANGE and not set(old.replicas) <= set(self._replicas):
-            record.leader = old.leader  # a replica went: a new epoch keeps it from acting on what it knew
-        self._note_replicas(record)
-        self._note_last_known_leader(record)
-        self._note_assignment(record)
+            record.leader = old.leader  # a replica was removed: the new leader epoch fences its requests
+        self._set_isr_and_elr(record)
+        self._set_last_known_leader(record)
+        self._set_assignment(record)
         if self.recovery_state is not None and self.recovery_state != old.leader_recovery_state:
             record.leader_recovery_state = self.recovery_state
-        return None if _is_nothing(record) else record
+        return None if _is_empty(record) else record
 
     def _complete_reassignment(self) -> None:
-        """When what is adding is in sync, what is removing goes.  A replication factor is lowered only when all that
-        stay are in sync, else the move itself would leave fewer in-sync replicas than there were."""
+        """Complete the reassignment once every adding replica is in sync.
+
+        If the reassignment lowers the replication factor, all remaining replicas must be in sync; otherwise completing
+        it could shrink the ISR.
+        """
         if not (self._removing or self._adding):
             return
-        staying = [replica for replica in self._replicas if replica not in self._removing]
-        kept = [replica for replica in self._isr if replica not in self._removing]
-        awaited = staying if len(self._adding) < len(self._removing) else self._adding
-        if not kept or not set(awaited) <= set(kept):
+        remaining = [replica for replica in self._replicas if replica not in self._removing]
+        remaining_isr = [replica for replica in self._isr if replica not in self._removing]
+        required = remaining if len(self._adding) < len(self._removing) else self._adding
+        if not remaining_isr or not set(required) <= set(remaining_isr):
             return
-        self._replicas, self._isr, self._removing, self._adding = staying, kept, [], []
+        self._replicas, self._isr, self._removing, self._adding = remaining, remaining_isr, [], []
 
     def _eligible_leaders(self) -> list[int]:
         old = self.partition
@@ -102,7 +106,7 @@ class PartitionChange:
 
     def _elect(self, record: PartitionChangeRecord) -> None:
         old = self.partition
-        leader, is_unclean = self._choose()
+        leader, is_unclean = self._choose_leader()
         if leader == old.leader:
             return
         record.leader = leader
@@ -114,12 +118,12 @@ class PartitionChange:
             if old.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
 
-    def _choose(self) -> tuple[int, bool]:
-        """(leader, whether it may lack what was acknowledged)."""
+    def _choose_leader(self) -> tuple[int, bool]:
+        """Return (leader, whether it may lack acknowledged records)."""
         old = self.partition
         first = (self._replicas[0], old.leader) if self.election is Election.PREFERRED else (old.leader,)
         for replica in (*first, *self._replicas):
-            if self._is_clean(replica):
+            if self._is_clean_candidate(replica):
                 return replica, False
         if not self._isr and not self._elr and len(old.last_known_elr) == 1 and self.may_lead(old.last_known_elr[0]):
             return old.last_known_elr[0], True
@@ -129,41 +133,41 @@ class PartitionChange:
                     return replica, True
         return NO_LEADER, False
 
-    def _is_clean(self, replica: int) -> bool:
+    def _is_clean_candidate(self, replica: int) -> bool:
         is_member = replica in self._isr or (not self._isr and replica in self._elr)
         return is_member and self.may_lead(replica)
 
     # -- the record --------------------------------------------------------------------------------------------------
 
-    def _note_replicas(self, record: PartitionChangeRecord) -> None:
+    def _set_isr_and_elr(self, record: PartitionChangeRecord) -> None:
         old = self.partition
-        if record.isr is not None:  # an unclean election forgets who was eligible
+        if record.isr is not None:  # an unclean election clears the ELR
             self._elr = []
         if self._elr != list(old.eligible_leader_replicas):
             record.eligible_leader_replicas = self._elr
         if record.isr is None and self._isr != list(old.isr):
             record.isr = self._isr
 
-    def _note_last_known_leader(self, record: PartitionChangeRecord) -> None:
+    def _set_last_known_leader(self, record: PartitionChangeRecord) -> None:
         old = self.partition
         if record.leader == NO_LEADER and not old.last_known_elr:
             record.last_known_elr = [old.leader]
         elif record.leader >= 0 and old.last_known_elr:
             record.last_known_elr = []
 
-    def _note_assignment(self, record: PartitionChangeRecord) -> None:
+    def _set_assignment(self, record: PartitionChangeRecord) -> None:
         old = self.partition
         if self._replicas != list(old.replicas):
             known = dict(zip(old.replicas, old.directories, strict=False))
             record.replicas = self._replicas
-            record.directories = [known.get(replica) or self.directory_of(replica) for replica in self._replicas]
+            record.directories = [known.get(replica) or self.default_directory(replica) for replica in self._replicas]
         if self._removing != list(old.removing_replicas):
             record.removing_replicas = self._removing
         if self._adding != list(old.adding_replicas):
             record.adding_replicas = self._adding
 
 
-def _is_nothing(record: PartitionChangeRecord) -> bool:
+def _is_empty(record: PartitionChangeRecord) -> bool:
     lists = (
         record.isr,
         record.eligible_leader_replicas,

@@ -1,9 +1,10 @@
-"""Which brokers get the replicas of new partitions: striped over racks, and over the brokers of each rack.
+"""Places the replicas of new partitions: striped across racks, and across the brokers of each rack.
 
-What is promised, as by Kafka's StripedReplicaPlacer: first replicas, which lead, go round over the racks and are alive;
-the replicas of a partition lie in as many racks as there are; a broker that is fenced gets a replica only where its
-rack has no other left.  Brokers without a rack share one.  The same call on the same image places alike; who places
-many topics moves `start` on, so that small topics do not all begin with the same broker.
+Guarantees, as of Kafka's StripedReplicaPlacer: the first replicas, which become leaders, rotate through the racks and
+are on live brokers; the replicas of a partition are spread over as many racks as possible; a fenced broker gets a
+replica only if its rack has no other broker left.  Brokers without a rack count as one rack.  The placement is
+deterministic; a caller that places many topics increases `start`, so that small topics do not all start on the same
+broker.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 def place_partitions(
     image: MetadataImage, start: int, count: int, replication_factor: int, topic: str
 ) -> list[tuple[int, ...]]:
-    """Replica lists for `count` partitions, the first at place `start` of the round; raises ApiError."""
+    """Return replica lists for `count` partitions, from index `start` of the rotation on.
+
+    Raises ApiError INVALID_REPLICATION_FACTOR if there are too few brokers.
+    """
     registered = len(image.brokers)
     if replication_factor > registered:
-        raise _impossible(
+        raise _placement_error(
             topic,
             replication_factor,
             f"The target replication factor of {replication_factor} cannot be reached because only "
@@ -28,22 +32,22 @@ def place_partitions(
         )
     racks = _racks(image)
     if not any(live for live, _ in racks):
-        raise _impossible(topic, replication_factor, "All brokers are currently fenced.")
-    return [_stripe(racks, place, replication_factor) for place in range(start, start + count)]
+        raise _placement_error(topic, replication_factor, "All brokers are currently fenced.")
+    return [_stripe(racks, position, replication_factor) for position in range(start, start + count)]
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """The place in the round that follows the one where `last_leader` comes first; 0 when it comes nowhere first."""
+    """Return the index in the rotation after the first replica list led by `last_leader`; 0 if no list is."""
     racks = _racks(image)
     if any(live for live, _ in racks):
-        for place in range(len(racks) * len(image.brokers)):
-            if _stripe(racks, place, 1)[0] == last_leader:
-                return place + 1
+        for position in range(len(racks) * len(image.brokers)):
+            if _stripe(racks, position, 1)[0] == last_leader:
+                return position + 1
     return 0
 
 
-def listed(broker_ids: Sequence[int]) -> str:
-    """The first few brokers, for a message."""
+def format_broker_ids(broker_ids: Sequence[int]) -> str:
+    """Format the first few broker ids for an error message."""
     return f"[{', '.join(map(str, broker_ids[:10]))}{', ...' if len(broker_ids) > 10 else ''}]"
 
 
@@ -60,17 +64,17 @@ def _racks(image: MetadataImage) -> list[_Rack]:
     return [rack for _, rack in sorted(racks.items())]
 
 
-def _stripe(racks: Sequence[_Rack], place: int, replication_factor: int) -> tuple[int, ...]:
-    """The replicas at one place of the round: one of each rack in turn, then each rack's next, and so on."""
-    turn, first = divmod(place, len(racks))
+def _stripe(racks: Sequence[_Rack], position: int, replication_factor: int) -> tuple[int, ...]:
+    """Return the replicas at one index of the rotation: one of each rack, then a second one of each rack, and so on."""
+    rotation, first = divmod(position, len(racks))
     while not racks[first][0]:
         first = (first + 1) % len(racks)
-    left = [_rotated(live, turn) + _rotated(fenced, turn) for live, fenced in racks]
+    unused = [_rotated(live, rotation) + _rotated(fenced, rotation) for live, fenced in racks]
     replicas: list[int] = []
     rack = first
     while len(replicas) < replication_factor:
-        if left[rack]:
-            replicas.append(left[rack].pop(0))
+        if unused[rack]:
+            replicas.append(unused[rack].pop(0))
         rack = (rack + 1) % len(racks)
     return tuple(replicas)
 
@@ -82,7 +86,7 @@ def _rotated(brokers: Sequence[int], shift: int) -> list[int]:
     return [*brokers[shift:], *brokers[:shift]]
 
 
-def _impossible(topic: str, replication_factor: int, reason: str) -> ApiError:
+def _placement_error(topic: str, replication_factor: int, reason: str) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REPLICATION_FACTOR,
         f"Topic '{topic}': unable to replicate the partition {replication_factor} time(s): {reason}",

@@ -1,18 +1,18 @@
-"""AlterPartitionReassignments: moves of partitions to other brokers, begun and taken back (KIP-455, KIP-860).
+"""AlterPartitionReassignments: start and cancel partition reassignments (KIP-455, KIP-860).
 
-A move first adds the new replicas; when they are in sync, an AlterPartition of the leader completes it
-(`partition_changes`).  A move that replaces one under way starts from the replicas that the partition had before.
+A reassignment first adds the new replicas.  When they are in sync, an AlterPartition request of the leader completes it
+(`partition_changes`).  A reassignment that replaces one in progress starts from the original replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from headrace_broker.metadata.leadership import TopicRules, change_of
-from headrace_broker.metadata.outcome import Outcome
+from headrace_broker.metadata.leadership import TopicConfigs, partition_change
 from headrace_broker.metadata.partition_changes import Election, PartitionChange
-from headrace_broker.metadata.placement import listed
+from headrace_broker.metadata.placement import format_broker_ids
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -26,42 +26,45 @@ from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
 
 
 def alter_reassignments(
-    image: MetadataImage, request: AlterPartitionReassignmentsRequest, rules: TopicRules
-) -> Outcome[AlterPartitionReassignmentsResponse]:
-    """Begin or cancel each move that can be; every partition has its own answer."""
+    image: MetadataImage, request: AlterPartitionReassignmentsRequest, topic_configs: TopicConfigs
+) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+    """Start or cancel the requested reassignments; each partition has its own error code."""
     may_resize = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(error_message=None, allow_replication_factor_change=may_resize)
     records: list[MetadataRecord] = []
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
-        answers: list[ReassignablePartitionResponse] = []
-        for wanted in topic.partitions:
-            answer = ReassignablePartitionResponse(partition_index=wanted.partition_index, error_message=None)
+        results: list[ReassignablePartitionResponse] = []
+        for requested in topic.partitions:
+            result = ReassignablePartitionResponse(partition_index=requested.partition_index, error_message=None)
             try:
-                if (topic.name, wanted.partition_index) in seen:
+                if (topic.name, requested.partition_index) in seen:
                     raise ApiError(
                         ErrorCode.INVALID_REQUEST,
-                        f"{topic.name}-{wanted.partition_index} is named twice in one request.",
+                        f"{topic.name}-{requested.partition_index} appears more than once in the request.",
                     )
-                seen.add((topic.name, wanted.partition_index))
-                record = _change(image, topic.name, wanted, rules, may_resize).record()
+                seen.add((topic.name, requested.partition_index))
+                record = _reassign(image, topic.name, requested, topic_configs, may_resize).record()
                 records += [] if record is None else [record]
             except ApiError as error:
-                answer.error_code, answer.error_message = error.code, error.message
-            answers.append(answer)
-        response.responses.append(ReassignableTopicResponse(name=topic.name, partitions=answers))
-    return Outcome(response, records)
+                result.error_code, result.error_message = error.code, error.message
+            results.append(result)
+        response.responses.append(ReassignableTopicResponse(name=topic.name, partitions=results))
+    return ControllerResult(response, records)
 
 
-def is_moving(partition: PartitionImage) -> bool:
-    """Whether a move is under way."""
+def is_reassigning(partition: PartitionImage) -> bool:
+    """Whether a reassignment of the partition is in progress."""
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
-def grow_internal_topics(image: MetadataImage, replication_factor: int, rules: TopicRules) -> Outcome[int]:
-    """Add live brokers to internal topics that were made while there were fewer than `replication_factor`.
+def grow_internal_topics(
+    image: MetadataImage, replication_factor: int, topic_configs: TopicConfigs
+) -> ControllerResult[int]:
+    """Add replicas to internal topics that were created when fewer than `replication_factor` brokers were live.
 
-    Answers how many partitions begin to grow; those that are moving already, or have no leader, wait.
+    The result is the number of partitions whose reassignment starts.  Partitions that are being reassigned or have no
+    leader are skipped.
     """
     live = sorted(broker.broker_id for broker in image.live_brokers())
     factor = min(replication_factor, len(live))
@@ -69,42 +72,51 @@ def grow_internal_topics(image: MetadataImage, replication_factor: int, rules: T
     for name in INTERNAL_TOPICS & image.topics.keys():
         topic = image.topics[name]
         for index, partition in enumerate(topic.partitions):
-            if len(partition.replicas) >= factor or partition.leader < 0 or is_moving(partition):
+            if len(partition.replicas) >= factor or partition.leader < 0 or is_reassigning(partition):
                 continue
             others = [broker for broker in (*live[index % len(live) :], *live) if broker not in partition.replicas]
             added = list(dict.fromkeys(others))[: factor - len(partition.replicas)]
-            record = _begun(image, topic, index, [*partition.replicas, *added], rules, may_resize=True).record()
+            record = _start_reassignment(
+                image, topic, index, [*partition.replicas, *added], topic_configs, may_resize=True
+            ).record()
             records += [] if record is None else [record]
-    return Outcome(len(records), records)
+    return ControllerResult(len(records), records)
 
 
-def _change(
-    image: MetadataImage, name: str, wanted: ReassignablePartition, rules: TopicRules, may_resize: bool
+def _reassign(
+    image: MetadataImage, name: str, requested: ReassignablePartition, topic_configs: TopicConfigs, may_resize: bool
 ) -> PartitionChange:
     topic = image.topics.get(name)
-    if topic is None or not 0 <= wanted.partition_index < len(topic.partitions):
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{wanted.partition_index}.")
-    if wanted.replicas is None:
-        return _cancelled(image, topic, wanted.partition_index, rules)
-    return _begun(image, topic, wanted.partition_index, wanted.replicas, rules, may_resize)
+    if topic is None or not 0 <= requested.partition_index < len(topic.partitions):
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{requested.partition_index}."
+        )
+    if requested.replicas is None:
+        return _cancel_reassignment(image, topic, requested.partition_index, topic_configs)
+    return _start_reassignment(image, topic, requested.partition_index, requested.replicas, topic_configs, may_resize)
 
 
-def _begun(
-    image: MetadataImage, topic: TopicImage, index: int, target: Sequence[int], rules: TopicRules, may_resize: bool
+def _start_reassignment(
+    image: MetadataImage,
+    topic: TopicImage,
+    index: int,
+    target: Sequence[int],
+    topic_configs: TopicConfigs,
+    may_resize: bool,
 ) -> PartitionChange:
     partition = topic.partitions[index]
-    before = _replicas_before(partition)
+    original = _original_replicas(partition)
     _check_target(image, f"{topic.name}-{index}", target)
-    if not may_resize and len(target) != len(before):
+    if not may_resize and len(target) != len(original):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{topic.name}-{index} has {len(before)} replicas and would have {len(target)}, "
-            "which this request does not allow.",
+            f"{topic.name}-{index} has {len(original)} replicas and would have {len(target)}, "
+            "but the request does not allow a change of the replication factor.",
         )
-    change = change_of(image, topic, index, rules)
+    change = partition_change(image, topic, index, topic_configs)
     change.election = Election.ONLINE
     change.removing = [replica for replica in partition.replicas if replica not in target]
-    change.adding = [replica for replica in target if replica not in before]
+    change.adding = [replica for replica in target if replica not in original]
     change.replicas = [*target, *change.removing]
     return change
 
@@ -112,31 +124,34 @@ def _begun(
 def _check_target(image: MetadataImage, name: str, target: Sequence[int]) -> None:
     if not target or len(set(target)) != len(target):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{name} needs a list of different brokers, not {listed(target)}."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{name} needs a list of different brokers, not {format_broker_ids(target)}.",
         )
     unknown = next((broker for broker in target if broker not in image.brokers), None)
     if unknown is not None:
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{name} is to go to broker {unknown}, which is not registered."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{name} cannot move to broker {unknown}, which is not registered."
         )
 
 
-def _cancelled(image: MetadataImage, topic: TopicImage, index: int, rules: TopicRules) -> PartitionChange:
+def _cancel_reassignment(
+    image: MetadataImage, topic: TopicImage, index: int, topic_configs: TopicConfigs
+) -> PartitionChange:
     partition = topic.partitions[index]
-    if not is_moving(partition):
+    if not is_reassigning(partition):
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    change = change_of(image, topic, index, rules)
-    change.replicas = _replicas_before(partition)
+    change = partition_change(image, topic, index, topic_configs)
+    change.replicas = _original_replicas(partition)
     change.isr = [replica for replica in partition.isr if replica in change.replicas]
     change.adding, change.removing = [], []
-    if not change.isr and not rules.unclean_election_enabled(image, topic.name):
+    if not change.isr and not topic_configs.unclean_election_enabled(image, topic.name):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{topic.name}-{index} cannot go back: none of its former replicas is in sync, "
+            f"The reassignment of {topic.name}-{index} cannot be cancelled: none of its original replicas is in sync, "
             "and unclean.leader.election.enable is false.",
         )
     return change
 
 
-def _replicas_before(partition: PartitionImage) -> list[int]:
+def _original_replicas(partition: PartitionImage) -> list[int]:
     return [replica for replica in partition.replicas if replica not in partition.adding_replicas]

@@ -1,7 +1,8 @@
-"""An image as records and back: what a snapshot of the metadata holds (KIP-630).
+"""Converts an image to the records of a metadata snapshot and back (KIP-630).
 
-Law: replaying `image_records(image)` on an empty image gives `image` again, but for its offset and epoch.  Topics come
-with their partitions, each after what it needs, in pieces that are quick to make.
+Invariant: replaying `image_records(image)` on an empty image yields an equal image, except for its offset and epoch.
+A record follows the records it depends on.  The records are generated lazily, so a large image does not block the
+event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NO_BROKER = -1
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """The records that make the image out of nothing, features first, as Kafka orders them."""
+    """Yield the records that build the image from an empty one, features first, in Kafka's order."""
     for name, level in image.features.items():
         yield FeatureLevelRecord(name=name, feature_level=level)
     for broker in image.brokers.values():
@@ -42,8 +43,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield ProducerIdsRecord(broker_id=_NO_BROKER, broker_epoch=_NO_BROKER, next_producer_id=image.next_producer_id)
 
 
-def image_of(records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """The image that a snapshot's records make; raises ReplayError."""
+def image_from_records(records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
+    """Build the image from a snapshot's records; raises ReplayError."""
     delta = MetadataDelta(MetadataImage())
     for record in records:
         delta.replay(record)

@@ -1,7 +1,7 @@
-"""Decisions about topics: create, delete, add partitions.
+"""CreateTopics, DeleteTopics and CreatePartitions.
 
-Each function reads an image and returns an `Outcome`; what is wrong with one topic of a request is that topic's error
-and leaves the others alone.  Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
+Each function reads an image and returns a `ControllerResult`.  An error in one topic of a request is reported for that
+topic and does not affect the others.  Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace_broker.log.config import TOPIC_CONFIGS, config_in_force
-from headrace_broker.metadata.configs import Characters, topic_config_records
+from headrace_broker.log.config import TOPIC_CONFIGS, resolve_config
+from headrace_broker.metadata.configs import ConfigSizeLimit, topic_config_records
+from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage, TopicImage
-from headrace_broker.metadata.leadership import directory_of
-from headrace_broker.metadata.outcome import Outcome
-from headrace_broker.metadata.placement import listed, next_start, place_partitions
+from headrace_broker.metadata.leadership import default_directory
+from headrace_broker.metadata.placement import format_broker_ids, next_start, place_partitions
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -32,16 +32,16 @@ from headrace_broker.protocol.messages.create_topics import (
 )
 from headrace_broker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from headrace_broker.protocol.metadata_records import MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, topic_name_fault, unified_names
+from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, names_by_metric_name, topic_name_error
 
 RECORDS_PER_OPERATION_MAX = 10_000
 ZERO_UUID = bytes(16)
-_Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+_ConfigResponses = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What CreateTopics fills in for -1."""
+    """The values that CreateTopics uses where the request says -1."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -54,37 +54,39 @@ def create_topics(
     defaults: TopicDefaults,
     broker_properties: Mapping[str, str],
     new_id: Callable[[], bytes],
-) -> Outcome[CreateTopicsResponse]:
-    """Create every topic of the request that can be created."""
+) -> ControllerResult[CreateTopicsResponse]:
+    """Handle CreateTopics: create every valid topic of the request."""
     records: list[MetadataRecord] = []
     results: list[CreatableTopicResult] = []
-    repeated = repeated_names(topic.name for topic in request.topics)
-    unified = unified_names(image.topics)
-    described: _Described = {}
-    given = Characters()
+    duplicates = duplicate_names(topic.name for topic in request.topics)
+    existing_names = names_by_metric_name(image.topics)
+    config_responses: _ConfigResponses = {}
+    size_limit = ConfigSizeLimit()
     for topic in request.topics:
         try:
-            if topic.name in repeated:
-                raise _named_twice(topic.name)
-            _check_new_name(image, topic.name, unified)
-            _check_records(topic.name, len(records) + 1 + _count(topic, defaults) + len(topic.configs))
+            if topic.name in duplicates:
+                raise _duplicate_topic_error(topic.name)
+            _check_new_name(image, topic.name, existing_names)
+            _check_record_count(topic.name, len(records) + 1 + _count(topic, defaults) + len(topic.configs))
             start = len(image.topics) + len(results)
-            result, created = _create_topic(image, topic, defaults, broker_properties, new_id, described, given, start)
+            result, created = _create_topic(
+                image, topic, defaults, broker_properties, new_id, config_responses, size_limit, start
+            )
             records += created
         except ApiError as error:
             result = CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
         results.append(result)
     if request.validate_only:
         records = []
-    return Outcome(CreateTopicsResponse(topics=results), records)
+    return ControllerResult(CreateTopicsResponse(topics=results), records)
 
 
 def _count(topic: CreatableTopic, defaults: TopicDefaults) -> int:
     return len(topic.assignments) or (defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions)
 
 
-def _check_records(name: str, count: int) -> None:
-    """Before anything is worked out: what is refused must not take long."""
+def _check_record_count(name: str, count: int) -> None:
+    """Raise ApiError POLICY_VIOLATION for an oversized request; called first, so that it is rejected quickly."""
     if count > RECORDS_PER_OPERATION_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
@@ -98,8 +100,8 @@ def _create_topic(
     defaults: TopicDefaults,
     broker_properties: Mapping[str, str],
     new_id: Callable[[], bytes],
-    described: _Described,
-    given: Characters,
+    config_responses: _ConfigResponses,
+    size_limit: ConfigSizeLimit,
     start: int,
 ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
     assignments = _assign(image, topic, defaults, start)
@@ -108,7 +110,7 @@ def _create_topic(
         if config.name in configs:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Topic '{topic.name}': config {config.name} is given twice.")
         configs[config.name] = config.value
-    config_records = topic_config_records(topic.name, configs, given)
+    config_records = topic_config_records(topic.name, configs, size_limit)
     topic_id = new_id()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
     records += _partition_records(image, topic_id, 0, assignments)
@@ -118,44 +120,44 @@ def _create_topic(
         topic_id=topic_id,
         num_partitions=len(assignments),
         replication_factor=len(assignments[0]),
-        configs=_configs_in_force(set_values, broker_properties, described),
+        configs=_effective_configs(set_values, broker_properties, config_responses),
     )
     return result, records
 
 
-def _configs_in_force(
-    values: Mapping[str, str], broker_properties: Mapping[str, str], described: _Described
+def _effective_configs(
+    values: Mapping[str, str], broker_properties: Mapping[str, str], config_responses: _ConfigResponses
 ) -> list[CreatableTopicConfigs]:
-    """The configs of a topic with these values; topics with equal ones share the list, which takes longest to make."""
+    """Return the effective configs of a topic.  Topics with equal values share the list: building it is expensive."""
     key = tuple(sorted(values.items()))
-    known = described.get(key)
-    if known is None:
-        found = (config_in_force(name, values, broker_properties) for name in sorted(TOPIC_CONFIGS))
-        known = described[key] = [
+    response = config_responses.get(key)
+    if response is None:
+        resolved = (resolve_config(name, values, broker_properties) for name in sorted(TOPIC_CONFIGS))
+        response = config_responses[key] = [
             CreatableTopicConfigs(name=item.key.name, value=item.value, config_source=item.source, is_sensitive=False)
-            for item in found
+            for item in resolved
         ]
-    return known
+    return response
 
 
-def repeated_names(names: Iterable[str]) -> set[str]:
-    """The names that come more than once."""
+def duplicate_names(names: Iterable[str]) -> set[str]:
+    """Return the names that occur more than once."""
     return {name for name, times in Counter(names).items() if times > 1}
 
 
-def _named_twice(name: str) -> ApiError:
+def _duplicate_topic_error(name: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' appears more than once in the request.")
 
 
-def _check_new_name(image: MetadataImage, name: str, unified: Mapping[str, str]) -> None:
-    fault = topic_name_fault(name)
-    if fault is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+def _check_new_name(image: MetadataImage, name: str, existing_names: Mapping[str, str]) -> None:
+    name_error = topic_name_error(name)
+    if name_error is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if name == CLUSTER_METADATA_TOPIC:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is the metadata log's own.")
-    other = unified.get(name.replace(".", "_"))
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is reserved for the metadata log.")
+    other = existing_names.get(name.replace(".", "_"))
     if other is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
@@ -196,17 +198,19 @@ def _manual_assignment(image: MetadataImage, topic: CreatableTopic) -> list[tupl
         index = assignment.partition_index
         if index in assignments:
             raise _assignment_error(topic.name, f"found multiple manual assignments for partition {index}")
-        assignments[index] = _checked_replicas(image, topic.name, index, assignment.broker_ids, factor)
+        assignments[index] = _validate_replicas(image, topic.name, index, assignment.broker_ids, factor)
     if sorted(assignments) != list(range(len(assignments))):
         raise _assignment_error(topic.name, "partitions should be a consecutive 0-based integer sequence")
     return [assignments[index] for index in range(len(assignments))]
 
 
-def _checked_replicas(
+def _validate_replicas(
     image: MetadataImage, name: str, index: int, broker_ids: Sequence[int], factor: int
 ) -> tuple[int, ...]:
     if not broker_ids or len(set(broker_ids)) != len(broker_ids):
-        raise _assignment_error(name, f"partition {index} needs a list of different brokers, not {listed(broker_ids)}")
+        raise _assignment_error(
+            name, f"partition {index} needs a list of different brokers, not {format_broker_ids(broker_ids)}"
+        )
     if len(broker_ids) != factor:
         raise _assignment_error(name, f"partition {index} has {len(broker_ids)} replicas and others have {factor}")
     unknown = [broker for broker in broker_ids if broker not in image.brokers]
@@ -229,7 +233,7 @@ def _partition_records(
     records: list[MetadataRecord] = []
     for index, replicas in enumerate(assignments, first):
         isr = [broker for broker in replicas if broker in live]
-        directories = [directory_of(image, broker) for broker in replicas]
+        directories = [default_directory(image, broker) for broker in replicas]
         records.append(
             PartitionRecord(
                 partition_id=index,
@@ -247,16 +251,18 @@ def _partition_records(
     return records
 
 
-def delete_topics(image: MetadataImage, wanted: Sequence[tuple[str | None, bytes]]) -> Outcome[DeleteTopicsResponse]:
-    """Delete topics given by (name, zero id) or (None, id); same-named topics made later get a new id."""
+def delete_topics(
+    image: MetadataImage, requested: Sequence[tuple[str | None, bytes]]
+) -> ControllerResult[DeleteTopicsResponse]:
+    """Delete topics identified by (name, zero id) or (None, id).  A topic recreated with the name has a new id."""
     records: list[MetadataRecord] = []
     results: list[DeletableTopicResult] = []
     removed: set[bytes] = set()
-    for name, topic_id in wanted:
+    for name, topic_id in requested:
         try:
             topic = _topic_to_delete(image, name, topic_id)
             if topic.topic_id in removed:
-                raise _named_twice(topic.name)
+                raise _duplicate_topic_error(topic.name)
             removed.add(topic.topic_id)
             records.append(RemoveTopicRecord(topic_id=topic.topic_id))
             results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0))
@@ -264,7 +270,7 @@ def delete_topics(image: MetadataImage, wanted: Sequence[tuple[str | None, bytes
             results.append(
                 DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message)
             )
-    return Outcome(DeleteTopicsResponse(responses=results), records)
+    return ControllerResult(DeleteTopicsResponse(responses=results), records)
 
 
 def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) -> TopicImage:
@@ -281,48 +287,52 @@ def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) ->
     return topic
 
 
-def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]:
-    """Raise the number of partitions of each topic of the request."""
+def create_partitions(
+    image: MetadataImage, request: CreatePartitionsRequest
+) -> ControllerResult[CreatePartitionsResponse]:
+    """Handle CreatePartitions: increase the number of partitions of each topic of the request."""
     records: list[MetadataRecord] = []
     results: list[CreatePartitionsTopicResult] = []
-    repeated = repeated_names(topic.name for topic in request.topics)
+    duplicates = duplicate_names(topic.name for topic in request.topics)
     for topic in request.topics:
         result = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
         try:
-            if topic.name in repeated:
-                raise _named_twice(topic.name)
-            records += _added_partitions(image, topic, len(records))
+            if topic.name in duplicates:
+                raise _duplicate_topic_error(topic.name)
+            records += _add_partitions(image, topic, len(records))
         except ApiError as error:
             result = CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
         results.append(result)
-    return Outcome(CreatePartitionsResponse(results=results), [] if request.validate_only else records)
+    return ControllerResult(CreatePartitionsResponse(results=results), [] if request.validate_only else records)
 
 
-def _added_partitions(image: MetadataImage, wanted: CreatePartitionsTopic, records: int) -> list[MetadataRecord]:
-    topic = image.topics.get(wanted.name)
+def _add_partitions(image: MetadataImage, requested: CreatePartitionsTopic, records: int) -> list[MetadataRecord]:
+    topic = image.topics.get(requested.name)
     if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{wanted.name}' does not exist.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{requested.name}' does not exist.")
     current = len(topic.partitions)
-    if wanted.count == current:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic '{wanted.name}' already has {current} partition(s).")
-    if wanted.count < current:
+    if requested.count == current:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic '{requested.name}' already has {current} partition(s).")
+    if requested.count < current:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {wanted.name} currently has {current} partition(s); {wanted.count} would not be an increase.",
+            f"The topic {requested.name} currently has {current} partition(s); "
+            f"{requested.count} would not be an increase.",
         )
-    added = wanted.count - current
-    _check_records(wanted.name, records + added)
+    added = requested.count - current
+    _check_record_count(requested.name, records + added)
     factor = len(topic.partitions[0].replicas)
-    if wanted.assignments is None:
+    if requested.assignments is None:
         start = next_start(image, topic.partitions[-1].replicas[0])
-        assignments = place_partitions(image, start, added, factor, wanted.name)
+        assignments = place_partitions(image, start, added, factor, requested.name)
     else:
-        if len(wanted.assignments) != added:
+        if len(requested.assignments) != added:
             raise _assignment_error(
-                wanted.name, f"{added} partition(s) are added, but {len(wanted.assignments)} assignment(s) were given"
+                requested.name,
+                f"{added} partition(s) are added, but {len(requested.assignments)} assignment(s) were given",
             )
         assignments = [
-            _checked_replicas(image, wanted.name, current + index, item.broker_ids, factor)
-            for index, item in enumerate(wanted.assignments)
+            _validate_replicas(image, requested.name, current + index, item.broker_ids, factor)
+            for index, item in enumerate(requested.assignments)
         ]
     return _partition_records(image, topic.topic_id, current, assignments)

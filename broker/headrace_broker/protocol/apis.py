@@ -1,7 +1,6 @@
 """The table of APIs: key, name, versions, and from which version on they are flexible.
 
-The versions are those of `protocol.KAFKA_VERSION` that are stable. Which of them a broker serves is what its handlers
-declare.
+The versions are the stable ones of `protocol.KAFKA_VERSION`. A broker supports the versions that its handlers declare.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ApiKey(IntEnum):
-    """The number of an API on the wire."""
+    """The API keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -112,7 +111,7 @@ class ApiKey(IntEnum):
 
 
 class Api:
-    """One API; `flexible_version` is the first version with compact lengths and tagged fields, if there is one."""
+    """One API; `flexible_version` is the first flexible version (compact lengths, tagged fields), or None."""
 
     def __init__(
         self, key: ApiKey, name: str, min_version: int, max_version: int, flexible_version: int | None
@@ -128,12 +127,12 @@ class Api:
 
     @cached_property
     def request(self) -> type[Request[Any]]:
-        """The class of its requests (loads the API's messages)."""
+        """The API's request class; loads the module of the API's messages."""
         return cast("type[Request[Any]]", getattr(_messages(), f"{self.name}Request"))
 
     @cached_property
     def response(self) -> type[Response]:
-        """The class of its responses (loads the API's messages)."""
+        """The API's response class; loads the module of the API's messages."""
         return cast("type[Response]", getattr(_messages(), f"{self.name}Response"))
 
 
@@ -236,4 +235,4 @@ _TABLE = (
 )
 
 API: dict[int, Api] = {int(api.key): api for api in _TABLE}
-"""The APIs by their number."""
+"""The APIs by API key."""

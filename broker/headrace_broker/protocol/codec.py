@@ -1,8 +1,8 @@
-"""Encode and decode messages: the functions are compiled per (class, version) at first use and kept.
+"""Encodes and decodes messages, with functions that are compiled per (class, version) at first use and cached.
 
-Bytes from a peer can raise nothing but `DecodeError`, and a message that cannot be written nothing but `EncodeError`;
-both name the message, the version and the field. Bytes that follow a message are not looked at: who knows the frame's
-end compares it with the position that a decoder returns.
+Decoding raises only `DecodeError`, whatever bytes a peer sends, and encoding only `EncodeError`; both name the message,
+the version and the field. A decoder ignores bytes after the message: a caller that does not allow such bytes compares
+the end position that the decoder returns with the size of the frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class DecodeError(ProtocolError):
-    """The bytes are not a message of that class and version."""
+    """The bytes are not a valid message of the expected class and version."""
 
     def __init__(self, message: str, version: int, field: str, position: int, reason: str) -> None:
         self.message, self.version, self.field, self.position, self.reason = message, version, field, position, reason
@@ -30,7 +30,7 @@ class DecodeError(ProtocolError):
 
 
 class EncodeError(ValueError):
-    """The message holds what that version cannot carry."""
+    """The message has a value that this version cannot encode."""
 
     def __init__(self, message: str, version: int, field: str, reason: str) -> None:
         self.message, self.version, self.field, self.reason = message, version, field, reason
@@ -39,7 +39,7 @@ class EncodeError(ValueError):
 
 
 def encode(message: Message, version: int) -> list[Buffer]:
-    """Return the message as buffers for `writelines`: small fields joined, big bytes and records by reference."""
+    """Return the message as buffers for `writelines`: small fields joined, large bytes and records by reference."""
     return encoder(type(message), version)(message)
 
 
@@ -49,12 +49,12 @@ def encode_joined(message: Message, version: int) -> bytes:
 
 
 def decode(message: type[MessageT], version: int, buffer: Buffer, offset: int = 0) -> MessageT:
-    """Return the message of that class which begins at `offset`. Raises DecodeError."""
+    """Return the message of this class that starts at `offset`. Raises DecodeError."""
     return decoder(message, version)(buffer, offset)[0]
 
 
 def encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer]]:
-    """Return the compiled function from a message to its buffers. Raises EncodeError for a version there is not."""
+    """Return the compiled function from a message to its buffers. Raises EncodeError for an unknown version."""
     compiled = _encoders.get((message, version))
     if compiled is None:
         compiled = _encoders[message, version] = _compile_encoder(message, version)
@@ -64,7 +64,7 @@ def encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer
 def decoder(message: type[MessageT], version: int) -> Callable[[Buffer, int], tuple[MessageT, int]]:
     """Return the compiled function from (buffer, position) to (message, position after it).
 
-    Raises DecodeError for a version there is not.
+    Raises DecodeError for an unknown version.
     """
     compiled = _decoders.get((message, version))
     if compiled is None:
@@ -78,8 +78,8 @@ _decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, in
 
 def _compile_encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer]]:
     if not _has_version(message, version):
-        raise EncodeError(message.__name__, version, "", f"its versions are {_versions(message)}")
-    from headrace_broker.protocol.encoding import EncoderSource  # a process that only decodes needs it not
+        raise EncodeError(message.__name__, version, "", f"the supported versions are {_versions(message)}")
+    from headrace_broker.protocol.encoding import EncoderSource  # imported on first use: some processes only decode
 
     source = EncoderSource(message, version).build()
     source.names["ERRORS"] = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
@@ -89,7 +89,7 @@ def _compile_encoder(message: type[Message], version: int) -> Callable[[Any], li
 
 def _compile_decoder(message: type[Message], version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
     if not _has_version(message, version):
-        raise DecodeError(message.__name__, version, "", 0, f"its versions are {_versions(message)}")
+        raise DecodeError(message.__name__, version, "", 0, f"the supported versions are {_versions(message)}")
     from headrace_broker.protocol.decoding import DecoderSource
 
     source = DecoderSource(message, version).build()

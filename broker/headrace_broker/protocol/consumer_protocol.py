@@ -1,4 +1,4 @@
-"""What members of protocol type `consumer` put into a group's opaque bytes: a version as int16, then one of these."""
+"""Subscriptions and assignments of members of `consumer` groups; each is encoded as an int16 version and a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ConsumerProtocolTopicPartition(Message):
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):
-    """What a member wants to read, and what it holds."""
+    """The topics that a member subscribes to, and the partitions it owns."""
 
     topics: list[str] = array(string)
     user_data: bytes | None = binary(nullable="0+", default=None)
@@ -21,7 +21,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
 
 
 class ConsumerProtocolAssignment(Message, versions="0-3"):
-    """What a member is to read."""
+    """The partitions that are assigned to a member."""
 
     assigned_partitions: list[ConsumerProtocolTopicPartition] = array(ConsumerProtocolTopicPartition)
     user_data: bytes | None = binary(nullable="0+", default=None)

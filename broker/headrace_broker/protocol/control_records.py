@@ -1,4 +1,4 @@
-"""What stands in control records: ends of transactions, leader changes of the metadata log, snapshots, voters.
+"""Control records: transaction markers, leader changes of the metadata log, snapshot headers and footers, voters.
 
 The key of a control record is its version (0) and its type, two int16; the value depends on the type.
 """
@@ -17,7 +17,7 @@ _PREFIX = Struct(">h")
 
 
 class EndTxnMarker(Message, versions="0"):
-    """The end of a transaction; begins with its version, as the key does."""
+    """The value of a commit or abort marker; encoded as an int16 version and the message."""
 
     coordinator_epoch: int = int32()
 
@@ -28,7 +28,7 @@ class Voter(Message):
 
 
 class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
-    """The first record of a leader of the metadata log, in every epoch."""
+    """The first record that a leader of the metadata log appends in its epoch."""
 
     version: int = int16()
     leader_id: int = int32()
@@ -50,7 +50,7 @@ class SnapshotFooterRecord(Message, versions="0", flexible="0+"):
 
 
 class KRaftVersionRecord(Message, versions="0", flexible="0+"):
-    """Which version of the quorum is in force (KIP-853)."""
+    """The finalized kraft.version (KIP-853)."""
 
     version: int = int16()
     kraft_version: int = int16()
@@ -102,7 +102,7 @@ CONTROL_VALUES: dict[ControlType, type[Message]] = {
     ControlType.KRAFT_VERSION: KRaftVersionRecord,
     ControlType.KRAFT_VOTERS: VotersRecord,
 }
-"""The classes of values by the key's type."""
+"""The class of a control record's value, by the type in its key."""
 
 
 def encode_control_key(control_type: ControlType) -> bytes:
@@ -111,12 +111,12 @@ def encode_control_key(control_type: ControlType) -> bytes:
 
 
 def decode_control_type(key: Buffer) -> int:
-    """Return the type in the key of a control record, which may be one that is not known. Raises ProtocolError."""
+    """Return the type in the key of a control record, even a type outside `ControlType`. Raises ProtocolError."""
     if len(key) < _KEY.size:
-        raise ProtocolError(f"the key of a control record has {len(key)} bytes, not {_KEY.size}")
+        raise ProtocolError(f"Error reading control record key of {_KEY.size} bytes, only {len(key)} bytes available")
     version, control_type = _KEY.unpack_from(key)
     if version < 0:
-        raise ProtocolError(f"the key of a control record has version {version}")
+        raise ProtocolError(f"Invalid version {version} in a control record key")
     return int(control_type)
 
 
@@ -127,6 +127,6 @@ def encode_control_value(value: Message) -> bytes:
 
 
 def decode_control_value(control_type: ControlType, value: Buffer) -> Message:
-    """Return the value of a control record of that type. Raises DecodeError."""
+    """Return the value of a control record of this type. Raises DecodeError."""
     message = CONTROL_VALUES[control_type]
     return decode(message, 0, value, _PREFIX.size if message is EndTxnMarker else 0)

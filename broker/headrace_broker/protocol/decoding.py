@@ -1,9 +1,9 @@
 """Generates the function that decodes one message class in one version.
 
-The function takes (buffer, position) and returns (message, position after it). Fixed-size fields that follow each
-other, with the length that comes after them, are unpacked by one call; nested messages are read inline. Every length
-is held against what is left of the buffer before anything is made from it, and nested messages are counted, so memory
-stays within bounds whatever a peer announces. Record batches are memoryviews of the buffer; the rest is copied out.
+The function takes (buffer, position) and returns (message, position after it). One call unpacks a *run*: consecutive
+fixed-size fields and the length that follows them. Nested messages are read inline. Memory is bounded whatever a peer
+sends: every length is checked against the rest of the buffer before anything is allocated, and nested messages are
+counted. Record batches are memoryviews of the buffer; everything else is copied.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4
 
 @cache
 def unpacker(letters: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the big-endian unpacker of such a run of fields."""
+    """Return the big-endian unpacker of a run of fields with these struct letters."""
     return struct.Struct(">" + letters).unpack_from
 
 
 class DecoderSource(Source):
-    """The source of one decoder."""
+    """The source code of one decoder."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<decode {message.__name__} v{version}>")
@@ -51,7 +51,7 @@ class DecoderSource(Source):
         )
 
     def build(self) -> Source:
-        """Write the whole function, named `decode`."""
+        """Generate the function, named `decode`."""
         with self.block("def decode(buffer, position=0):"):
             with self.block("try:"):
                 kind = "memoryview" if self._keeps_views else "bytes"
@@ -89,7 +89,7 @@ class DecoderSource(Source):
         self.line(f"{targets} = {self.name('unpack', unpacker(letters))}(buffer, position); position += {size}", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Read a length as it stands on the wire: negative for null, or in flexible versions zero for null."""
+        """Read a length in its wire format: the length of null is negative, or zero in flexible versions."""
         if not self._flexible:
             self.defer(letter, variable)
             self._flush()
@@ -150,7 +150,7 @@ class DecoderSource(Source):
             self.line(f"{target} = {variable}")
 
     def _sized(self, letter: str, target: str, *, nullable: bool) -> str:
-        """Read a length, deal with null, and return the variable that holds the length."""
+        """Read a length, handle null, and return the name of the variable with the length."""
         size = self.fresh("n")
         self._length(size, letter)
         with self.block(f"if not {size}:" if self._flexible else f"if {size} < 0:"):
@@ -177,13 +177,13 @@ class DecoderSource(Source):
         element = field.element
         assert element is not None
         if self._flexible and element.kind in primitives.INTEGER_LETTERS:
-            self._few_integers(element.kind, target, nullable=nullable)
+            self._compact_integers(element.kind, target, nullable=nullable)
             return
         count = self._sized("i", target, nullable=nullable)
         with self.block("else:"):
             if self._flexible:
                 self.line(f"{count} -= 1")
-            smallest = max(1, self._smallest(element))
+            smallest = max(1, self._min_size_bytes(element))
             self.line(f"if {count} * {smallest} > end - position: bad_count({count}, end - position)")
             if isinstance(element, StructField):
                 self.line(f"elements_left -= {count}")
@@ -193,8 +193,8 @@ class DecoderSource(Source):
             else:
                 self._elements(element, target, count)
 
-    def _few_integers(self, kind: str, target: str, *, nullable: bool) -> None:
-        """Read a compact array of integers; for the usual lengths the unpacker itself notices the buffer's end."""
+    def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
+        """Read a compact array of integers; the unpackers of short arrays raise if the buffer is too short."""
         count, size = self.fresh("n"), _SIZES[kind]
         self.defer("B", count)
         self._flush()
@@ -226,8 +226,8 @@ class DecoderSource(Source):
             self._flush()
             self.line(f"{items}.append({each})")
 
-    def _smallest(self, field: Field) -> int:
-        """Return how many bytes a value takes at least."""
+    def _min_size_bytes(self, field: Field) -> int:
+        """Return the minimum size of a value in bytes."""
         if field.kind in _SIZES:
             return _SIZES[field.kind]
         if not isinstance(field, StructField):
@@ -236,8 +236,8 @@ class DecoderSource(Source):
             return 1
         present = [each for each in field.message.__fields__ if each.is_present(self._version)]
         if not self._flexible:
-            return sum(map(self._smallest, present))
-        return 1 + sum(self._smallest(each) for each in present if not each.is_tagged(self._version))
+            return sum(map(self._min_size_bytes, present))
+        return 1 + sum(self._min_size_bytes(each) for each in present if not each.is_tagged(self._version))
 
     # -- tagged fields -----------------------------------------------------------------------------------------------
 

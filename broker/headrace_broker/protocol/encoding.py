@@ -1,8 +1,8 @@
 """Generates the function that encodes one message class in one version.
 
-The function takes a message and returns a list of buffers. Fixed-size fields that follow each other, with the length
-that comes after them, are packed by one call; nested messages are written inline; big bytes and records become
-buffers of their own, by reference.
+The function takes a message and returns a list of buffers. One call packs a *run*: consecutive fixed-size fields and
+the length that follows them. Nested messages are written inline. Large bytes fields and records become buffers of their
+own, by reference.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LETTERS = {"bool": "?", "uuid": "16s", **primitives.INTEGER_LETTERS}
 
 @cache
 def packer(letters: str) -> Callable[..., bytes]:
-    """Return the big-endian packer of such a run of fields."""
+    """Return the big-endian packer of a run of fields with these struct letters."""
     return struct.Struct(">" + letters).pack
 
 
 class EncoderSource(Source):
-    """The source of one encoder."""
+    """The source code of one encoder."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<encode {message.__name__} v{version}>")
@@ -38,7 +38,7 @@ class EncoderSource(Source):
         )
 
     def build(self) -> Source:
-        """Write the whole function, named `encode`."""
+        """Generate the function, named `encode`."""
         with self.block("def encode(message):"):
             self.line("parts = []; append = parts.append; buffers = []")
             with self.block("try:"):
@@ -56,7 +56,7 @@ class EncoderSource(Source):
     # -- fixed-size values -------------------------------------------------------------------------------------------
 
     def _flush(self, extra: tuple[str, str] | None = None) -> None:
-        """Pack the run; with `extra`, a last value of a branch, leave it standing for the other branch."""
+        """Pack and clear the run; with `extra`, pack the run and `extra`, and keep the run for another branch."""
         run = [*self.run, (*extra, self.path)] if extra else list(self.run)
         if not extra:
             self.run.clear()
@@ -71,7 +71,7 @@ class EncoderSource(Source):
             self.line(f"{self._append}({self.name('pack', packer(letters))}({values}))", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Write a length: a varint that already counts from one in flexible versions, else of the type `letter`."""
+        """Write a length as `letter`, or in flexible versions as a varint; the caller has added 1 to the varint."""
         if not self._flexible:
             self.defer(letter, variable)
             self._flush()
@@ -94,7 +94,7 @@ class EncoderSource(Source):
             value = f"{variable}.{field.name}"
             with self.field(field.name):
                 if not field.is_present(self._version):
-                    self._refuse(field, value)
+                    self._require_default(field, value)
                 elif self._flexible and field.is_tagged(self._version):
                     tagged.append(field)
                 else:
@@ -102,14 +102,14 @@ class EncoderSource(Source):
         if self._flexible:
             self._tagged_fields(sorted(tagged, key=lambda field: field.tag or 0), variable)
 
-    def _refuse(self, field: Field, value: str) -> None:
+    def _require_default(self, field: Field, value: str) -> None:
         if field.ignorable:
             return
-        with self.block(f"if {self._differs(field, value)}:"):
+        with self.block(f"if {self._differs_from_default(field, value)}:"):
             self.line(f"raise ValueError('version {self._version} has no such field, but it is set')")
 
-    def _differs(self, field: Field, value: str) -> str:
-        """Return the expression that says whether a field differs from its default."""
+    def _differs_from_default(self, field: Field, value: str) -> str:
+        """Return the expression that is true when a field differs from its default."""
         if field.default is None:
             return f"{value} is not None"
         if isinstance(field.default, type):
@@ -147,8 +147,8 @@ class EncoderSource(Source):
             self._struct(field.message, variable)
             self._flush()
 
-    def _measured(self, value: str, *, nullable: bool, encode: str, empty: str) -> tuple[str, str]:
-        """Put a value into a variable and its length on the wire into another, null included; return both names."""
+    def _assign_with_length(self, value: str, *, nullable: bool, encode: str, empty: str) -> tuple[str, str]:
+        """Assign a value and its length on the wire (also the length of null) to two variables; return their names."""
         variable, size = self.fresh("v"), self.fresh("n")
         plus, null = (" + 1", "0") if self._flexible else ("", "-1")
         self.line(f"{variable} = {value}")
@@ -162,12 +162,12 @@ class EncoderSource(Source):
         return variable, size
 
     def _text(self, field: Field, value: str, nullable: bool) -> None:
-        variable, size = self._measured(value, nullable=nullable, encode=".encode()", empty="b''")
+        variable, size = self._assign_with_length(value, nullable=nullable, encode=".encode()", empty="b''")
         self._length(size, "h")
         self.line(f"{self._append}({variable})")
 
     def _bytes(self, field: Field, value: str, nullable: bool) -> None:
-        variable, size = self._measured(value, nullable=nullable, encode="", empty="b''")
+        variable, size = self._assign_with_length(value, nullable=nullable, encode="", empty="b''")
         self._length(size, "i")
         self._by_reference(variable, size)
 
@@ -205,7 +205,7 @@ class EncoderSource(Source):
         if field.element.kind in primitives.INTEGER_LETTERS:
             self._integers(field.element.kind, value, nullable)
             return
-        variable, size = self._measured(value, nullable=nullable, encode="", empty="()")
+        variable, size = self._assign_with_length(value, nullable=nullable, encode="", empty="()")
         self._length(size, "i")
         each = self.fresh("e")
         with self.block(f"for {each} in {variable}:"):
@@ -237,7 +237,7 @@ class EncoderSource(Source):
         if not fields:
             self.defer("x", "")
             return
-        checks = [self._differs(field, f"{variable}.{field.name}") for field in fields]
+        checks = [self._differs_from_default(field, f"{variable}.{field.name}") for field in fields]
         with self.block(f"if {' or '.join(f'({check})' for check in checks)}:"):
             self._flush_keeping_run()
             count = " + ".join(f"(1 if ({check}) else 0)" for check in checks)

@@ -1,8 +1,8 @@
-"""The error table of the protocol, and the two kinds of exception that belong to it.
+"""The error codes of the protocol, and the exceptions `ApiError` and `ProtocolError`.
 
-`ErrorCode` is Kafka's table as of 4.4: names, numbers, a short message, and whether a client may retry. `ApiError` is
-an answer on the wire: whoever raises it wants the code sent back. `ProtocolError` is a peer that broke the protocol:
-its connection is closed. (`codec.EncodeError` is neither: a message of ours that cannot be written.)
+`ErrorCode` is Kafka's table as of 4.4: names, codes, a short message, and whether a client may retry. `ApiError` means:
+respond with this error code. `ProtocolError` means that the peer violated the protocol: close its connection.
+`codec.EncodeError` is a subclass of neither: this process built a message that cannot be encoded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ RETRIABLE = True
 class ErrorCode(IntEnum):
     """An error code of the protocol, under Kafka's name.
 
-    `message` says in one sentence what it means (nothing for NONE). `is_retriable` is whether the same request may
-    succeed later, perhaps after a refresh of metadata or coordinator.
+    `message` explains the error in one sentence (empty for NONE). `is_retriable` says whether the same request may
+    succeed later, perhaps after a refresh of the metadata or of the coordinator.
     """
 
     _value_: int
@@ -31,45 +31,45 @@ class ErrorCode(IntEnum):
         return member
 
     @classmethod
-    def of(cls, code: int) -> ErrorCode:
-        """Return the member for a code from the wire; one that is unknown here is UNKNOWN_SERVER_ERROR."""
+    def from_code(cls, code: int) -> ErrorCode:
+        """Return the member for a code from the wire; an unknown code becomes UNKNOWN_SERVER_ERROR."""
         return _BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
-    UNKNOWN_SERVER_ERROR = -1, "The server met an error that it did not expect."
+    UNKNOWN_SERVER_ERROR = -1, "The server experienced an unexpected error."
     NONE = 0, ""
-    OFFSET_OUT_OF_RANGE = 1, "The offset is not between the log's start and its end."
+    OFFSET_OUT_OF_RANGE = 1, "The offset is not between the log start offset and the log end offset."
     CORRUPT_MESSAGE = 2, "The record batch has a wrong checksum or size, or is otherwise corrupt.", RETRIABLE
     UNKNOWN_TOPIC_OR_PARTITION = 3, "This broker does not have the topic or partition.", RETRIABLE
     INVALID_FETCH_SIZE = 4, "The fetch size is not valid."
     LEADER_NOT_AVAILABLE = 5, "The partition has no leader at the moment.", RETRIABLE
     NOT_LEADER_OR_FOLLOWER = (
         6,
-        "This broker does not lead the partition (or, where any replica would do, has none).",
+        "This broker is not the leader of the partition, or not a replica where any replica is allowed.",
         RETRIABLE,
     )
     REQUEST_TIMED_OUT = 7, "The request took longer than its timeout.", RETRIABLE
     BROKER_NOT_AVAILABLE = 8, "The broker is not available."
     REPLICA_NOT_AVAILABLE = 9, "The replica is not available on this broker.", RETRIABLE
     MESSAGE_TOO_LARGE = 10, "The record batch is larger than the topic's max.message.bytes."
-    STALE_CONTROLLER_EPOCH = 11, "The controller has moved to another node."
+    STALE_CONTROLLER_EPOCH = 11, "The controller epoch is stale: another node is the controller now."
     OFFSET_METADATA_TOO_LARGE = 12, "The metadata text of a committed offset is too long."
-    NETWORK_EXCEPTION = 13, "The connection broke before the answer came.", RETRIABLE
+    NETWORK_EXCEPTION = 13, "The server disconnected before the response was received.", RETRIABLE
     COORDINATOR_LOAD_IN_PROGRESS = 14, "The coordinator is still loading its partition.", RETRIABLE
-    COORDINATOR_NOT_AVAILABLE = 15, "There is no coordinator at the moment.", RETRIABLE
+    COORDINATOR_NOT_AVAILABLE = 15, "The coordinator is not available at the moment.", RETRIABLE
     NOT_COORDINATOR = 16, "This broker is not the coordinator.", RETRIABLE
     INVALID_TOPIC_EXCEPTION = 17, "The topic name is not valid, or the topic is internal."
     RECORD_LIST_TOO_LARGE = 18, "The record batch is larger than a segment of the log."
-    NOT_ENOUGH_REPLICAS = 19, "Not written: fewer replicas are in sync than min.insync.replicas asks for.", RETRIABLE
+    NOT_ENOUGH_REPLICAS = 19, "Not written: fewer replicas are in sync than min.insync.replicas requires.", RETRIABLE
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
         20,
-        "Written, but fewer replicas are in sync than min.insync.replicas asks for.",
+        "Written, but fewer replicas are in sync than min.insync.replicas requires.",
         RETRIABLE,
     )
     INVALID_REQUIRED_ACKS = 21, "acks must be -1, 0 or 1."
-    ILLEGAL_GENERATION = 22, "The group is in another generation."
+    ILLEGAL_GENERATION = 22, "The generation is not the group's current generation."
     INCONSISTENT_GROUP_PROTOCOL = 23, "The member's protocol type or protocols do not match those of the group."
     INVALID_GROUP_ID = 24, "The group id is not valid."
-    UNKNOWN_MEMBER_ID = 25, "The group does not have this member."
+    UNKNOWN_MEMBER_ID = 25, "The group has no member with this id."
     INVALID_SESSION_TIMEOUT = (
         26,
         "The session timeout is outside of group.min.session.timeout.ms to group.max.session.timeout.ms.",
@@ -80,35 +80,35 @@ class ErrorCode(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30, "Not authorized for the group."
     CLUSTER_AUTHORIZATION_FAILED = 31, "Not authorized for the cluster."
     INVALID_TIMESTAMP = 32, "A record's timestamp is outside of the range that the topic accepts."
-    UNSUPPORTED_SASL_MECHANISM = 33, "The broker does not have this SASL mechanism."
-    ILLEGAL_SASL_STATE = 34, "The request does not fit the state of the SASL exchange."
+    UNSUPPORTED_SASL_MECHANISM = 33, "The broker does not support this SASL mechanism."
+    ILLEGAL_SASL_STATE = 34, "The request is not valid in the current state of the SASL exchange."
     UNSUPPORTED_VERSION = 35, "The version of the API is not supported."
-    TOPIC_ALREADY_EXISTS = 36, "A topic of this name exists."
+    TOPIC_ALREADY_EXISTS = 36, "A topic with this name already exists."
     INVALID_PARTITIONS = 37, "The number of partitions is not valid."
     INVALID_REPLICATION_FACTOR = 38, "The replication factor is below 1 or above the number of brokers."
     INVALID_REPLICA_ASSIGNMENT = 39, "The replica assignment is not valid."
     INVALID_CONFIG = 40, "The configuration is not valid."
     NOT_CONTROLLER = 41, "This node is not the active controller.", RETRIABLE
-    INVALID_REQUEST = 42, "The request contradicts itself, or does not fit this broker."
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "The log's message format does not allow this request."
-    POLICY_VIOLATION = 44, "The request goes against the broker's policy."
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The batch does not follow the producer's last one: a gap in its sequence."
-    DUPLICATE_SEQUENCE_NUMBER = 46, "The batch has been written before."
-    INVALID_PRODUCER_EPOCH = 47, "The producer's epoch is older than the one that the log knows."
-    INVALID_TXN_STATE = 48, "The transaction is not in a state that allows this."
+    INVALID_REQUEST = 42, "The request is inconsistent, or not valid for this broker."
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "The log's message format does not support this request."
+    POLICY_VIOLATION = 44, "The request violates a policy of the broker."
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The batch's sequence number does not follow that of the producer's last batch."
+    DUPLICATE_SEQUENCE_NUMBER = 46, "The batch was already written."
+    INVALID_PRODUCER_EPOCH = 47, "The producer's epoch is older than its current epoch in the log."
+    INVALID_TXN_STATE = 48, "The request is not valid in the transaction's current state."
     INVALID_PRODUCER_ID_MAPPING = 49, "The producer id does not belong to the transactional id."
     INVALID_TRANSACTION_TIMEOUT = 50, "The transaction timeout is above transaction.max.timeout.ms."
     CONCURRENT_TRANSACTIONS = 51, "Another operation on the same transaction is still running.", RETRIABLE
-    TRANSACTION_COORDINATOR_FENCED = 52, "The coordinator that sent the marker is not the present one."
+    TRANSACTION_COORDINATOR_FENCED = 52, "The coordinator that sent the marker is no longer the current one."
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "Not authorized for the transactional id."
-    SECURITY_DISABLED = 54, "Security is switched off on this broker."
-    OPERATION_NOT_ATTEMPTED = 55, "This part of the request was not tried, because another part failed."
-    KAFKA_STORAGE_ERROR = 56, "The disk failed under the log.", RETRIABLE
-    LOG_DIR_NOT_FOUND = 57, "The broker does not have this log directory."
+    SECURITY_DISABLED = 54, "Security features are disabled on this broker."
+    OPERATION_NOT_ATTEMPTED = 55, "This operation was not attempted, because another part of the request failed."
+    KAFKA_STORAGE_ERROR = 56, "Disk error while accessing the log.", RETRIABLE
+    LOG_DIR_NOT_FOUND = 57, "The broker has no such log directory."
     SASL_AUTHENTICATION_FAILED = 58, "SASL authentication failed."
-    UNKNOWN_PRODUCER_ID = 59, "The log knows nothing of the producer (any more)."
+    UNKNOWN_PRODUCER_ID = 59, "The log has no state of this producer, or it has expired."
     REASSIGNMENT_IN_PROGRESS = 60, "The partition is being reassigned."
-    DELEGATION_TOKEN_AUTH_DISABLED = 61, "Delegation tokens are switched off."
+    DELEGATION_TOKEN_AUTH_DISABLED = 61, "Delegation tokens are disabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, "The delegation token does not exist."
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "The principal neither owns the delegation token nor may renew it."
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, "Delegation tokens cannot be managed over this kind of connection."
@@ -117,71 +117,71 @@ class ErrorCode(IntEnum):
     INVALID_PRINCIPAL_TYPE = 67, "The principal's type is not supported."
     NON_EMPTY_GROUP = 68, "The group has members."
     GROUP_ID_NOT_FOUND = 69, "The group does not exist."
-    FETCH_SESSION_ID_NOT_FOUND = 70, "The fetch session does not exist (any more).", RETRIABLE
-    INVALID_FETCH_SESSION_EPOCH = 71, "The epoch of the fetch session is not the one expected.", RETRIABLE
-    LISTENER_NOT_FOUND = 72, "The leader has no listener of the name that the request came through.", RETRIABLE
-    TOPIC_DELETION_DISABLED = 73, "Topic deletion is switched off."
+    FETCH_SESSION_ID_NOT_FOUND = 70, "The fetch session does not exist or was evicted.", RETRIABLE
+    INVALID_FETCH_SESSION_EPOCH = 71, "The fetch session epoch is not the expected one.", RETRIABLE
+    LISTENER_NOT_FOUND = 72, "The leader has no listener with the name of the listener that got the request.", RETRIABLE
+    TOPIC_DELETION_DISABLED = 73, "Topic deletion is disabled."
     FENCED_LEADER_EPOCH = 74, "The leader epoch is older than the broker's.", RETRIABLE
     UNKNOWN_LEADER_EPOCH = 75, "The leader epoch is newer than the broker's.", RETRIABLE
-    UNSUPPORTED_COMPRESSION_TYPE = 76, "This version of the request does not allow the compression type."
-    STALE_BROKER_EPOCH = 77, "The broker has been registered anew since."
-    OFFSET_NOT_AVAILABLE = 78, "The new leader does not know yet which offset is safe to tell.", RETRIABLE
-    MEMBER_ID_REQUIRED = 79, "Join again with the member id that comes with this answer."
+    UNSUPPORTED_COMPRESSION_TYPE = 76, "This version of the request does not support the compression type."
+    STALE_BROKER_EPOCH = 77, "The broker epoch is stale: the broker has registered again since."
+    OFFSET_NOT_AVAILABLE = 78, "The new leader does not know yet which offset is committed.", RETRIABLE
+    MEMBER_ID_REQUIRED = 79, "Join again with the member id in this response."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "The preferred leader is not available.", RETRIABLE
-    GROUP_MAX_SIZE_REACHED = 81, "The group has as many members as it may have."
-    FENCED_INSTANCE_ID = 82, "Another member has taken over the group.instance.id."
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "No replica that may lead is available.", RETRIABLE
-    ELECTION_NOT_NEEDED = 84, "The partition has the leader it should have.", RETRIABLE
+    GROUP_MAX_SIZE_REACHED = 81, "The group has reached its maximum size."
+    FENCED_INSTANCE_ID = 82, "Another member now uses the group.instance.id."
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "No eligible leader is available.", RETRIABLE
+    ELECTION_NOT_NEEDED = 84, "The partition needs no leader election.", RETRIABLE
     NO_REASSIGNMENT_IN_PROGRESS = 85, "The partition is not being reassigned."
     GROUP_SUBSCRIBED_TO_TOPIC = 86, "The group is subscribed to the topic, so its offsets cannot be deleted."
-    INVALID_RECORD = 87, "A record failed the broker's checks."
+    INVALID_RECORD = 87, "A record failed the broker's validation."
     UNSTABLE_OFFSET_COMMIT = 88, "A transaction that commits offsets is still open.", RETRIABLE
-    THROTTLING_QUOTA_EXCEEDED = 89, "The quota is used up for now.", RETRIABLE
+    THROTTLING_QUOTA_EXCEEDED = 89, "The quota is exceeded.", RETRIABLE
     PRODUCER_FENCED = 90, "A newer producer uses the same transactional id."
     RESOURCE_NOT_FOUND = 91, "The resource does not exist."
     DUPLICATE_RESOURCE = 92, "The request names the same resource twice."
     UNACCEPTABLE_CREDENTIAL = 93, "The credential does not meet the requirements."
-    INCONSISTENT_VOTER_SET = 94, "Sender or receiver is not among the voters."
-    INVALID_UPDATE_VERSION = 95, "The update is based on a version that is not the present one."
+    INCONSISTENT_VOTER_SET = 94, "The sender or the receiver is not in the voter set."
+    INVALID_UPDATE_VERSION = 95, "The update is based on an outdated version."
     FEATURE_UPDATE_FAILED = 96, "The features could not be updated."
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, "The forwarded principal cannot be read."
     SNAPSHOT_NOT_FOUND = 98, "The snapshot does not exist."
     POSITION_OUT_OF_RANGE = 99, "The position is outside of the snapshot."
-    UNKNOWN_TOPIC_ID = 100, "This broker does not have a topic of this id.", RETRIABLE
+    UNKNOWN_TOPIC_ID = 100, "This broker has no topic with this id.", RETRIABLE
     DUPLICATE_BROKER_REGISTRATION = 101, "The broker id is in use."
     BROKER_ID_NOT_REGISTERED = 102, "The broker id is not registered."
-    INCONSISTENT_TOPIC_ID = 103, "The topic's id is another one here.", RETRIABLE
-    INCONSISTENT_CLUSTER_ID = 104, "The cluster id is another one here."
+    INCONSISTENT_TOPIC_ID = 103, "The topic id does not match the broker's id of the topic.", RETRIABLE
+    INCONSISTENT_CLUSTER_ID = 104, "The cluster id does not match that of this cluster."
     TRANSACTIONAL_ID_NOT_FOUND = 105, "The transactional id does not exist."
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "The fetch session mixes requests with and without topic ids.", RETRIABLE
-    INELIGIBLE_REPLICA = 107, "A replica of the new in-sync set may not be in it."
-    NEW_LEADER_ELECTED = 108, "The partition's state was changed, and its leader with it."
+    INELIGIBLE_REPLICA = 107, "The new ISR has a replica that is not eligible for it."
+    NEW_LEADER_ELECTED = 108, "The change of the partition elected a new leader."
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "The offset is in tiered storage only."
-    FENCED_MEMBER_EPOCH = 110, "The member's epoch is not valid any more: it must give up its partitions and rejoin."
-    UNRELEASED_INSTANCE_ID = 111, "A member that has not left yet holds the instance id."
-    UNSUPPORTED_ASSIGNOR = 112, "The group does not have this assignor."
+    FENCED_MEMBER_EPOCH = 110, "The member's epoch is fenced: it must abandon its partitions and rejoin."
+    UNRELEASED_INSTANCE_ID = 111, "A member that has not left the group yet uses the instance id."
+    UNSUPPORTED_ASSIGNOR = 112, "The group does not support this assignor."
     STALE_MEMBER_EPOCH = 113, "The member's epoch is out of date: retry with the one of the next heartbeat."
-    MISMATCHED_ENDPOINT_TYPE = 114, "The request came to an endpoint of the wrong type."
+    MISMATCHED_ENDPOINT_TYPE = 114, "The request was sent to an endpoint of the wrong type."
     UNSUPPORTED_ENDPOINT_TYPE = 115, "This type of endpoint is not supported."
     UNKNOWN_CONTROLLER_ID = 116, "The controller id is not known."
-    UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription is not the present one."
+    UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription is not the current one."
     TELEMETRY_TOO_LARGE = 118, "The telemetry is larger than the broker accepts."
     INVALID_REGISTRATION = 119, "The controller does not accept the broker's registration."
-    TRANSACTION_ABORTABLE = 120, "The transaction has to be aborted; its transactional id stays usable."
+    TRANSACTION_ABORTABLE = 120, "The transaction must be aborted; its transactional id stays usable."
     INVALID_RECORD_STATE = 121, "The record is not in a state that can be acknowledged."
-    SHARE_SESSION_NOT_FOUND = 122, "The share session does not exist (any more).", RETRIABLE
-    INVALID_SHARE_SESSION_EPOCH = 123, "The epoch of the share session is not the one expected.", RETRIABLE
-    FENCED_STATE_EPOCH = 124, "The state epoch is not the one expected."
-    INVALID_VOTER_KEY = 125, "The voter key is not that of the replica that got the request."
-    DUPLICATE_VOTER = 126, "The voter is in the set of voters."
-    VOTER_NOT_FOUND = 127, "The voter is not in the set of voters."
+    SHARE_SESSION_NOT_FOUND = 122, "The share session does not exist or was evicted.", RETRIABLE
+    INVALID_SHARE_SESSION_EPOCH = 123, "The share session epoch is not the expected one.", RETRIABLE
+    FENCED_STATE_EPOCH = 124, "The state epoch is not the expected one."
+    INVALID_VOTER_KEY = 125, "The voter key does not match the replica that received the request."
+    DUPLICATE_VOTER = 126, "The voter is already in the voter set."
+    VOTER_NOT_FOUND = 127, "The voter is not in the voter set."
     INVALID_REGULAR_EXPRESSION = 128, "The regular expression is not valid."
-    REBOOTSTRAP_REQUIRED = 129, "The client's metadata is out of date: it must begin at its bootstrap servers again."
+    REBOOTSTRAP_REQUIRED = 129, "The client's metadata is out of date: it must start over from its bootstrap servers."
     STREAMS_INVALID_TOPOLOGY = 130, "The topology is not valid."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The epoch of the topology is not valid."
     STREAMS_TOPOLOGY_FENCED = 132, "The epoch of the topology is out of date."
-    SHARE_SESSION_LIMIT_REACHED = 133, "There are as many share sessions as there may be.", RETRIABLE
-    GROUP_DELETION_FAILED = 134, "The group could not be deleted; its own error message says why."
+    SHARE_SESSION_LIMIT_REACHED = 133, "The limit of share sessions is reached.", RETRIABLE
+    GROUP_DELETION_FAILED = 134, "The group could not be deleted; its error message gives the reason."
     STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, "The description of the topology could not be updated."
     CONTROLLER_ID_NOT_REGISTERED = 136, "The controller id is not registered."
 
@@ -190,11 +190,11 @@ _BY_CODE: dict[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol; the message says how. Its connection is not usable any more."""
+    """The peer violated the protocol; its connection must be closed."""
 
 
 class ApiError(Exception):
-    """An error code as the answer to a request, or to a part of one."""
+    """An error code for the response to a request, or for one topic, partition or resource in the response."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         self.code = code

@@ -1,8 +1,9 @@
-"""Frames: a four-byte size, a header, a message. Reads and writes headers; moving the bytes is the shell's affair.
+"""Frames: a four-byte size, a header and a message. Reads and writes the headers, without any I/O.
 
 A request's header is (api_key int16, api_version int16, correlation_id int32, client_id nullable string) and, in
-flexible versions, tagged fields; the client id keeps its two-byte length even there. A response's header is the
-correlation id and, in flexible versions, tagged fields. Frames are handed over without their size and made with it.
+flexible versions, tagged fields; the client id has a two-byte length in all versions. A response's header is the
+correlation id and, in flexible versions, tagged fields. Parsers take frames without the size prefix; the encoding
+functions return frames with it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FLEXIBLE_FROM = {key: _NEVER if api.flexible_version is None else api.flexible_
 
 
 class RequestHeader(NamedTuple):
-    """What a request says before its body; `body_offset` is where the body begins in the frame."""
+    """The header of a request; the body starts at `body_offset` in the frame."""
 
     api_key: int
     api_version: int
@@ -38,22 +39,22 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """Read the header of a request. Raises ProtocolError if it is cut, malformed, or of an API that does not exist."""
+    """Read the header of a request. Raises ProtocolError if it is truncated or malformed or the API key is unknown."""
     try:
         api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
         if api_key not in _FLEXIBLE_FROM:
-            raise ProtocolError(f"there is no API with the key {api_key}")
+            raise ProtocolError(f"Unknown API key {api_key} in a request header")
         end = 10
         client_id = None
         if size >= 0:
             end += size
             if end > len(frame):
-                raise ProtocolError(f"a client id of {size} bytes announced in a frame of {len(frame)}")
+                raise ProtocolError(f"Error reading client id of length {size}, only {len(frame) - 10} bytes available")
             client_id = str(frame[10:end], "utf-8")
         if api_version >= _FLEXIBLE_FROM[api_key]:
             end = skip_tagged_section(frame, end)
     except (struct.error, IndexError, UnicodeDecodeError, MalformedError) as error:
-        raise ProtocolError(f"a malformed request header in a frame of {len(frame)} bytes: {error}") from None
+        raise ProtocolError(f"Error parsing request header in a frame of {len(frame)} bytes: {error}") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
@@ -70,9 +71,9 @@ def encode_request(correlation_id: int, client_id: str | None, message: Message,
 
 
 def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
-    """Return (correlation id, where the body begins) of the answer to a request of that API and version.
+    """Return (correlation id, position of the body) of the response to a request of this API and version.
 
-    Raises ProtocolError if the header is cut or malformed.
+    Raises ProtocolError if the header is truncated or malformed.
     """
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
@@ -80,7 +81,7 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
             return correlation_id, 4
         return correlation_id, skip_tagged_section(frame, 4)
     except (struct.error, IndexError, MalformedError) as error:
-        raise ProtocolError(f"a malformed response header in a frame of {len(frame)} bytes: {error}") from None
+        raise ProtocolError(f"Error parsing response header in a frame of {len(frame)} bytes: {error}") from None
 
 
 def encode_response(correlation_id: int, message: Message, version: int) -> list[Buffer]:

@@ -1,8 +1,8 @@
 """The records of `__consumer_offsets`: committed offsets, classic groups, consumer groups (KIP-848).
 
-Keys 0 and 1 are offsets (0 has not been written for years), 2 is a classic group, the others belong to the consumer
-protocol. `versioned` has the functions that turn keys and values into bytes. Values that Kafka writes: offsets version
-4 (1 if the commit has an expiry of its own), classic groups version 3.
+Key types 0 and 1 are committed offsets (Kafka now writes type 1 only), 2 is a classic group, the others belong to the
+consumer protocol. `versioned` encodes and decodes keys and values. Kafka writes committed offsets in version 4 (version
+1 if the commit has an expire timestamp) and classic groups in version 3.
 """
 
 from __future__ import annotations
@@ -171,4 +171,4 @@ GROUP_KEYS: dict[int, type[RecordKey]] = {
     8: ConsumerGroupCurrentMemberAssignmentKey,
     16: ConsumerGroupRegularExpressionKey,
 }
-"""The classes of keys by their type on disk."""
+"""The key classes by key type."""

@@ -1,7 +1,7 @@
-"""Messages as JSON, by the rules that Kafka's own tools print them with.
+"""Messages as JSON, in the format that Kafka's own tools print.
 
-Field names are the schema's in camel case, int64 is a number, bytes are base64, a UUID is its URL-safe text, and a
-tagged field stands there only when it is not its default.
+Field names are the schema's, in camel case. An int64 is a number, bytes are base64, a UUID is URL-safe base64. A tagged
+field is present only when its value is not the default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = {"kraft_version": "kRaftVersion", "kraft_version_feature": "kRaftVersio
 
 
 def to_json(message: Message, version: int) -> dict[str, Any]:
-    """Return the message's fields that travel in `version`, as values for `json`."""
+    """Return the message's fields that exist in `version`, as values for `json`."""
     fields: dict[str, Any] = {}
     for field in message.__fields__:
         value = getattr(message, field.name)
@@ -33,7 +33,7 @@ def json_text(value: Any) -> str:
 
 
 def camel_case(name: str) -> str:
-    """Return a field's name as Kafka's schemas spell it."""
+    """Return a field's name in camel case, as in Kafka's schemas."""
     first, *rest = name.split("_")
     return _NAMES.get(name) or first + "".join(word.capitalize() for word in rest)
 

@@ -1,7 +1,7 @@
-"""The records of the metadata log (`__cluster_metadata`): what a cluster is, as a sequence of changes (KIP-631).
+"""The records of the metadata log (`__cluster_metadata`): the cluster's state as a sequence of changes (KIP-631).
 
-The value of such a record is a frame version (1), the record's type and version, all three as varints, and the record.
-Of the types that Kafka 4.4 knows none is missing, so that logs and snapshots written by it can be read.
+The value of a record consists of a frame version (1), the record's type and version, all three as varints, and the
+record. All types of Kafka 4.4 are defined, so that logs and snapshots written by Kafka can be read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BrokerFeature(Message):
 
 
 class RegisterBrokerRecord(MetadataRecord, api_key=0, versions="0-4", flexible="0+"):
-    """A broker has started; it is fenced until it has caught up. Its epoch is the offset of this record."""
+    """A broker has registered; it is fenced until it has caught up. The broker epoch is the record's offset."""
 
     broker_id: int = int32()
     is_migrating_zk_broker: bool = boolean("2+")
@@ -63,14 +63,14 @@ class RegisterBrokerRecord(MetadataRecord, api_key=0, versions="0-4", flexible="
 
 
 class UnregisterBrokerRecord(MetadataRecord, api_key=1, versions="0", flexible="0+"):
-    """A broker will not come back."""
+    """The registration of a broker is removed."""
 
     broker_id: int = int32()
     broker_epoch: int = int64()
 
 
 class TopicRecord(MetadataRecord, api_key=2, versions="0", flexible="0+"):
-    """A topic exists; its partitions follow."""
+    """A topic is created; its partitions follow."""
 
     name: str = string()
     topic_id: bytes = uuid()
@@ -95,7 +95,7 @@ class PartitionRecord(MetadataRecord, api_key=3, versions="0-2", flexible="0+"):
 
 
 class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
-    """A configuration key has a value; null takes it away."""
+    """A config is set; null removes it."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -104,7 +104,7 @@ class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
 
 
 class PartitionChangeRecord(MetadataRecord, api_key=5, versions="0-2", flexible="0+"):
-    """What changed in a partition: fields that are absent (null, or -2 for the leader) stay as they are."""
+    """A change of a partition; absent fields (null, or -2 for the leader) do not change."""
 
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
@@ -120,27 +120,27 @@ class PartitionChangeRecord(MetadataRecord, api_key=5, versions="0-2", flexible=
 
 
 class FenceBrokerRecord(MetadataRecord, api_key=7, versions="0", flexible="0+"):
-    """A broker may not lead (before BrokerRegistrationChangeRecord)."""
+    """A broker is fenced (superseded by BrokerRegistrationChangeRecord)."""
 
     id: int = int32()
     epoch: int = int64()
 
 
 class UnfenceBrokerRecord(MetadataRecord, api_key=8, versions="0", flexible="0+"):
-    """A broker may lead (before BrokerRegistrationChangeRecord)."""
+    """A broker is unfenced (superseded by BrokerRegistrationChangeRecord)."""
 
     id: int = int32()
     epoch: int = int64()
 
 
 class RemoveTopicRecord(MetadataRecord, api_key=9, versions="0", flexible="0+"):
-    """A topic and its partitions are gone."""
+    """A topic and its partitions are deleted."""
 
     topic_id: bytes = uuid()
 
 
 class DelegationTokenRecord(MetadataRecord, api_key=10, versions="0", flexible="0+"):
-    """A delegation token exists, or lives longer."""
+    """A delegation token is created or renewed."""
 
     owner: str = string()
     requester: str = string()
@@ -152,7 +152,7 @@ class DelegationTokenRecord(MetadataRecord, api_key=10, versions="0", flexible="
 
 
 class UserScramCredentialRecord(MetadataRecord, api_key=11, versions="0", flexible="0+"):
-    """A user has a SCRAM credential."""
+    """A user's SCRAM credential is set."""
 
     name: str = string()
     mechanism: int = int8()
@@ -163,7 +163,7 @@ class UserScramCredentialRecord(MetadataRecord, api_key=11, versions="0", flexib
 
 
 class FeatureLevelRecord(MetadataRecord, api_key=12, versions="0", flexible="0+"):
-    """A feature is finalized at a level; 0 takes it away."""
+    """A feature is finalized at a level; 0 removes it."""
 
     name: str = string()
     feature_level: int = int16()
@@ -175,7 +175,7 @@ class EntityData(Message):
 
 
 class ClientQuotaRecord(MetadataRecord, api_key=14, versions="0", flexible="0+"):
-    """An entity has a quota, or has it no longer."""
+    """A quota of an entity is set or removed."""
 
     entity: list[EntityData] = array(EntityData)
     key: str = string()
@@ -184,7 +184,7 @@ class ClientQuotaRecord(MetadataRecord, api_key=14, versions="0", flexible="0+")
 
 
 class ProducerIdsRecord(MetadataRecord, api_key=15, versions="0", flexible="0+"):
-    """A broker got the block of producer ids before `next_producer_id`."""
+    """The block of producer ids before `next_producer_id` is allocated to a broker."""
 
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)
@@ -192,7 +192,7 @@ class ProducerIdsRecord(MetadataRecord, api_key=15, versions="0", flexible="0+")
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, api_key=17, versions="0-3", flexible="0+"):
-    """A broker was fenced (1), unfenced (-1), began its controlled shutdown (1), or changed directories."""
+    """A broker is fenced (1) or unfenced (-1), started its controlled shutdown (1), or changed its directories."""
 
     broker_id: int = int32()
     broker_epoch: int = int64()
@@ -203,7 +203,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord, api_key=17, versions="0-3",
 
 
 class AccessControlEntryRecord(MetadataRecord, api_key=18, versions="0", flexible="0+"):
-    """An access rule exists."""
+    """An ACL is created."""
 
     id: bytes = uuid()
     resource_type: int = int8()
@@ -216,46 +216,46 @@ class AccessControlEntryRecord(MetadataRecord, api_key=18, versions="0", flexibl
 
 
 class RemoveAccessControlEntryRecord(MetadataRecord, api_key=19, versions="0", flexible="0+"):
-    """An access rule is gone."""
+    """An ACL is deleted."""
 
     id: bytes = uuid()
 
 
 class NoOpRecord(MetadataRecord, api_key=20, versions="0", flexible="0+"):
-    """Nothing; it moves the offsets on while the cluster is idle."""
+    """No change; advances the offsets while the cluster is idle."""
 
 
 class ZkMigrationStateRecord(MetadataRecord, api_key=21, versions="0", flexible="0+"):
-    """How far a migration from ZooKeeper has come; a cluster that never had one writes 0."""
+    """The state of the migration from ZooKeeper; 0 in a cluster that was never migrated."""
 
     zk_migration_state: int = int8()
 
 
 class RemoveUserScramCredentialRecord(MetadataRecord, api_key=22, versions="0", flexible="0+"):
-    """A user has a SCRAM credential no longer."""
+    """A user's SCRAM credential is removed."""
 
     name: str = string()
     mechanism: int = int8()
 
 
 class BeginTransactionRecord(MetadataRecord, api_key=23, versions="0", flexible="0+"):
-    """The records up to the end of the transaction count together or not at all (KIP-868)."""
+    """Start of a metadata transaction: the records up to its end apply together or not at all (KIP-868)."""
 
     name: str | None = string(nullable="0+", default=None, tag=0)
 
 
 class EndTransactionRecord(MetadataRecord, api_key=24, versions="0", flexible="0+"):
-    """The records since the beginning of the transaction count."""
+    """End of a metadata transaction: its records apply."""
 
 
 class AbortTransactionRecord(MetadataRecord, api_key=25, versions="0", flexible="0+"):
-    """The records since the beginning of the transaction do not count."""
+    """Abort of a metadata transaction: its records do not apply."""
 
     reason: str | None = string(nullable="0+", default=None, tag=0)
 
 
 class RemoveDelegationTokenRecord(MetadataRecord, api_key=26, versions="0", flexible="0+"):
-    """A delegation token is gone."""
+    """A delegation token is deleted."""
 
     token_id: str = string()
 
@@ -274,7 +274,7 @@ class ControllerFeature(Message):
 
 
 class RegisterControllerRecord(MetadataRecord, api_key=27, versions="0", flexible="0+"):
-    """A controller has started."""
+    """A controller has registered."""
 
     controller_id: int = int32()
     incarnation_id: bytes = uuid()
@@ -284,13 +284,13 @@ class RegisterControllerRecord(MetadataRecord, api_key=27, versions="0", flexibl
 
 
 class ClearElrRecord(MetadataRecord, api_key=28, versions="0", flexible="0+"):
-    """The eligible leader replicas of a topic, or of all topics, are forgotten (KIP-966)."""
+    """The eligible leader replicas of a topic, or of all topics, are cleared (KIP-966)."""
 
     topic_name: str = string()
 
 
 class UnregisterControllerRecord(MetadataRecord, api_key=29, versions="0", flexible="0+"):
-    """A controller will not come back."""
+    """The registration of a controller is removed."""
 
     controller_id: int = int32()
 
@@ -298,11 +298,11 @@ class UnregisterControllerRecord(MetadataRecord, api_key=29, versions="0", flexi
 RECORD_TYPES: dict[int, type[MetadataRecord]] = {
     record.__api_key__: record for record in MetadataRecord.__subclasses__()
 }
-"""The classes of records by their type on disk."""
+"""The record classes by record type."""
 
 
 def encode_metadata_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Return the value of the record, in that version or the newest. Raises EncodeError."""
+    """Return the record encoded in `version`, by default the newest. Raises EncodeError."""
     if version is None:
         version = record.__versions__[1]
     head = unsigned_varint(_FRAME_VERSION) + unsigned_varint(record.__api_key__) + unsigned_varint(version)
@@ -310,13 +310,13 @@ def encode_metadata_record(record: MetadataRecord, version: int | None = None) -
 
 
 def decode_metadata_record(value: Buffer) -> MetadataRecord:
-    """Return the record of that value. Raises DecodeError, also for a type or version that is not known here."""
+    """Return the decoded record. Raises DecodeError, also for an unknown type or version."""
     try:
         frame_version, position = read_unsigned_varint(value, 0)
         record_type, position = read_unsigned_varint(value, position)
         version, position = read_unsigned_varint(value, position)
     except (IndexError, MalformedError) as error:
-        raise DecodeError("metadata record", 0, "", 0, f"its head is cut or malformed: {error}") from None
+        raise DecodeError("metadata record", 0, "", 0, f"its header is truncated or malformed: {error}") from None
     record = RECORD_TYPES.get(record_type)
     if frame_version != _FRAME_VERSION or record is None:
         raise DecodeError(

@@ -1,18 +1,18 @@
-"""The notation that messages are written in, and the message objects that it makes.
+"""The notation in which message classes are declared, and the message objects.
 
-A message is a class whose attributes say what travels, in which versions, in which order::
+The attributes of a message class declare its fields, their versions and their order on the wire::
 
     class BatchIndexAndErrorMessage(Message):
         batch_index: int = int32("8+")
         batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
 
-A version range is ``"3+"``, ``"3-5"``, ``"4"``, ``""`` (every version) or ``"none"``. A field outside of its range
-does not travel: decoding gives its default, encoding another value is an error unless the field is *ignorable*.
-``tag=n`` makes it a tagged field (KIP-482) in the versions of ``tagged`` (default: where the field exists).
+A version range is ``"3+"``, ``"3-5"``, ``"4"``, ``""`` (every version) or ``"none"``. A field is not sent in versions
+outside its range: decoding returns its default, and encoding another value is an error unless the field is *ignorable*.
+``tag=n`` declares a tagged field (KIP-482) in the versions of ``tagged`` (default: all versions of the field).
 
-Message objects are slotted, mutable, compared by value and constructed by keyword; every field has a default, which
-is Kafka's (0, "", an empty list, …). A default struct is shared, hence read-only: assign a new one instead of
-changing it. Nothing is compiled here; ``codec`` makes the functions from ``__fields__`` when they are first needed.
+Message objects are slotted, mutable, compared by value and constructed by keyword. Every field has Kafka's default (0,
+"", an empty list, …). A default struct is shared and therefore read-only: assign a new one instead of changing it.
+Nothing is compiled here; ``codec`` compiles the functions from ``__fields__`` at first use.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ZERO_UUID = bytes(16)
 VERSION_MAX = 32767
 
 Buffer = bytes | bytearray | memoryview
-"""Anything that holds bytes. Memoryviews must be one-dimensional views of bytes, so that ``len`` is their size."""
+"""Any bytes-like object. Memoryviews must be one-dimensional views of bytes, so that ``len`` is their size."""
 
 Records = Buffer | list[Buffer]
-"""Record batches: one buffer, or several that follow each other. Decoded as a memoryview of the frame; never copied."""
+"""Record batches: one buffer, or several consecutive ones. Decoded as a memoryview of the frame; never copied."""
 
 
 def parse_versions(text: str) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def parse_versions(text: str) -> tuple[int, int]:
 
 
 class FieldOptions(TypedDict, total=False):
-    """What every kind of field may say about itself, beside its versions and its default."""
+    """The options of every kind of field, besides its versions and its default."""
 
     nullable: str
     ignorable: bool
@@ -82,15 +82,15 @@ class Field:
         self.tagged = parse_versions(versions if tagged is None else tagged) if tag is not None else (1, 0)
 
     def is_present(self, version: int) -> bool:
-        """Whether the field travels in `version`."""
+        """Whether the field exists in `version`."""
         return self.versions[0] <= version <= self.versions[1]
 
     def is_nullable(self, version: int) -> bool:
-        """Whether null may travel in `version`."""
+        """Whether the field may be null in `version`."""
         return self.nullable[0] <= version <= self.nullable[1]
 
     def is_tagged(self, version: int) -> bool:
-        """Whether the field travels as a tagged field in `version`."""
+        """Whether the field is a tagged field in `version`."""
         return self.tagged[0] <= version <= self.tagged[1]
 
 
@@ -104,11 +104,11 @@ class StructField(Field):
         self.message = message
 
 
-# The functions below return Any: a type checker then believes the annotation and takes the attribute for a default.
+# The functions below return Any, so that a type checker trusts the attribute's annotation and sees a default value.
 
 
 def boolean(versions: str = "", *, default: bool = False, **options: Unpack[FieldOptions]) -> Any:
-    """Declare a truth value of one byte."""
+    """Declare a boolean of one byte."""
     return Field("bool", versions, default, **options)
 
 
@@ -148,12 +148,12 @@ def float64(versions: str = "", *, default: float = 0.0, **options: Unpack[Field
 
 
 def uuid(versions: str = "", *, default: bytes = ZERO_UUID, **options: Unpack[FieldOptions]) -> Any:
-    """Declare a UUID: 16 bytes, all zero for none."""
+    """Declare a UUID of 16 bytes; all zeros stand for no UUID."""
     return Field("uuid", versions, default, **options)
 
 
 def string(versions: str = "", *, default: str | None = "", **options: Unpack[FieldOptions]) -> Any:
-    """Declare a text of at most 32767 bytes of UTF-8 (unbounded in flexible versions)."""
+    """Declare a string of at most 32767 bytes of UTF-8 (unbounded in flexible versions)."""
     return Field("string", versions, default, **options)
 
 
@@ -168,7 +168,7 @@ def record_batches(versions: str = "", *, default: bytes | None = None, **option
 
 
 def struct(message: type[Message], versions: str = "", **options: Unpack[FieldOptions]) -> Any:
-    """Declare a nested message; its default is a nested message full of defaults."""
+    """Declare a nested message; its default is a message in which all fields have their defaults."""
     return StructField(message, versions, message, **options)
 
 
@@ -190,14 +190,14 @@ def array(
 
 
 def _compile_and_construct(self: Message, **values: object) -> None:
-    """The constructor of a class until its first use: compile the true one, put it in its place, run it."""
+    """Initial constructor of a class: compile the real constructor, install it in the class, and call it."""
     cls: Any = type(self)
     cls.__init__ = compile_constructor(cls)
     cls.__init__(self, **values)
 
 
 class _MessageType(type):
-    """Turns declarations into slots: collects the fields, which must not be class attributes as well."""
+    """Metaclass that replaces field declarations by slots: a slot must not also be a class attribute."""
 
     def __new__(
         mcs,
@@ -228,7 +228,7 @@ class _MessageType(type):
 
 @dataclass_transform(kw_only_default=True, eq_default=True)
 class Message(metaclass=_MessageType):
-    """A request, a response, a stored record, or a part of one."""
+    """Base class of requests, responses, stored records, and the messages nested in them."""
 
     __slots__ = ()
     __fields__: ClassVar[tuple[Field, ...]]
@@ -251,19 +251,19 @@ ResponseT_co = TypeVar("ResponseT_co", bound="Response", covariant=True)
 
 
 class Response(Message):
-    """The answer to a request."""
+    """A response to a request."""
 
     __slots__ = ()
 
 
 class Request(Message, Generic[ResponseT_co]):
-    """A request; its parameter is the class of its answer, so that a client's `request(message)` is typed."""
+    """A request; its type parameter is the class of its response, so that a client's `request(message)` is typed."""
 
     __slots__ = ()
 
 
 def default_of(message: type[Message]) -> Message:
-    """Return the shared, read-only message of that class which holds nothing but defaults."""
+    """Return the shared, read-only message of this class in which all fields have their defaults."""
     default = _defaults.get(message)
     if default is None:
         frozen = _MessageType(
@@ -277,7 +277,7 @@ def default_of(message: type[Message]) -> Message:
 
 
 def compile_constructor(message: type[Message]) -> Callable[..., None]:
-    """Return an `__init__` of keyword arguments for that class."""
+    """Return an `__init__` with keyword arguments for this class."""
     parameters, body = ["self", "*"] if message.__fields__ else ["self"], ["pass"]
     namespace: dict[str, Any] = {"new_list": []}
     for number, field in enumerate(message.__fields__):
@@ -297,7 +297,7 @@ def compile_constructor(message: type[Message]) -> Callable[..., None]:
 
 
 class _ReadOnly:
-    """What makes a shared default read-only. Its copies, and what its type constructs, are ordinary messages."""
+    """Mixin that makes a shared default read-only; copies of the default and new messages of its class are mutable."""
 
     __slots__ = ()
 

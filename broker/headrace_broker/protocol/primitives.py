@@ -1,6 +1,6 @@
-"""The pieces that compiled codecs are made of: packers for runs of integers, varints, and what malformed input raises.
+"""Functions that compiled codecs call: packers for arrays of integers, varints, and the errors for malformed input.
 
-All tables are bounded: a peer that sends many different array lengths cannot make them grow.
+All caches are bounded: a peer that sends many different array lengths cannot make them grow.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from headrace_broker.protocol.notation import Buffer
 
 ARRAY_LENGTH_CACHED = 34
-"""Arrays of integers shorter than this have a packer of their own; longer ones get one made for the occasion."""
+"""The packers for integer arrays shorter than this are cached; those for longer ones are created for each use."""
 
 BY_REFERENCE_SIZE = 1024
-"""Bytes fields from this size on become buffers of their own in an encoded message; smaller ones are copied."""
+"""Bytes fields larger than this become buffers of their own in an encoded message; smaller ones are copied."""
 
 ELEMENTS_MAX = 1_000_000
-"""How many nested messages one message may hold. An empty one takes three bytes to send and a hundred to keep."""
+"""The limit of nested messages in one message. An empty nested message takes 3 bytes on the wire, 100 in memory."""
 
 
 class MalformedError(Exception):
-    """Internal to codecs: the bytes break the format; the codec adds where."""
+    """The bytes are malformed. Internal to the codecs, which add the position and raise DecodeError."""
 
 
 def encode_unsigned_varint(value: int) -> bytes:
@@ -37,7 +37,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Return the base-128 form of a length that is usually small."""
+    """Return the base-128 form of an unsigned integer; fast below 256."""
     return _SMALL_VARINTS[value] if value < 256 else encode_unsigned_varint(value)
 
 
@@ -45,7 +45,7 @@ _SMALL_VARINTS = tuple(encode_unsigned_varint(value) for value in range(256))
 
 
 def rest_of_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Read on after the first byte of an unsigned varint, which was above 127; return (value, position after it)."""
+    """Read the rest of an unsigned varint whose first byte was above 127; return (value, position after it)."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buffer[position]
@@ -65,7 +65,7 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
-    """Return the position after `count` tagged fields, whose values are passed over."""
+    """Skip `count` tagged fields and return the position after them."""
     end = len(buffer)
     for _ in range(count):
         _, position = read_unsigned_varint(buffer, position)
@@ -77,43 +77,43 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
 
 
 def skip_tagged_section(buffer: Buffer, position: int) -> int:
-    """Return the position after the tagged fields of a struct, their count included."""
+    """Skip the tagged fields of a struct, including their count, and return the position after them."""
     count, position = read_unsigned_varint(buffer, position)
     return skip_tagged_fields(buffer, position, count) if count else position
 
 
 def raise_short(size: int, left: int) -> None:
-    """Refuse a length that goes beyond the end of the message."""
-    raise MalformedError(f"{size} bytes announced, {max(left, 0)} left")
+    """Reject a length beyond the end of the message."""
+    raise MalformedError(f"Error reading value of length {size}, only {max(left, 0)} bytes available")
 
 
 def raise_null() -> None:
-    """Refuse null in a field that may not be null."""
-    raise MalformedError("null where a value is required")
+    """Reject null in a field that is not nullable."""
+    raise MalformedError("non-nullable field was serialized as null")
 
 
 def raise_count(count: int, left: int) -> None:
-    """Refuse an array whose elements cannot fit into what is left of the message."""
-    raise MalformedError(f"an array of {count} elements announced, {left} bytes left")
+    """Reject an array whose elements cannot fit into the rest of the message."""
+    raise MalformedError(f"Error reading array of size {count}, only {left} bytes available")
 
 
 def raise_elements() -> None:
-    """Refuse a message that holds more nested messages than anybody has use for."""
-    raise MalformedError(f"more than {ELEMENTS_MAX} elements in one message")
+    """Reject a message with more than `ELEMENTS_MAX` nested messages."""
+    raise MalformedError(f"the message contains more than {ELEMENTS_MAX} nested messages")
 
 
-def raise_tag_size(read: int, announced: int) -> None:
-    """Refuse a known tagged field that ends elsewhere than its size says."""
-    raise MalformedError(f"a tagged field of {announced} bytes of which {read} were read")
+def raise_tag_size(read: int, size: int) -> None:
+    """Reject a known tagged field whose value does not have the size that precedes it."""
+    raise MalformedError(f"Error reading tagged field of size {size}, its value has {read} bytes")
 
 
 def raise_uuid(value: bytes) -> None:
-    """Refuse to encode a UUID that has not 16 bytes."""
+    """Reject a UUID that does not have 16 bytes."""
     raise ValueError(f"a UUID has 16 bytes, not {len(value)}")
 
 
 class _Writers(dict[int, Callable[..., bytes]]):
-    """Array length -> the function that writes the length and so many integers."""
+    """{array length: the function that packs the length and this number of integers}."""
 
     def __init__(self, letter: str, *, compact: bool) -> None:
         self._letter = letter

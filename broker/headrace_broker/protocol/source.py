@@ -1,7 +1,7 @@
-"""Python source under construction: indented lines, each of which knows which field of the message it is about.
+"""Builds Python source: indented lines, each with the message field that it reads or writes.
 
-The encoder's and the decoder's generators write into a `Source`. When a line of the compiled function raises, `where`
-tells the field from the line's number, so that good errors cost nothing while all goes well.
+The generators of encoders and decoders write into a `Source`. When a line of the compiled function raises, `where` maps
+its line number to the field, so that errors name the field and valid messages cost no extra time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 
 class Source:
-    """Lines of a function, the names it uses, and the path of the field that is being written.
+    """The lines of a function, the names it uses, and the path of the current field.
 
-    `run` holds the fixed-size values (struct letter, expression, path) that wait to be packed or unpacked together.
+    `run` contains the fixed-size values (struct letter, expression, path) that the next call packs or unpacks.
     """
 
     def __init__(self, filename: str) -> None:
@@ -30,21 +30,21 @@ class Source:
 
     @property
     def path(self) -> str:
-        """The dotted path of the field that is being written."""
+        """The dotted path of the current field."""
         return ".".join(self._path)
 
     def line(self, text: str, about: str | None = None) -> None:
-        """Add one line at the present depth, about the present field if nothing else is said."""
+        """Add one line at the current depth; it belongs to the current field unless `about` is given."""
         self._lines.append("    " * self._depth + text)
         self._paths.append(self.path if about is None else about)
 
     def defer(self, letter: str, expression: str) -> None:
-        """Put a fixed-size value into the run."""
+        """Add a fixed-size value to the run."""
         self.run.append((letter, expression, self.path))
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Add a line that opens a block; what is added inside is indented."""
+        """Add a line that opens a block; lines added inside this context are indented."""
         self.line(header)
         self._depth += 1
         yield
@@ -52,18 +52,18 @@ class Source:
 
     @contextmanager
     def field(self, name: str) -> Iterator[None]:
-        """Say that the lines added inside are about the field `name` of the present struct."""
+        """Assign the lines added inside this context to the field `name` of the current struct."""
         self._path.append(name)
         yield
         self._path.pop()
 
     def fresh(self, prefix: str) -> str:
-        """Return a variable name that nothing else uses."""
+        """Return an unused variable name."""
         self._counter += 1
         return f"{prefix}{self._counter}"
 
     def name(self, prefix: str, value: object) -> str:
-        """Return a name under which the function finds `value`."""
+        """Return a name that refers to `value` in the function."""
         for known, present in self.names.items():
             if present is value:
                 return known
@@ -78,7 +78,7 @@ class Source:
         return self._paths[trace.tb_lineno - 1]
 
     def compile(self, function: str) -> Callable[..., Any]:
-        """Return the function of that name out of the lines."""
+        """Compile the lines and return the function of this name."""
         exec(compile("\n".join(self._lines), self._filename, "exec"), self.names)
         compiled: Callable[..., Any] = self.names[function]
         return compiled

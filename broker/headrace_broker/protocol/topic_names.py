@@ -1,4 +1,4 @@
-"""Topics and partitions by name: the rules for names, the cluster's own topics, partitions by their topics. Pure."""
+"""Topic names: their validation, the internal topics, and partitions grouped by topic."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state"))
 
 TopicPartition = tuple[str, int]
-"""A partition by name: (topic, index)."""
+"""(topic name, partition index)."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 _LENGTH_MAX = 249
 
 
-def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot be a topic's name, in Kafka's words, or None."""
+def topic_name_error(name: str) -> str | None:
+    """Return Kafka's error message for an invalid topic name, None for a valid name."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -33,14 +33,16 @@ def topic_name_fault(name: str) -> str | None:
     return None
 
 
-def unified_names(names: Iterable[str]) -> dict[str, str]:
-    """{name with '_' for '.': name} of those that have either: names that differ only so could not be told apart in
-    metrics, hence are refused."""
+def names_by_metric_name(names: Iterable[str]) -> dict[str, str]:
+    """Return {name with '.' replaced by '_': name} for the names that contain '.' or '_'.
+
+    Metric names do not distinguish '.' and '_', so topics whose names differ only in these are rejected.
+    """
     return {name.replace(".", "_"): name for name in names if "." in name or "_" in name}
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return {topic: partitions}, in the order they come."""
+def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return {topic: partitions}, in the given order."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in partitions:
         grouped.setdefault(topic, []).append(partition)

@@ -1,7 +1,7 @@
-"""The records of `__transaction_state`: one per transactional id, and its newest says where its transaction stands.
+"""The records of `__transaction_state`: the latest record of a transactional id contains its transaction's state.
 
 States: 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead. Version 1 is for
-transactions of version 2 (KIP-890), whose epoch changes with every transaction.
+transaction.version 2 (KIP-890), where every transaction bumps the producer epoch.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ class TransactionLogValue(RecordValue, api_key=0, versions="0-1", flexible="1+")
 
 
 TRANSACTION_KEYS: dict[int, type[RecordKey]] = {0: TransactionLogKey}
-"""The classes of keys by their type on disk."""
+"""The key classes by key type."""

@@ -1,6 +1,6 @@
-"""Records of coordinators, as bytes: a key begins with its type, a value with its version, both int16.
+"""Encodes and decodes the coordinators' records: a key starts with its type, a value with its version, both int16.
 
-`__consumer_offsets` and `__transaction_state` are made of them; a record without a value deletes its key.
+`__consumer_offsets` and `__transaction_state` consist of such records; a record without a value deletes its key.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PREFIX = struct.Struct(">h")
 
 
 class RecordKey(Message):
-    """The key of a coordinator's record; its API key is its type."""
+    """The key of a coordinator's record; its `__api_key__` is its type."""
 
     __slots__ = ()
 
 
 class RecordValue(Message):
-    """The value of a coordinator's record; its API key is the type of its key."""
+    """The value of a coordinator's record; its `__api_key__` is the type of its key."""
 
     __slots__ = ()
 
@@ -31,17 +31,17 @@ ValueT = TypeVar("ValueT", bound=RecordValue)
 
 
 def encode_key(key: RecordKey) -> bytes:
-    """Return the key as bytes. Raises EncodeError."""
+    """Return the encoded key. Raises EncodeError."""
     return _PREFIX.pack(key.__api_key__) + encode_joined(key, 0)
 
 
 def key_type(key: Buffer) -> int:
-    """Return the type that a key's bytes begin with. Raises DecodeError."""
+    """Return the type of an encoded key. Raises DecodeError."""
     return _prefix(key, "record key")
 
 
 def decode_key(classes: Mapping[int, type[RecordKey]], key: Buffer) -> RecordKey:
-    """Return the key, of the class that `classes` has for its type. Raises DecodeError, also for an unknown type."""
+    """Decode a key as the class in `classes` of the key's type. Raises DecodeError, also for an unknown type."""
     number = key_type(key)
     if number not in classes:
         raise DecodeError("record key", number, "", 0, f"unknown type {number}")
@@ -49,16 +49,16 @@ def decode_key(classes: Mapping[int, type[RecordKey]], key: Buffer) -> RecordKey
 
 
 def encode_value(value: RecordValue, version: int) -> bytes:
-    """Return the value as bytes, in that version. Raises EncodeError."""
+    """Return the value encoded in this version. Raises EncodeError."""
     return _PREFIX.pack(version) + encode_joined(value, version)
 
 
 def decode_value(message: type[ValueT], value: Buffer) -> ValueT:
-    """Return the value of that class. Raises DecodeError, also for a version that is not known."""
+    """Return the decoded value of this class. Raises DecodeError, also for an unknown version."""
     return decode(message, _prefix(value, message.__name__), value, _PREFIX.size)
 
 
 def _prefix(buffer: Buffer, what: str) -> int:
     if len(buffer) < _PREFIX.size:
-        raise DecodeError(what, 0, "", 0, f"{len(buffer)} bytes are too few")
+        raise DecodeError(what, 0, "", 0, f"expected at least {_PREFIX.size} bytes, only {len(buffer)} available")
     return int(_PREFIX.unpack_from(buffer)[0])

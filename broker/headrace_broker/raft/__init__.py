@@ -1,7 +1,10 @@
-"""The metadata quorum: who leads it, what its log holds, and up to where a majority has it (KRaft: KIP-595, 630, 996).
+"""The metadata quorum (KRaft: KIP-595, KIP-630, KIP-996): leader election and replication of the metadata log.
 
-`core.Raft` takes requests, answers, and the time; it returns `effects`, which `server.kraft` carries out in order:
-what is persisted comes before what is sent, so a vote is on disk before anybody hears of it. One module per role:
-`follower` (voters, observers and those without a leader), `nominees` (prospective and candidate), `leader`.
-Pure: no clock, no sockets, no disk; random numbers come from the source that is handed in.
+`core.Raft` is a pure state machine: no clock, no sockets, no disk; the caller passes in the random number generator.
+Its inputs are requests, responses and the current time; its outputs are `effects`, which `server.kraft` executes in
+order.  A `Persist` completes before any later effect is executed, so a vote is on disk before its response is sent.
+
+One module per role: `follower` (voters and observers that know the leader), `nominees` (Unattached, Prospective,
+Candidate) and `leader`.  The high watermark advances in `leader.Leader._maybe_advance_high_watermark` and
+`follower.Follower._advance_high_watermark`; both end in `core.Raft.advance_high_watermark`.
 """

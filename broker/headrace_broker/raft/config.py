@@ -1,4 +1,4 @@
-"""The quorum's times, and who votes in it."""
+"""Timeouts and voters of the metadata quorum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """`voters` are the ids of `controller.quorum.voters`; a node that is not among them observes."""
+    """`voters` are the node ids in `controller.quorum.voters`; a node that is not in the set is an observer."""
 
     node_id: int
     voters: frozenset[int]
@@ -16,7 +16,7 @@ class RaftConfig:
     election_backoff_max_ms: int = 1000
     fetch_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
-    refused_backoff_ms: int = 100
+    connection_refused_backoff_ms: int = 100
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 8 * 1024 * 1024
 
@@ -26,10 +26,10 @@ class RaftConfig:
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """The number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """How long a leader goes on without hearing from a majority."""
+        """A leader that receives no fetches from a majority of the voters for this long resigns."""
         return self.fetch_timeout_ms * 3 // 2

@@ -1,15 +1,16 @@
-"""The quorum's core: one node's part in electing a leader of the metadata log and in copying that log.
+"""The Raft core of the metadata quorum: leader election and log replication of one node, as a pure state machine.
 
-Pure: requests, answers and the time go in, `Effect`s come out (`raft.effects` says what is owed to them).  What the
-node is at the moment is its `Role`; this module holds what outlives a role (the epoch, the vote, the high watermark)
-and the one rule all roles share: a higher epoch is always followed.  Spec: KIP-595, KIP-996.
+Inputs are requests, responses and the current time; outputs are `Effect`s, which `raft.effects` documents.  The current
+`Role` handles most events.  This module holds the state that survives a role change (epoch, vote, high watermark) and
+the rule common to all roles: a node that sees a higher epoch moves to it.  Spec: KIP-595, KIP-996.
 
-Guarantees, whatever is lost, delayed or repeated: one leader per epoch; a vote is on disk before it is given, and given
-once per epoch; the high watermark never goes back and covers only what a majority has on disk, in an epoch whose leader
-has committed a record of its own.
+Guarantees under message loss, delay and duplication: at most one leader per epoch; a voter votes once per epoch, and
+its vote is on disk before it responds; the high watermark never decreases and covers only records that a majority of
+the voters has on disk, in an epoch whose leader has committed a record of its own epoch.
 
-A request may come from anybody: it moves the epoch a little at most, else a single one could use up all epochs there
-are.  A node that is far behind hears of the epoch when it asks the other voters itself.
+Any process can send a request, so a request may raise the epoch only by a small amount; otherwise a single request
+could exhaust the 32-bit epochs.  A node that is many epochs behind learns the current one from responses to its own
+requests.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.raft import messages
 from headrace_broker.raft.config import RaftConfig
-from headrace_broker.raft.effects import Effect, HighWatermark, LeaderChanged, Persist, Reply, Send, Token
+from headrace_broker.raft.effects import (
+    Effect,
+    HighWatermarkAdvanced,
+    LeaderChanged,
+    Persist,
+    SendRequest,
+    SendResponse,
+    Token,
+)
 from headrace_broker.raft.log_port import OffsetAndEpoch, RaftLog
-from headrace_broker.raft.quorum_state import EPOCH_LEAP_MAX, EPOCH_MAX, NO_ONE, QuorumState
+from headrace_broker.raft.quorum_state import EPOCH_INCREASE_MAX, EPOCH_MAX, NO_NODE, QuorumState
 from headrace_broker.raft.role import Role
 
 
 class Raft:
-    """One node of the quorum, voter or observer.  Every public method returns the effects of its call."""
+    """One node of the quorum, voter or observer.  Every input method returns the effects to execute."""
 
     def __init__(self, config: RaftConfig, log: RaftLog, state: QuorumState, rng: Random) -> None:
         self.config = config
@@ -45,10 +54,10 @@ class Raft:
         self.high_watermark = log.log_start_offset if snapshot is None else max(snapshot[0], log.log_start_offset)
         self.role: Role = Role(self)
         self._effects: list[Effect] = []
-        self._told: tuple[int, int] = (NO_ONE, -1)
-        self._refused_ms: dict[int, int] = {}
+        self._reported_leader: tuple[int, int] = (NO_NODE, -1)
+        self._connection_refused_ms: dict[int, int] = {}
 
-    # -- what others may know ---------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -56,23 +65,23 @@ class Raft:
 
     @property
     def leader_id(self) -> int:
-        """The leader of the epoch, -1 while it is not known."""
+        """The leader of the current epoch, -1 if unknown."""
         return self.role.leader_id
 
     @property
-    def end(self) -> OffsetAndEpoch:
-        """Where the log ends: (offset, epoch of the last record)."""
+    def log_end(self) -> OffsetAndEpoch:
+        """(log end offset, epoch of the last record)."""
         return self.log.log_end_offset, self.log.last_fetched_epoch
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything that the leader is known to have committed is here."""
+        """Whether this node has committed everything that the leader reported as committed."""
         return self.role.is_caught_up
 
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Begin.  A quorum of one elects itself at once; a former leader must be elected anew."""
+        """Enter the first role.  A single voter elects itself at once; a restarted leader must be elected again."""
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Candidate, Unattached
 
@@ -81,74 +90,77 @@ class Raft:
             self.state = QuorumState(leader_epoch=last_epoch, voters=tuple(sorted(self.config.voters)))
         leader_id = self.state.leader_id
         if self.config.voters == {self.config.node_id}:
-            self.become(Candidate(self, now_ms), now_ms)
-        elif leader_id not in (NO_ONE, self.config.node_id):
-            self.become(Follower(self, leader_id, now_ms), now_ms)
+            self.transition_to(Candidate(self, now_ms), now_ms)
+        elif leader_id not in (NO_NODE, self.config.node_id):
+            self.transition_to(Follower(self, leader_id, now_ms), now_ms)
         else:
-            # Asking early disturbs nobody: where a leader is, the pre-vote is refused.
-            self.become(Unattached(self, now_ms, self.random_ms(self.config.election_timeout_ms // 4)), now_ms)
-        return self._take()
+            # Start an election early. It cannot disrupt the quorum: the followers of a leader reject the pre-vote.
+            wait_ms = self.random_ms_below(self.config.election_timeout_ms // 4)
+            self.transition_to(Unattached(self, now_ms, wait_ms), now_ms)
+        return self._drain_effects()
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what is due by now."""
+        """Run the timers that have expired."""
         self.role.tick(now_ms)
-        return self._take()
+        return self._drain_effects()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is wanted next."""
+        """Return the time at which `tick` must be called next, None if no timer is set."""
         return self.role.deadline_ms()
 
-    def handle(self, request: Request[Any], token: Token, now_ms: int) -> list[Effect]:
-        """Take another node's request; `Reply(token, ...)` follows, perhaps much later."""
+    def handle_request(self, request: Request[Any], token: Token, now_ms: int) -> list[Effect]:
+        """Handle another node's request.  Its `SendResponse(token, ...)` may follow in a later call."""
         if isinstance(request, VoteRequest):
             self._on_vote(request, token, now_ms)
         elif isinstance(request, BeginQuorumEpochRequest):
-            self._on_begin(request, token, now_ms)
+            self._on_begin_quorum_epoch(request, token, now_ms)
         elif isinstance(request, EndQuorumEpochRequest):
-            self._on_end(request, token, now_ms)
+            self._on_end_quorum_epoch(request, token, now_ms)
         elif isinstance(request, FetchRequest):
             self._on_fetch(request, token, now_ms)
         elif isinstance(request, FetchSnapshotRequest):
             self._on_fetch_snapshot(request, token, now_ms)
         else:
-            raise TypeError(f"{type(request).__name__} is no request of the quorum")
-        return self._take()
+            raise TypeError(f"{type(request).__name__} is not a Raft request")
+        return self._drain_effects()
 
-    def response(self, node_id: int, request: Request[Any], response: Response | None, now_ms: int) -> list[Effect]:
-        """Take the answer to a `Send`, None when there was none."""
-        partition = None if response is None else messages.only_partition(messages.topics_of(response))
+    def handle_response(
+        self, node_id: int, request: Request[Any], response: Response | None, now_ms: int
+    ) -> list[Effect]:
+        """Handle the response to a `SendRequest`; None if the request failed or timed out."""
+        partition = None if response is None else messages.metadata_partition(messages.response_topics(response))
         if partition is not None:
-            leader_id, epoch = messages.leader_of(partition)
+            leader_id, epoch = messages.leader_and_epoch(partition)
             if getattr(partition, "vote_granted", False):
-                leader_id = NO_ONE  # who would vote for another has given up the leader that it names
-            self.follow_epoch(epoch, leader_id, now_ms)
+                leader_id = NO_NODE  # a voter that grants a vote no longer follows the leader in its response
+            self.maybe_transition(epoch, leader_id, now_ms)
         self.role.on_response(node_id, request, partition, now_ms)
-        return self._take()
+        return self._drain_effects()
 
-    def refused(self, node_id: int, now_ms: int) -> list[Effect]:
-        """The node's connection went and it refuses another: its process is dead."""
-        self._refused_ms[node_id] = now_ms
-        self.role.on_refused(node_id, now_ms)
-        return self._take()
+    def on_connection_refused(self, node_id: int, now_ms: int) -> list[Effect]:
+        """The node closed its connection and refused a new one: its process is dead."""
+        self._connection_refused_ms[node_id] = now_ms
+        self.role.on_connection_refused(node_id, now_ms)
+        return self._drain_effects()
 
-    def appended(self, now_ms: int) -> list[Effect]:
-        """The leader's own records were appended to the log."""
+    def on_appended(self, now_ms: int) -> list[Effect]:
+        """The leader appended records to its own log."""
         self.role.on_appended(now_ms)
-        return self._take()
+        return self._drain_effects()
 
-    def flushed(self, now_ms: int) -> list[Effect]:
-        """The log's flushed offset has moved."""
+    def on_flushed(self, now_ms: int) -> list[Effect]:
+        """The log's flushed offset advanced."""
         self.role.on_flushed(now_ms)
-        return self._take()
+        return self._drain_effects()
 
     def resign(self, now_ms: int) -> list[Effect]:
-        """Give up leadership on purpose and tell the others who is best placed; nothing for who does not lead."""
+        """If this node is the leader, resign and send EndQuorumEpoch with the preferred successors."""
         self.role.resign(now_ms)
-        return self._take()
+        return self._drain_effects()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _refusal(self, cluster_id: str | None, partition: Any | None) -> ErrorCode:
+    def _validate_request(self, cluster_id: str | None, partition: Any | None) -> ErrorCode:
         if cluster_id is not None and self.config.cluster_id and cluster_id != self.config.cluster_id:
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         return ErrorCode.INVALID_REQUEST if partition is None else ErrorCode.NONE
@@ -156,31 +168,31 @@ class Raft:
     def _on_vote(self, request: VoteRequest, token: Token, now_ms: int) -> None:
         from headrace_broker.raft.nominees import Unattached
 
-        partition = messages.only_partition(request.topics)
-        error = self._refusal(request.cluster_id, partition)
+        partition = messages.metadata_partition(request.topics)
+        error = self._validate_request(request.cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
-            error = self._vote_refusal(request, partition)
+            error = self._validate_vote(request, partition)
         if partition is None or error is not ErrorCode.NONE:
-            self.reply(token, messages.vote_answer(error, self.leader_id, self.epoch))
+            self.respond(token, messages.vote_response(error, self.leader_id, self.epoch))
             return
         candidate = partition.replica_id
-        self.follow_epoch(partition.replica_epoch, NO_ONE, now_ms)
-        up_to_date = (partition.last_offset_epoch, partition.last_offset) >= self.end[::-1]
+        self.maybe_transition(partition.replica_epoch, NO_NODE, now_ms)
+        up_to_date = (partition.last_offset_epoch, partition.last_offset) >= self.log_end[::-1]
         if partition.pre_vote:
             granted = up_to_date and self.role.grants_pre_vote
             if granted:
                 self.role.on_pre_vote_granted(candidate, (partition.last_offset, partition.last_offset_epoch), now_ms)
         else:
             granted = self.state.voted_id == candidate or (
-                up_to_date and self.state.voted_id == NO_ONE and self.leader_id == NO_ONE
+                up_to_date and self.state.voted_id == NO_NODE and self.leader_id == NO_NODE
             )
             if granted and self.state.voted_id != candidate:
                 self.persist(replace(self.state, voted_id=candidate))
-                self.become(Unattached(self, now_ms), now_ms)
-        self.reply(token, messages.vote_answer(ErrorCode.NONE, self.leader_id, self.epoch, granted=granted))
+                self.transition_to(Unattached(self, now_ms), now_ms)
+        self.respond(token, messages.vote_response(ErrorCode.NONE, self.leader_id, self.epoch, granted=granted))
 
-    def _vote_refusal(self, request: VoteRequest, partition: Any) -> ErrorCode:
-        if request.voter_id not in (NO_ONE, self.config.node_id):
+    def _validate_vote(self, request: VoteRequest, partition: Any) -> ErrorCode:
+        if request.voter_id not in (NO_NODE, self.config.node_id):
             return ErrorCode.INVALID_VOTER_KEY
         if not self.config.is_voter or partition.replica_id not in self.config.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
@@ -194,137 +206,144 @@ class Raft:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.NONE
 
-    def _on_begin(self, request: BeginQuorumEpochRequest, token: Token, now_ms: int) -> None:
-        error = self._follow_claim(request.cluster_id, messages.only_partition(request.topics), now_ms)
-        self.reply(token, messages.begin_answer(error, self.leader_id, self.epoch))
+    def _on_begin_quorum_epoch(self, request: BeginQuorumEpochRequest, token: Token, now_ms: int) -> None:
+        error = self._validate_and_follow_leader(
+            request.cluster_id, messages.metadata_partition(request.topics), now_ms
+        )
+        self.respond(token, messages.begin_quorum_epoch_response(error, self.leader_id, self.epoch))
 
-    def _on_end(self, request: EndQuorumEpochRequest, token: Token, now_ms: int) -> None:
-        partition = messages.only_partition(request.topics)
-        error = self._follow_claim(request.cluster_id, partition, now_ms)
+    def _on_end_quorum_epoch(self, request: EndQuorumEpochRequest, token: Token, now_ms: int) -> None:
+        partition = messages.metadata_partition(request.topics)
+        error = self._validate_and_follow_leader(request.cluster_id, partition, now_ms)
         if partition is not None and error is ErrorCode.NONE:
-            self.role.on_leader_resigned(messages.successors_of(partition), now_ms)
-        self.reply(token, messages.end_answer(error, self.leader_id, self.epoch))
+            self.role.on_leader_resigned(messages.preferred_successors(partition), now_ms)
+        self.respond(token, messages.end_quorum_epoch_response(error, self.leader_id, self.epoch))
 
-    def _follow_claim(self, cluster_id: str | None, partition: Any, now_ms: int) -> ErrorCode:
-        """Follow the node that claims to lead, or to have led, an epoch, or say what is wrong with its claim."""
-        error = self._refusal(cluster_id, partition)
+    def _validate_and_follow_leader(self, cluster_id: str | None, partition: Any, now_ms: int) -> ErrorCode:
+        """Follow the leader of the epoch in a BeginQuorumEpoch or EndQuorumEpoch request, or return the error."""
+        error = self._validate_request(cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
-            error = self._claim_refusal(partition)
+            error = self._validate_leader(partition)
             if error is ErrorCode.NONE:
-                self.follow_epoch(partition.leader_epoch, partition.leader_id, now_ms)
+                self.maybe_transition(partition.leader_epoch, partition.leader_id, now_ms)
         return error
 
-    def _claim_refusal(self, partition: Any) -> ErrorCode:
-        """What is wrong with a node's claim to lead, or to have led, an epoch."""
+    def _validate_leader(self, partition: Any) -> ErrorCode:
         if partition.leader_id not in self.config.voters:
             return ErrorCode.INCONSISTENT_VOTER_SET
         if not self._is_plausible(partition.leader_epoch):
             return ErrorCode.INVALID_REQUEST
         if partition.leader_epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if partition.leader_epoch == self.epoch and self.leader_id not in (NO_ONE, partition.leader_id):
+        if partition.leader_epoch == self.epoch and self.leader_id not in (NO_NODE, partition.leader_id):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def _is_plausible(self, epoch: int) -> bool:
-        return 0 <= epoch <= min(self.epoch + EPOCH_LEAP_MAX, EPOCH_MAX)
+        return 0 <= epoch <= min(self.epoch + EPOCH_INCREASE_MAX, EPOCH_MAX)
 
     def _on_fetch(self, request: FetchRequest, token: Token, now_ms: int) -> None:
-        partition = messages.only_partition(request.topics)
-        error = self._refusal(request.cluster_id, partition)
+        partition = messages.metadata_partition(request.topics)
+        error = self._validate_request(request.cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
             is_valid = partition.fetch_offset >= 0 and partition.last_fetched_epoch >= 0
-            error = self._leadership_refusal(partition.current_leader_epoch) if is_valid else ErrorCode.INVALID_REQUEST
+            request_epoch = partition.current_leader_epoch
+            error = self._validate_leader_only_request(request_epoch) if is_valid else ErrorCode.INVALID_REQUEST
         if partition is None or error is not ErrorCode.NONE:
-            self.reply(token, messages.fetch_answer(error, self.leader_id, self.epoch))
+            self.respond(token, messages.fetch_response(error, self.leader_id, self.epoch))
             return
         self.role.on_fetch(request, partition, token, now_ms)
 
     def _on_fetch_snapshot(self, request: FetchSnapshotRequest, token: Token, now_ms: int) -> None:
-        partition = messages.only_partition(request.topics)
-        error = self._refusal(request.cluster_id, partition)
+        partition = messages.metadata_partition(request.topics)
+        error = self._validate_request(request.cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
-            error = self._leadership_refusal(partition.current_leader_epoch)
+            error = self._validate_leader_only_request(partition.current_leader_epoch)
         if partition is None or error is not ErrorCode.NONE:
-            self.reply(token, messages.snapshot_answer(error, self.leader_id, self.epoch))
+            self.respond(token, messages.fetch_snapshot_response(error, self.leader_id, self.epoch))
             return
         self.role.on_fetch_snapshot(request, partition, token, now_ms)
 
-    def _leadership_refusal(self, asked_epoch: int) -> ErrorCode:
-        if asked_epoch > self.epoch:
+    def _validate_leader_only_request(self, request_epoch: int) -> ErrorCode:
+        if request_epoch > self.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if self.leader_id != self.config.node_id:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.FENCED_LEADER_EPOCH if 0 <= asked_epoch < self.epoch else ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if 0 <= request_epoch < self.epoch else ErrorCode.NONE
 
     # -- for the roles ----------------------------------------------------------------------------------------------
 
-    def follow_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Take up a higher epoch, or the leader of this one that was not known yet."""
+    def maybe_transition(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        """Move to a higher epoch, or follow the leader of the current epoch if it was unknown so far."""
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Unattached
 
         if (
             epoch > EPOCH_MAX
             or epoch < self.epoch
-            or (epoch == self.epoch and (self.leader_id != NO_ONE or leader_id == NO_ONE))
+            or (epoch == self.epoch and (self.leader_id != NO_NODE or leader_id == NO_NODE))
         ):
             return
         if leader_id == self.config.node_id:
-            leader_id = NO_ONE  # what this node led before it was restarted
+            leader_id = NO_NODE  # this node was the leader of the epoch before its restart
             if epoch == self.epoch:
                 return
         if epoch > self.epoch:
-            self.persist(QuorumState(epoch, leader_id, NO_ONE, tuple(sorted(self.config.voters))))
-        if leader_id == NO_ONE:
-            self.become(Unattached(self, now_ms), now_ms)
+            self.persist(QuorumState(epoch, leader_id, NO_NODE, tuple(sorted(self.config.voters))))
+        if leader_id == NO_NODE:
+            self.transition_to(Unattached(self, now_ms), now_ms)
         else:
-            self.become(Follower(self, leader_id, now_ms), now_ms)
+            self.transition_to(Follower(self, leader_id, now_ms), now_ms)
 
-    def become(self, role: Role, now_ms: int) -> None:
-        """Change roles, with what the old one owes to others."""
+    def transition_to(self, role: Role, now_ms: int) -> None:
+        """Leave the current role, which completes its pending requests, and enter another."""
         self.role.leave(now_ms)
         self.role = role
-        if self.state.leader_id != role.leader_id and role.leader_id != NO_ONE:
+        if self.state.leader_id != role.leader_id and role.leader_id != NO_NODE:
             self.persist(replace(self.state, leader_id=role.leader_id))
         role.enter(now_ms)
-        told = (self.role.leader_id, self.epoch)
-        if self.role is role and told != self._told:
-            self._told = told
-            self._effects.append(LeaderChanged(*told))
+        leader_and_epoch = (self.role.leader_id, self.epoch)
+        if self.role is role and leader_and_epoch != self._reported_leader:
+            self._reported_leader = leader_and_epoch
+            self._effects.append(LeaderChanged(*leader_and_epoch))
 
     def persist(self, state: QuorumState) -> None:
-        """Have the state on disk before anything that follows."""
+        """Emit a `Persist` unless the state is unchanged; it is on disk before any later effect is executed."""
         if state != self.state:
             self.state = state
             self._effects.append(Persist(state))
 
     def send(self, node_id: int, request: Request[Any]) -> None:
-        self._effects.append(Send(node_id, request))
+        self._effects.append(SendRequest(node_id, request))
 
-    def reply(self, token: Token, response: Response) -> None:
-        self._effects.append(Reply(token, response))
+    def respond(self, token: Token, response: Response) -> None:
+        self._effects.append(SendResponse(token, response))
 
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Commit up to `offset`; False when that is nothing new."""
+        """Advance the high watermark to `offset`; return False if it is not higher.
+
+        The only place where the high watermark changes after start-up.  A leader computes the offset in
+        `Leader._maybe_advance_high_watermark`, a follower in `Follower._advance_high_watermark` or, after a snapshot
+        download, in `Follower._handle_snapshot_chunk`.
+        """
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset
-        self._effects.append(HighWatermark(offset))
+        self._effects.append(HighWatermarkAdvanced(offset))
         return True
 
-    def may_ask_ms(self, node_id: int, now_ms: int) -> int:
-        """When to turn to a node again that has refused connections lately."""
-        refused_ms = self._refused_ms.get(node_id)
-        return now_ms if refused_ms is None else max(now_ms, refused_ms + self.config.refused_backoff_ms)
+    def earliest_send_ms(self, node_id: int, now_ms: int) -> int:
+        """Return when a request may be sent to the node: now, or later if it refused a connection recently."""
+        refused_ms = self._connection_refused_ms.get(node_id)
+        return now_ms if refused_ms is None else max(now_ms, refused_ms + self.config.connection_refused_backoff_ms)
 
-    def random_ms(self, bound_ms: int) -> int:
-        """From [0, bound_ms)."""
+    def random_ms_below(self, bound_ms: int) -> int:
+        """Return a random integer in [0, bound_ms)."""
         return int(self.rng.random() * bound_ms)
 
-    def _take(self) -> list[Effect]:
+    def _drain_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects

@@ -1,6 +1,7 @@
-"""What the quorum's core wants done.  The shell does it in this order, and each `Persist` is on disk before the next.
+"""The effects that the Raft core returns to its caller.
 
-While a `Persist` is under way the core is told nothing: what it decided rests on it.
+The caller executes them in order and completes each `Persist` before the next effect.  While a `Persist` is in
+progress the caller passes no input to the core, because the core already acts on state that is not on disk yet.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.raft.quorum_state import QuorumState
 
-Token = Any  # names a request that waits; the core hands it back with the answer and never looks inside
+Token = Any  # identifies a pending request; the core returns it with the response and never inspects it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +23,16 @@ class Persist:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Send a request; exactly one `response` call must follow, with None when nothing came back."""
+class SendRequest:
+    """Send a request; exactly one `Raft.handle_response` call must follow, with None if there was no response."""
 
     node_id: int
     request: Request[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer a request."""
+class SendResponse:
+    """Send the response to the request that `token` identifies."""
 
     token: Token
     response: Response
@@ -39,19 +40,19 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Bring the log to disk and call `flushed`; several may share one fsync."""
+    """Fsync the log and then call `Raft.on_flushed`; several `Flush` effects may share one fsync."""
 
 
 @dataclass(frozen=True, slots=True)
-class HighWatermark:
-    """Everything below `offset` is committed."""
+class HighWatermarkAdvanced:
+    """The high watermark is now `offset`: every record below it is committed."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """`leader_id` leads from now on, nobody is known to when it is -1."""
+    """`leader_id` is the leader of `epoch`; -1 means the leader is unknown."""
 
     leader_id: int
     epoch: int
@@ -59,10 +60,10 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLoaded:
-    """The log was replaced by a snapshot: what was replayed before is void, replay from the snapshot."""
+    """A snapshot replaced the log: discard the state built from earlier records and replay from the snapshot."""
 
     end_offset: int
     epoch: int
 
 
-Effect = Persist | Send | Reply | Flush | HighWatermark | LeaderChanged | SnapshotLoaded
+Effect = Persist | SendRequest | SendResponse | Flush | HighWatermarkAdvanced | LeaderChanged | SnapshotLoaded

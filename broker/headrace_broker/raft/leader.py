@@ -1,5 +1,8 @@
-"""The leader of an epoch: it knows how far each replica is, commits what a majority has on disk, and resigns when it
-no longer hears from a majority."""
+"""The leader role: tracks the progress of every replica, advances the high watermark, and serves fetches.
+
+The high watermark advances in `Leader._maybe_advance_high_watermark`, after a flush of the leader's own log and after
+each fetch of a voter.  A leader that receives no fetches from a majority of the voters resigns (check quorum).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from headrace_broker.raft import messages
 from headrace_broker.raft.effects import Flush, Token
 from headrace_broker.raft.log_port import OffsetAndEpoch
 from headrace_broker.raft.nominees import Unattached
-from headrace_broker.raft.quorum_state import NO_ONE
+from headrace_broker.raft.quorum_state import NO_NODE
 from headrace_broker.raft.role import Role
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ _OBSERVERS_MAX = 1000
 
 @dataclass(slots=True)
 class Progress:
-    """What the leader knows of a replica: `end_offset` is -1 until it has fetched."""
+    """How far one replica has fetched; `end_offset` is -1 before its first fetch in this epoch."""
 
     end_offset: int = -1
     last_fetch_ms: int = -1
@@ -37,19 +40,19 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A fetch that waits for records or for a high watermark that its sender does not know."""
+class _DelayedFetch:
+    """A fetch that waits for new records or for a high watermark above that of the fetching replica."""
 
     token: Token
     node_id: int
     offset: int
     high_watermark: int
-    until_ms: int
+    deadline_ms: int
     size_bytes_max: int
 
 
 class Leader(Role):
-    """Leads `raft.epoch`."""
+    """The leader of `raft.epoch`."""
 
     def __init__(self, raft: Raft, granted: Iterable[int], now_ms: int) -> None:
         super().__init__(raft)
@@ -59,14 +62,14 @@ class Leader(Role):
         self.epoch_start_offset = raft.log.log_end_offset
         self.progress = {voter: Progress() for voter in sorted(config.voters - {config.node_id})}
         self.observers: dict[int, Progress] = {}
-        self._waiting: list[_Waiting] = []
-        self._heard_ms = dict.fromkeys(self.progress, now_ms)
-        self._tell_ms = dict.fromkeys(self.progress, now_ms)  # who is to hear of this epoch, and when next
-        self._telling: dict[int, Request[Any]] = {}
+        self._delayed_fetches: list[_DelayedFetch] = []
+        self._last_contact_ms = dict.fromkeys(self.progress, now_ms)
+        self._next_begin_epoch_ms = dict.fromkeys(self.progress, now_ms)
+        self._pending_begin_epoch: dict[int, Request[Any]] = {}
 
     @property
     def is_established(self) -> bool:
-        """Whether a record of this epoch is committed: all that earlier leaders committed is known here, then."""
+        """Whether a record of this epoch is committed; the high watermark then covers all earlier commits."""
         return self.raft.high_watermark > self.epoch_start_offset
 
     @property
@@ -77,89 +80,96 @@ class Leader(Role):
         raft = self.raft
         raft.log.append_leader_change(raft.epoch, self.leader_id, sorted(raft.config.voters), self._granted)
         raft.emit(Flush())
-        self._tell(now_ms)
+        self._send_begin_quorum_epoch(now_ms)
 
     def leave(self, now_ms: int) -> None:
         raft = self.raft
-        for waiting in self._waiting:
-            raft.reply(waiting.token, messages.fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_ONE, raft.epoch))
-        self._waiting.clear()
+        for delayed in self._delayed_fetches:
+            raft.respond(delayed.token, messages.fetch_response(ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_NODE, raft.epoch))
+        self._delayed_fetches.clear()
 
     # -- time -------------------------------------------------------------------------------------------------------
 
     def deadline_ms(self) -> int | None:
-        times = [waiting.until_ms for waiting in self._waiting]
-        times += [at_ms for voter, at_ms in self._tell_ms.items() if voter not in self._telling]
+        times = [delayed.deadline_ms for delayed in self._delayed_fetches]
+        times += [at_ms for voter, at_ms in self._next_begin_epoch_ms.items() if voter not in self._pending_begin_epoch]
         if self.progress:
-            times.append(self._majority_heard_ms() + self.raft.config.check_quorum_timeout_ms)
+            times.append(self._majority_contact_ms() + self.raft.config.check_quorum_timeout_ms)
         return min(times, default=None)
 
     def tick(self, now_ms: int) -> None:
         raft = self.raft
-        if self.progress and now_ms >= self._majority_heard_ms() + raft.config.check_quorum_timeout_ms:
+        if self.progress and now_ms >= self._majority_contact_ms() + raft.config.check_quorum_timeout_ms:
             self.resign(now_ms)
             return
-        self._tell(now_ms)
-        self._answer([waiting for waiting in self._waiting if waiting.until_ms <= now_ms])
-        gone = [node for node, seen in self.observers.items() if now_ms - seen.last_fetch_ms > OBSERVER_SESSION_MS]
-        for node in gone:
+        self._send_begin_quorum_epoch(now_ms)
+        self._complete_fetches([delayed for delayed in self._delayed_fetches if delayed.deadline_ms <= now_ms])
+        expired = [node for node, seen in self.observers.items() if now_ms - seen.last_fetch_ms > OBSERVER_SESSION_MS]
+        for node in expired:
             del self.observers[node]
 
-    def _majority_heard_ms(self) -> int:
-        """Since when a majority, this node counted, may have been silent."""
-        return sorted(self._heard_ms.values(), reverse=True)[self.raft.config.majority - 2]
+    def _majority_contact_ms(self) -> int:
+        """Return the latest time t such that a majority of the voters, counting this node, has fetched since t."""
+        return sorted(self._last_contact_ms.values(), reverse=True)[self.raft.config.majority - 2]
 
-    def _tell(self, now_ms: int) -> None:
-        """Send BeginQuorumEpoch to voters that have not fetched in this epoch, or not lately."""
+    def _send_begin_quorum_epoch(self, now_ms: int) -> None:
+        """Send BeginQuorumEpoch to the voters whose last fetch in this epoch is missing or older than the timeout."""
         raft = self.raft
-        for voter, at_ms in self._tell_ms.items():
-            if now_ms >= at_ms and voter not in self._telling:
-                request = self._telling[voter] = messages.begin_request(raft.config, voter, raft.epoch)
+        for voter, at_ms in self._next_begin_epoch_ms.items():
+            if now_ms >= at_ms and voter not in self._pending_begin_epoch:
+                request = messages.begin_quorum_epoch_request(raft.config, voter, raft.epoch)
+                self._pending_begin_epoch[voter] = request
                 raft.send(voter, request)
 
     def on_response(self, node_id: int, request: Request[Any], partition: Any | None, now_ms: int) -> None:
-        if self._telling.get(node_id) is not request or not isinstance(request, BeginQuorumEpochRequest):
+        if self._pending_begin_epoch.get(node_id) is not request or not isinstance(request, BeginQuorumEpochRequest):
             return
-        del self._telling[node_id]
-        told = partition is not None and partition.error_code == ErrorCode.NONE
+        del self._pending_begin_epoch[node_id]
+        succeeded = partition is not None and partition.error_code == ErrorCode.NONE
         config = self.raft.config
-        self._tell_ms[node_id] = now_ms + (config.fetch_timeout_ms // 2 if told else config.retry_backoff_ms * 5)
+        backoff_ms = config.fetch_timeout_ms // 2 if succeeded else config.retry_backoff_ms * 5
+        self._next_begin_epoch_ms[node_id] = now_ms + backoff_ms
 
     def resign(self, now_ms: int) -> None:
-        """Step down and say so; the voter that is farthest should stand first."""
+        """Resign and send EndQuorumEpoch; the voter with the longest log is the first preferred successor."""
         raft = self.raft
         successors = sorted(self.progress, key=lambda voter: -self.progress[voter].end_offset)
         for voter in self.progress:
-            raft.send(voter, messages.end_request(raft.config, raft.epoch, successors))
-        raft.become(Unattached(raft, now_ms, raft.config.election_timeout_ms * 2), now_ms)
+            raft.send(voter, messages.end_quorum_epoch_request(raft.config, raft.epoch, successors))
+        raft.transition_to(Unattached(raft, now_ms, raft.config.election_timeout_ms * 2), now_ms)
 
     # -- the log ----------------------------------------------------------------------------------------------------
 
     def on_appended(self, now_ms: int) -> None:
         self.raft.emit(Flush())
-        self._answer([waiting for waiting in self._waiting if waiting.offset < self.raft.log.log_end_offset])
+        log_end_offset = self.raft.log.log_end_offset
+        self._complete_fetches([delayed for delayed in self._delayed_fetches if delayed.offset < log_end_offset])
 
     def on_flushed(self, now_ms: int) -> None:
-        self._commit()
+        self._maybe_advance_high_watermark()
 
-    def _commit(self) -> None:
-        """Move the high watermark to what a majority has on disk, once that reaches into this epoch."""
+    def _maybe_advance_high_watermark(self) -> None:
+        """Advance the high watermark to the highest offset below which a majority of the voters has flushed its log.
+
+        It does not advance until that offset covers a record of the leader's own epoch (Raft section 5.4.2): a record
+        of an earlier epoch may still be overwritten by another leader, even if it is in the logs of a majority.
+        """
         raft = self.raft
         ends = sorted([raft.log.flushed_offset, *(seen.end_offset for seen in self.progress.values())], reverse=True)
         offset = ends[raft.config.majority - 1]
         if offset > self.epoch_start_offset and raft.advance_high_watermark(offset):
-            self._answer([waiting for waiting in self._waiting if waiting.high_watermark < offset])
+            self._complete_fetches([delayed for delayed in self._delayed_fetches if delayed.high_watermark < offset])
 
     def on_fetch(self, request: FetchRequest, partition: Any, token: Token, now_ms: int) -> None:
         raft = self.raft
-        node_id = messages.fetcher_of(request)
+        node_id = messages.fetch_replica_id(request)
         position: OffsetAndEpoch = (partition.fetch_offset, partition.last_fetched_epoch)
-        snapshot, diverging = self._where_it_parts(position)
+        snapshot, diverging = self._validate_offset_and_epoch(position)
         if snapshot is not None or diverging is not None:
-            raft.reply(token, self._fetch_answer(diverging=diverging, snapshot=snapshot))
+            raft.respond(token, self._fetch_response(diverging=diverging, snapshot=snapshot))
             return
-        self._note_progress(node_id, partition.fetch_offset, now_ms)
-        waiting = _Waiting(
+        self._update_progress(node_id, partition.fetch_offset, now_ms)
+        delayed = _DelayedFetch(
             token,
             node_id,
             partition.fetch_offset,
@@ -167,13 +177,18 @@ class Leader(Role):
             now_ms + min(max(0, request.max_wait_ms), raft.config.fetch_max_wait_ms),
             request.max_bytes,
         )
-        self._waiting.append(waiting)
-        has_news = partition.fetch_offset < raft.log.log_end_offset or waiting.high_watermark < raft.high_watermark
-        if has_news or request.max_wait_ms <= 0:
-            self._answer([waiting])
+        self._delayed_fetches.append(delayed)
+        is_behind = partition.fetch_offset < raft.log.log_end_offset or delayed.high_watermark < raft.high_watermark
+        if is_behind or request.max_wait_ms <= 0:
+            self._complete_fetches([delayed])
 
-    def _where_it_parts(self, position: OffsetAndEpoch) -> tuple[OffsetAndEpoch | None, OffsetAndEpoch | None]:
-        """(snapshot to load, end of the epoch to truncate to) for a log that does not continue in ours."""
+    def _validate_offset_and_epoch(
+        self, position: OffsetAndEpoch
+    ) -> tuple[OffsetAndEpoch | None, OffsetAndEpoch | None]:
+        """Return (snapshot to download, diverging epoch and its end offset) for a replica whose log ends at `position`.
+
+        Both are None if the replica's log is a prefix of this log.
+        """
         log = self.raft.log
         offset, epoch = position
         if log.log_start_offset == 0 and position == (0, 0):
@@ -187,11 +202,11 @@ class Leader(Role):
             return None, (end_offset, known_epoch)
         return None, None
 
-    def _note_progress(self, node_id: int, offset: int, now_ms: int) -> None:
+    def _update_progress(self, node_id: int, offset: int, now_ms: int) -> None:
         if node_id in self.progress:
             seen = self.progress[node_id]
-            self._heard_ms[node_id] = now_ms
-            self._tell_ms[node_id] = now_ms + self.raft.config.fetch_timeout_ms
+            self._last_contact_ms[node_id] = now_ms
+            self._next_begin_epoch_ms[node_id] = now_ms + self.raft.config.fetch_timeout_ms
         elif node_id >= 0 and (node_id in self.observers or len(self.observers) < _OBSERVERS_MAX):
             seen = self.observers.setdefault(node_id, Progress())
         else:
@@ -205,24 +220,24 @@ class Leader(Role):
         seen.end_offset = offset
         seen.last_fetch_ms = now_ms
         if node_id in self.progress:
-            self._commit()
+            self._maybe_advance_high_watermark()
 
-    def _answer(self, due: list[_Waiting]) -> None:
+    def _complete_fetches(self, fetches: list[_DelayedFetch]) -> None:
         log = self.raft.log
-        for waiting in due:
-            if waiting not in self._waiting:
+        for delayed in fetches:
+            if delayed not in self._delayed_fetches:
                 continue
-            self._waiting.remove(waiting)
+            self._delayed_fetches.remove(delayed)
             records = b""
-            if waiting.offset < log.log_end_offset:
-                records = log.read(waiting.offset, min(waiting.size_bytes_max, self.raft.config.fetch_max_bytes))
-            self.raft.reply(waiting.token, self._fetch_answer(records=records))
+            if delayed.offset < log.log_end_offset:
+                records = log.read(delayed.offset, min(delayed.size_bytes_max, self.raft.config.fetch_max_bytes))
+            self.raft.respond(delayed.token, self._fetch_response(records=records))
 
-    def _fetch_answer(
+    def _fetch_response(
         self, *, records: bytes = b"", diverging: OffsetAndEpoch | None = None, snapshot: OffsetAndEpoch | None = None
     ) -> Any:
         raft = self.raft
-        return messages.fetch_answer(
+        return messages.fetch_response(
             ErrorCode.NONE,
             self.leader_id,
             raft.epoch,
@@ -236,18 +251,18 @@ class Leader(Role):
     def on_fetch_snapshot(self, request: FetchSnapshotRequest, partition: Any, token: Token, now_ms: int) -> None:
         raft = self.raft
         snapshot = (partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
-        if request.replica_id in self._heard_ms:
-            self._heard_ms[request.replica_id] = now_ms
+        if request.replica_id in self._last_contact_ms:
+            self._last_contact_ms[request.replica_id] = now_ms
         found = raft.log.read_snapshot(
             snapshot, partition.position, max(0, min(request.max_bytes, raft.config.fetch_max_bytes))
         )
         if found is None:
-            answer = messages.snapshot_answer(ErrorCode.SNAPSHOT_NOT_FOUND, self.leader_id, raft.epoch)
+            response = messages.fetch_snapshot_response(ErrorCode.SNAPSHOT_NOT_FOUND, self.leader_id, raft.epoch)
         elif not 0 <= partition.position < found[0]:
-            answer = messages.snapshot_answer(ErrorCode.POSITION_OUT_OF_RANGE, self.leader_id, raft.epoch)
+            response = messages.fetch_snapshot_response(ErrorCode.POSITION_OUT_OF_RANGE, self.leader_id, raft.epoch)
         else:
-            answer = messages.snapshot_answer(
+            response = messages.fetch_snapshot_response(
                 ErrorCode.NONE, self.leader_id, raft.epoch,
                 snapshot=snapshot, size=found[0], position=partition.position, data=found[1],
             )  # fmt: skip
-        raft.reply(token, answer)
+        raft.respond(token, response)

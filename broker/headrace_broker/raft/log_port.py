@@ -1,4 +1,4 @@
-"""What the quorum's core needs of the metadata log: appends are immediate, only flushing takes time."""
+"""The interface through which the Raft core uses the metadata log.  Appends are synchronous, flushes are not."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ class RaftLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """Up to where the log would survive a power failure."""
+        """Records below this offset survive a power failure."""
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot the log begins after; 0 when there is neither."""
+        """The epoch of the last record, or of the snapshot that precedes the log; 0 if both are missing."""
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """(end offset, epoch) of the largest epoch that is not above `epoch`."""
+        """Return (end offset, epoch) of the largest epoch in the log that is at most `epoch`."""
 
     def read(self, offset: int, size_bytes_max: int) -> bytes:
-        """Whole batches from `offset` on, at least one if there is any."""
+        """Return whole batches from `offset` on: at least one, unless the log ends there."""
 
     def append_as_follower(self, records: bytes) -> None:
-        """Append the leader's batches as they are."""
+        """Append the leader's batches unchanged."""
 
     def append_leader_change(self, epoch: int, leader_id: int, voters: Sequence[int], granting: Sequence[int]) -> None:
-        """Append the control record that opens an epoch."""
+        """Append the LeaderChange control record, the first record of an epoch."""
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every record from `offset` on."""
+        """Delete every record from `offset` on."""
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """(end offset, epoch) of the snapshot that the log begins after, None when the log is whole."""
+        """Return (end offset, epoch) of the snapshot that ends at the log start offset, None if there is none."""
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
-        """(end offset, epoch) of the newest whole snapshot."""
+        """Return (end offset, epoch) of the newest complete snapshot."""
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """(size of the snapshot, its bytes from `position` on), None when it is not here."""
+        """Return (size of the snapshot, its bytes from `position` on), None if this node does not have the snapshot."""
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write a part of a snapshot that is being fetched; position 0 begins anew."""
+        """Write a chunk of a snapshot that is being downloaded; position 0 starts the download over."""
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """The fetched snapshot is whole: begin the log after it."""
+        """Complete a downloaded snapshot and replace the whole log by it."""

@@ -1,4 +1,7 @@
-"""The quorum's requests and answers: each is about one partition, and wrapped in topics and partitions on the wire."""
+"""Builds and reads the requests and responses of the metadata quorum.
+
+Each message concerns the single partition `__cluster_metadata-0`, wrapped in lists of topics and partitions.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,33 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 """The fixed topic id of `__cluster_metadata`."""
 
 
-def topics_of(response: Any) -> Sequence[Any]:
-    """The topics of any of the quorum's answers."""
+def response_topics(response: Any) -> Sequence[Any]:
+    """Return the topics of a Raft response of any kind."""
     if isinstance(response, fetch.FetchResponse):
         return response.responses
     topics: Sequence[Any] = response.topics
     return topics
 
 
-def leader_of(partition: Any) -> tuple[int, int]:
-    """(leader, epoch) as the partition of an answer tells them."""
-    where = getattr(partition, "current_leader", partition)
-    return where.leader_id, where.leader_epoch
+def leader_and_epoch(partition: Any) -> tuple[int, int]:
+    """Return (leader id, leader epoch) from the partition of a response."""
+    leader = getattr(partition, "current_leader", partition)
+    return leader.leader_id, leader.leader_epoch
 
 
-def claimed_by(partition: Any) -> tuple[int, int]:
-    """(node, epoch) that the partition of a request speaks for: a candidate's, or a leader's."""
+def sender_and_epoch(partition: Any) -> tuple[int, int]:
+    """Return (node id, epoch) of the sender of a request: the candidate of a Vote, otherwise the leader."""
     is_vote = isinstance(partition, vote.VoteRequestPartitionData)
     return (partition.replica_id, partition.replica_epoch) if is_vote else (partition.leader_id, partition.leader_epoch)
 
 
-def successors_of(partition: end.EndQuorumEpochRequestPartitionData) -> list[int]:
-    """Who should try first to lead after a farewell."""
+def preferred_successors(partition: end.EndQuorumEpochRequestPartitionData) -> list[int]:
+    """Return the preferred successors in an EndQuorumEpoch request, most preferred first."""
     return [item.candidate_id for item in partition.preferred_candidates] or list(partition.preferred_successors)
 
 
-def only_partition(topics: Sequence[Any]) -> Any | None:
-    """The partition that the message is about, None when it is not exactly `__cluster_metadata-0`."""
+def metadata_partition(topics: Sequence[Any]) -> Any | None:
+    """Return the message's single partition, None unless it is exactly `__cluster_metadata-0`."""
     if len(topics) != 1 or len(topics[0].partitions) != 1 or not _is_metadata(topics[0]):
         return None
     partition = topics[0].partitions[0]
@@ -74,7 +77,7 @@ def _index(partition: Any) -> int:
 def vote_request(
     config: RaftConfig, voter: int, epoch: int, last: OffsetAndEpoch, *, pre_vote: bool
 ) -> vote.VoteRequest:
-    """Ask `voter` for its vote in `epoch`; `last` is where the candidate's log ends."""
+    """Build a request for `voter`'s vote or pre-vote in `epoch`; `last` is the end of the candidate's log."""
     partition = vote.VoteRequestPartitionData(
         partition_index=0,
         replica_epoch=epoch,
@@ -87,8 +90,8 @@ def vote_request(
     return vote.VoteRequest(cluster_id=config.cluster_id, voter_id=voter, topics=[topic])
 
 
-def vote_answer(error: ErrorCode, leader_id: int, epoch: int, *, granted: bool = False) -> vote.VoteResponse:
-    """The answer to a vote request."""
+def vote_response(error: ErrorCode, leader_id: int, epoch: int, *, granted: bool = False) -> vote.VoteResponse:
+    """Build the response to a Vote request."""
     partition = vote.VoteResponsePartitionData(
         partition_index=0, error_code=error, leader_id=leader_id, leader_epoch=epoch, vote_granted=granted
     )
@@ -96,11 +99,11 @@ def vote_answer(error: ErrorCode, leader_id: int, epoch: int, *, granted: bool =
     return vote.VoteResponse(error_code=ErrorCode.NONE, topics=[topic])
 
 
-# -- beginning and end of an epoch ---------------------------------------------------------------------------------
+# -- begin and end quorum epoch ------------------------------------------------------------------------------------
 
 
-def begin_request(config: RaftConfig, voter: int, epoch: int) -> begin.BeginQuorumEpochRequest:
-    """Tell `voter` that this node leads `epoch`."""
+def begin_quorum_epoch_request(config: RaftConfig, voter: int, epoch: int) -> begin.BeginQuorumEpochRequest:
+    """Build the request that notifies `voter` of this node's leadership of `epoch`."""
     partition = begin.BeginQuorumEpochRequestPartitionData(
         partition_index=0, leader_id=config.node_id, leader_epoch=epoch
     )
@@ -108,8 +111,8 @@ def begin_request(config: RaftConfig, voter: int, epoch: int) -> begin.BeginQuor
     return begin.BeginQuorumEpochRequest(cluster_id=config.cluster_id, voter_id=voter, topics=[topic])
 
 
-def begin_answer(error: ErrorCode, leader_id: int, epoch: int) -> begin.BeginQuorumEpochResponse:
-    """The answer to the news of a leader."""
+def begin_quorum_epoch_response(error: ErrorCode, leader_id: int, epoch: int) -> begin.BeginQuorumEpochResponse:
+    """Build the response to a BeginQuorumEpoch request."""
     partition = begin.BeginQuorumEpochResponsePartitionData(
         partition_index=0, error_code=error, leader_id=leader_id, leader_epoch=epoch
     )
@@ -117,22 +120,22 @@ def begin_answer(error: ErrorCode, leader_id: int, epoch: int) -> begin.BeginQuo
     return begin.BeginQuorumEpochResponse(error_code=ErrorCode.NONE, topics=[topic])
 
 
-def end_request(config: RaftConfig, epoch: int, successors: Iterable[int]) -> end.EndQuorumEpochRequest:
-    """Tell a voter that this node leads no more, and who should try first."""
-    wanted = list(successors)
+def end_quorum_epoch_request(config: RaftConfig, epoch: int, successors: Iterable[int]) -> end.EndQuorumEpochRequest:
+    """Build the request that notifies a voter of this node's resignation and its preferred successors."""
+    preferred = list(successors)
     partition = end.EndQuorumEpochRequestPartitionData(
         partition_index=0,
         leader_id=config.node_id,
         leader_epoch=epoch,
-        preferred_successors=wanted,
-        preferred_candidates=[end.ReplicaInfo(candidate_id=node) for node in wanted],
+        preferred_successors=preferred,
+        preferred_candidates=[end.ReplicaInfo(candidate_id=node) for node in preferred],
     )
     topic = end.EndQuorumEpochRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
     return end.EndQuorumEpochRequest(cluster_id=config.cluster_id, topics=[topic])
 
 
-def end_answer(error: ErrorCode, leader_id: int, epoch: int) -> end.EndQuorumEpochResponse:
-    """The answer to a leader's farewell."""
+def end_quorum_epoch_response(error: ErrorCode, leader_id: int, epoch: int) -> end.EndQuorumEpochResponse:
+    """Build the response to an EndQuorumEpoch request."""
     partition = end.EndQuorumEpochResponsePartitionData(
         partition_index=0, error_code=error, leader_id=leader_id, leader_epoch=epoch
     )
@@ -143,13 +146,13 @@ def end_answer(error: ErrorCode, leader_id: int, epoch: int) -> end.EndQuorumEpo
 # -- fetches -------------------------------------------------------------------------------------------------------
 
 
-def fetcher_of(request: fetch.FetchRequest) -> int:
-    """The node that fetches, wherever the version of the request tells it."""
+def fetch_replica_id(request: fetch.FetchRequest) -> int:
+    """Return the fetching replica's id, from whichever field the request version uses."""
     return request.replica_state.replica_id if request.replica_state.replica_id >= 0 else request.replica_id
 
 
 def fetch_request(config: RaftConfig, epoch: int, last: OffsetAndEpoch, high_watermark: int) -> fetch.FetchRequest:
-    """Ask the leader of `epoch` for what comes after `last`, the end of the own log."""
+    """Build a fetch from the leader of `epoch` for the records after `last`, the end of the local log."""
     partition = fetch.FetchPartition(
         partition=0,
         current_leader_epoch=epoch,
@@ -169,7 +172,7 @@ def fetch_request(config: RaftConfig, epoch: int, last: OffsetAndEpoch, high_wat
     )
 
 
-def fetch_answer(
+def fetch_response(
     error: ErrorCode,
     leader_id: int,
     epoch: int,
@@ -180,7 +183,7 @@ def fetch_answer(
     diverging: OffsetAndEpoch | None = None,
     snapshot: OffsetAndEpoch | None = None,
 ) -> fetch.FetchResponse:
-    """The answer to a replica of the metadata log."""
+    """Build the response to a Fetch request of a replica of the metadata log."""
     partition = fetch.PartitionData(
         partition_index=0,
         error_code=error,
@@ -200,10 +203,10 @@ def fetch_answer(
     return fetch.FetchResponse(error_code=ErrorCode.NONE, responses=[topic])
 
 
-def snapshot_request(
+def fetch_snapshot_request(
     config: RaftConfig, epoch: int, snapshot: OffsetAndEpoch, position: int
 ) -> fetch_snapshot.FetchSnapshotRequest:
-    """Ask the leader of `epoch` for the bytes of a snapshot from `position` on."""
+    """Build a request to the leader of `epoch` for the bytes of a snapshot from `position` on."""
     partition = fetch_snapshot.FetchSnapshotRequestPartitionSnapshot(
         partition=0,
         current_leader_epoch=epoch,
@@ -216,7 +219,7 @@ def snapshot_request(
     )
 
 
-def snapshot_answer(
+def fetch_snapshot_response(
     error: ErrorCode,
     leader_id: int,
     epoch: int,
@@ -226,7 +229,7 @@ def snapshot_answer(
     position: int = 0,
     data: bytes = b"",
 ) -> fetch_snapshot.FetchSnapshotResponse:
-    """A part of a snapshot."""
+    """Build the response to a FetchSnapshot request; `data` is one chunk of the snapshot."""
     partition = fetch_snapshot.FetchSnapshotResponsePartitionSnapshot(
         index=0,
         error_code=error,
@@ -240,6 +243,6 @@ def snapshot_answer(
     return fetch_snapshot.FetchSnapshotResponse(error_code=ErrorCode.NONE, topics=[topic])
 
 
-def joined(records: Any) -> bytes:
-    """The bytes of a `records` field, which may be one buffer or several."""
+def concatenate(records: Any) -> bytes:
+    """Return a `records` field as one byte string; it may be one buffer or a list of buffers."""
     return b"".join(records) if isinstance(records, list | tuple) else bytes(records)

@@ -1,33 +1,34 @@
-"""The `quorum-state` file: the epoch a voter has seen, its leader and the vote given (KRaft, data version 0)."""
+"""The `quorum-state` file: the voter's current epoch, the leader of that epoch and its own vote (data version 0)."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 
-NO_ONE = -1
+NO_NODE = -1
 EPOCH_MAX = (1 << 31) - 1 - (1 << 16)
-"""What is more can only be damage or malice: it would leave no room for elections."""
-EPOCH_LEAP_MAX = 100
-"""So much higher than the own epoch is what a request may say; a node that was away for longer asks the others."""
+"""The highest accepted epoch.  Epochs are 32 bits wide; above this limit too few remain for further elections."""
+EPOCH_INCREASE_MAX = 100
+"""A request may raise a node's epoch by at most this much.  Responses have no such limit: a node that missed more
+elections learns the current epoch from the responses to its own requests."""
 FILE_NAME = "quorum-state"
 
 
 class QuorumStateError(ValueError):
-    """The file's content cannot be understood."""
+    """The content of the quorum-state file is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What must be on disk before it is acted upon."""
+    """The state that must be on disk before the node acts on it."""
 
     leader_epoch: int = 0
-    leader_id: int = NO_ONE
-    voted_id: int = NO_ONE
+    leader_id: int = NO_NODE
+    voted_id: int = NO_NODE
     voters: tuple[int, ...] = ()
 
     def to_json(self) -> bytes:
-        """The file's content, one line as Kafka writes it."""
+        """Return the content of the file, one line in the format Kafka writes."""
         fields = {
             "clusterId": "",
             "leaderId": self.leader_id,
@@ -46,7 +47,7 @@ class QuorumState:
             fields = json.loads(data)
             leader_epoch = int(fields["leaderEpoch"])
             if not 0 <= leader_epoch <= EPOCH_MAX:
-                raise ValueError(f"leaderEpoch is {leader_epoch}, at most {EPOCH_MAX} leaves room for elections")
+                raise ValueError(f"leaderEpoch is {leader_epoch}, it must be between 0 and {EPOCH_MAX}")
             return cls(
                 leader_epoch=leader_epoch,
                 leader_id=int(fields["leaderId"]),
@@ -54,4 +55,4 @@ class QuorumState:
                 voters=tuple(int(item["voterId"]) for item in fields.get("currentVoters") or ()),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise QuorumStateError(f"this voter's state cannot be read ({error})") from None
+            raise QuorumStateError(f"the quorum state is invalid ({error})") from None

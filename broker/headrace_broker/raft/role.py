@@ -1,7 +1,7 @@
-"""What a node of the quorum can be: the questions and events that each role answers in its own way.
+"""The base class of the roles: the properties and events that each role handles in its own way.
 
-A role belongs to one epoch and is never reused: answers that come late reach the next role, which asks for nothing it
-has not sent itself.
+A role object belongs to one epoch and is never reused.  A late response to a request of an earlier role is passed to
+the current role, which ignores responses to requests that it did not send itself.
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ from headrace_broker.protocol.messages.fetch_snapshot import FetchSnapshotReques
 from headrace_broker.protocol.notation import Request
 from headrace_broker.raft.effects import Token
 from headrace_broker.raft.log_port import OffsetAndEpoch
-from headrace_broker.raft.quorum_state import NO_ONE
+from headrace_broker.raft.quorum_state import NO_NODE
 
 if TYPE_CHECKING:
     from headrace_broker.raft.core import Raft
 
 
 class Role:
-    """A role in which nothing happens; the others say what they do differently."""
+    """A role that ignores every event; subclasses override the events that concern them."""
 
-    leader_id: int = NO_ONE
+    leader_id: int = NO_NODE
     grants_pre_vote: bool = False
-    """Whether a candidate that is as far as this node would get its vote."""
+    """Whether this node grants a pre-vote to a candidate whose log is at least as up to date as its own."""
 
     is_caught_up: bool = False
-    """Whether what the leader has committed is committed here."""
+    """Whether this node has committed everything that the leader reported as committed."""
 
     def __init__(self, raft: Raft) -> None:
         self.raft = raft
 
     def enter(self, now_ms: int) -> None:
-        """The role begins."""
+        """Called after the node has switched to this role."""
 
     def leave(self, now_ms: int) -> None:
-        """The role ends."""
+        """Called before the node switches to another role."""
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is wanted next."""
+        """Return the time at which `tick` must be called next, None if no timer is set."""
         return None
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due."""
+        """Run the timers that have expired."""
 
     def on_response(self, node_id: int, request: Request[Any], partition: Any | None, now_ms: int) -> None:
-        """An answer, None when there was none.  Epoch and leader that it told of are taken up already."""
+        """A response arrived; None if the request failed.  The core has already applied its epoch and leader id."""
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
-        """Another node was told that it would be elected."""
+        """This node granted a pre-vote to `candidate`, whose log ends at `end`."""
 
-    def on_refused(self, node_id: int, now_ms: int) -> None:
-        """A node's process is dead."""
+    def on_connection_refused(self, node_id: int, now_ms: int) -> None:
+        """A node closed its connection and refused a new one: its process is dead."""
 
     def on_appended(self, now_ms: int) -> None:
-        """The leader's log has grown."""
+        """The leader appended records to its own log."""
 
     def on_flushed(self, now_ms: int) -> None:
-        """More of the log is on disk."""
+        """The log's flushed offset advanced."""
 
     def on_fetch(self, request: FetchRequest, partition: Any, token: Token, now_ms: int) -> None:
-        """A replica asks; only a leader is asked."""
+        """A replica sent a Fetch request.  Called only on a leader."""
 
     def on_fetch_snapshot(self, request: FetchSnapshotRequest, partition: Any, token: Token, now_ms: int) -> None:
-        """A replica asks for a snapshot; only a leader is asked."""
+        """A replica sent a FetchSnapshot request.  Called only on a leader."""
 
     def on_leader_resigned(self, successors: list[int], now_ms: int) -> None:
-        """The leader has given up and names who should try first."""
+        """The leader resigned (EndQuorumEpoch); `successors` are the voters to elect, preferred first."""
 
     def resign(self, now_ms: int) -> None:
-        """Give up leadership."""
+        """Resign leadership."""

@@ -1,6 +1,6 @@
-"""Record batches (magic 2): header view, CRC, walk, builder, reader, compression, control records.
+"""Record batches (magic 2): header, CRC, iteration, builder, reader, compression, control records.
 
-Pure: bytes in, bytes or lists out. Nothing here knows about files, sockets or clocks.
+All functions are pure: they convert between bytes and columns, and use no files, sockets or clocks.
 """
 
 from __future__ import annotations

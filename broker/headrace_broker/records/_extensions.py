@@ -1,8 +1,8 @@
-"""Load the C extensions that do the byte work, and only them.
+"""Load the C extension modules of crc32c and aiokafka without the rest of these packages.
 
-`import crc32c` pulls in importlib.metadata (40 ms) and `import aiokafka` a whole Kafka client (200 ms, 12 MB more than
-the extension needs). A broker that starts in a fraction of a second wants neither, so both extensions are loaded beside
-their package's `__init__`; whoever imports the packages themselves later gets them whole.
+`import crc32c` also imports importlib.metadata (40 ms). `import aiokafka` imports a complete Kafka client (200 ms, and
+12 MB more than the extension needs). The broker should start in a fraction of a second, so both extensions are loaded
+without running their package's `__init__`. The packages can still be imported later.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _package_directory(package: str) -> str:
 
 
 def load_crc32c() -> Callable[..., int]:
-    """Return the hardware-accelerated `crc32c(buffer, value=0) -> int`, which takes any buffer."""
+    """Return the hardware-accelerated `crc32c(buffer, value=0) -> int`, which accepts any buffer."""
     finder = importlib.machinery.FileFinder(
         _package_directory("crc32c"),
         (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
     )
     spec = finder.find_spec("_crc32c")
-    if spec is None or spec.loader is None:  # built without its extension: the package has a way of its own
+    if spec is None or spec.loader is None:  # built without the C extension: use the package's Python code
         return cast("Callable[..., int]", importlib.import_module("crc32c").crc32c)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -39,9 +39,9 @@ def load_crc32c() -> Callable[..., int]:
 
 
 class _LazyCodecs(ModuleType):
-    """Stands in for `aiokafka.codec` while the C module is loaded: its functions import the true ones when called.
+    """Placeholder for `aiokafka.codec` while the C module is loaded. Its functions import the real codecs when called.
 
-    Compression is done by `records.compression`, so they never are, unless aiokafka itself is used in this process.
+    Only a process that uses aiokafka itself calls them; headrace compresses with `records.compression`.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -56,7 +56,7 @@ class _LazyCodecs(ModuleType):
 
 @cache
 def load_aiokafka_records() -> Any:
-    """Return aiokafka's C module of record batches v2 (`DefaultRecordBatch`, `DefaultRecordBatchBuilder`)."""
+    """Return aiokafka's C module for magic 2 batches (`DefaultRecordBatch`, `DefaultRecordBatchBuilder`)."""
     name = "aiokafka.record._crecords.default_records"
     if "aiokafka" in sys.modules:
         return importlib.import_module(name)
@@ -66,9 +66,9 @@ def load_aiokafka_records() -> Any:
         ("aiokafka.record", f"{directory}/record"),
         ("aiokafka.record._crecords", f"{directory}/record/_crecords"),
     ):
-        hollow = ModuleType(package)
-        hollow.__path__ = [path]
-        sys.modules[package] = hollow
+        empty_package = ModuleType(package)
+        empty_package.__path__ = [path]
+        sys.modules[package] = empty_package
     codecs = sys.modules["aiokafka.codec"] = _LazyCodecs("aiokafka.codec")
     sys.modules["aiokafka"].__dict__["codec"] = codecs
     try:

@@ -1,7 +1,7 @@
-"""The header of a record batch (magic 2), its checksum, and the walk over batches lying back to back.
+"""The header of a record batch (magic 2), its checksum, and iteration over consecutive batches in a buffer.
 
-Layout and rules: Kafka protocol guide, "Record Batch". The CRC-32C covers everything from the attributes on, so base
-offset and leader epoch are written on append without touching it.
+The layout is described in the Kafka protocol guide, "Record Batch". The CRC-32C covers all bytes from the attributes
+on, so the base offset and the leader epoch can be set on append without changing the CRC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
 OVERHEAD_SIZE = 12
-"""Bytes of base offset and batch length, which the batch length itself does not count."""
+"""Size of the fields base offset and batch length, which the batch length does not include."""
 ATTRIBUTES_OFFSET = 21
 CRC_OFFSET = 17
 MAGIC = 2
@@ -38,13 +38,12 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _ATTRIBUTES_TO_MAX_TIMESTAMP = struct.Struct(">hiqq")
 
-# Faster than any wait for the interpreter would be: 20 GB/s. An event loop's thread that gave it away to a busy
-# neighbour would get it back too late.
+# Keep the GIL: at 20 GB/s the checksum takes less time than reacquiring the GIL from another busy thread would.
 crc32c = partial(load_crc32c(), gil_release_mode=0)
 
 
 class CorruptBatchError(Exception):
-    """Bytes that are no sound record batch; `position` is where the batch begins in the buffer or file."""
+    """The bytes are not a valid record batch; `position` is the start of the batch in the buffer or file."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"record batch at position {position}: {reason}")
@@ -53,7 +52,7 @@ class CorruptBatchError(Exception):
 
 
 class BatchHeader:
-    """The fields of a batch header, as they stand on the wire."""
+    """The fields of a batch header, as in the wire format."""
 
     __slots__ = (
         "attributes",
@@ -151,19 +150,19 @@ class BatchHeader:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch at `position`. Raises CorruptBatchError when fewer than 61 bytes are left."""
+    """Return the header of the batch at `position`. Raises CorruptBatchError if fewer than 61 bytes are left."""
     try:
         return BatchHeader(*HEADER.unpack_from(buffer, position))
     except struct.error:
         raise CorruptBatchError(
-            position, f"{len(buffer) - position} bytes left of a {HEADER_SIZE}-byte header"
+            position, f"only {len(buffer) - position} bytes are left, a batch header has {HEADER_SIZE}"
         ) from None
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch; a cut batch at the end, as a Fetch may bring, ends the walk.
+    """Yield (position, header) of each complete batch. Ignore an incomplete batch at the end, as in a Fetch response.
 
-    Raises CorruptBatchError for a length that no batch can have or a magic other than 2.
+    Raises CorruptBatchError for a length smaller than a batch header or a magic other than 2.
     """
     position = 0
     end = len(buffer)
@@ -186,14 +185,14 @@ def compute_crc(buffer: Buffer, position: int, size_bytes: int) -> int:
 
 
 def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Raise CorruptBatchError when the checksum does not match the bytes."""
+    """Raise CorruptBatchError if the CRC in the header does not match the batch."""
     computed = compute_crc(buffer, position, header.batch_length + OVERHEAD_SIZE)
     if computed != header.crc:
-        raise CorruptBatchError(position, f"CRC is {header.crc:#010x}, the bytes give {computed:#010x}")
+        raise CorruptBatchError(position, f"its CRC is {header.crc:#010x}, the computed CRC is {computed:#010x}")
 
 
 def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Write base offset and partition leader epoch in place; the CRC does not cover them."""
+    """Set base offset and partition leader epoch in place. The CRC does not cover them."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + OVERHEAD_SIZE, leader_epoch)
 
@@ -201,7 +200,7 @@ def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_o
 def patch_timestamps(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, *, timestamp_type: int, max_timestamp: int
 ) -> None:
-    """Write timestamp type and maximum timestamp in place, with the new CRC, as LogAppendTime demands."""
+    """Set the timestamp type LogAppendTime and the maximum timestamp in place, and update the CRC."""
     header.attributes = (header.attributes & ~TIMESTAMP_TYPE_MASK) | (timestamp_type << 3)
     header.max_timestamp = max_timestamp
     _ATTRIBUTES_TO_MAX_TIMESTAMP.pack_into(
@@ -216,6 +215,6 @@ def patch_timestamps(
 
 
 def patch_crc(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
-    """Compute the CRC anew and write it in place."""
+    """Recompute the CRC and set it in place."""
     header.crc = compute_crc(buffer, position, header.batch_length + OVERHEAD_SIZE)
     _UINT32.pack_into(buffer, position + CRC_OFFSET, header.crc)

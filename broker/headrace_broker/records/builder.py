@@ -1,7 +1,7 @@
-"""Build record batches from columns, and cut columns into batches of a size.
+"""Build record batches from columns, and split columns by batch size.
 
-Two ways to the same bytes. Values that share one timestamp and have neither keys nor headers (lines of a file, JSON
-rows) are joined from tables of ready-made prefixes; anything else goes through aiokafka's C builder.
+There are two implementations with the same result. Values with one common timestamp and without keys and headers (lines
+of a file, JSON rows) are joined with prefixes from precomputed tables. All other records use aiokafka's C builder.
 """
 
 from __future__ import annotations
@@ -37,54 +37,55 @@ _NO_KEY = b"\x01"  # varint -1
 _KEPT_FIELDS = tuple(name for name in BatchHeader.__slots__ if name not in ("batch_length", "crc", "magic"))
 
 
-class _PieceTable:
-    """length of a value -> the bytes before it that depend on nothing else; filled as lengths turn up, and bounded."""
+class _PrefixTable:
+    """A bounded cache of encoded bytes that depend only on the length of the value after them."""
 
     LENGTHS_MAX = 1 << 16
 
-    def __init__(self, make: Callable[[int], bytes]) -> None:
-        self._make = make
-        self._pieces: dict[int, bytes] = {}
+    def __init__(self, encode: Callable[[int], bytes]) -> None:
+        self._encode = encode
+        self._prefixes: dict[int, bytes] = {}
 
-    def pieces(self, lengths: list[int]) -> Sequence[bytes]:
-        pieces = self._pieces
+    def get_all(self, lengths: list[int]) -> Sequence[bytes]:
+        prefixes = self._prefixes
         try:
-            return _looked_up(pieces, lengths)
+            return _get_all(prefixes, lengths)
         except KeyError:
-            if len(pieces) > self.LENGTHS_MAX:
-                pieces.clear()
-            pieces.update((length, self._make(length)) for length in set(lengths) - pieces.keys())
-            return _looked_up(pieces, lengths)
+            if len(prefixes) > self.LENGTHS_MAX:
+                prefixes.clear()
+            prefixes.update((length, self._encode(length)) for length in set(lengths) - prefixes.keys())
+            return _get_all(prefixes, lengths)
 
 
-def _looked_up(pieces: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
-    found = itemgetter(*lengths)(pieces)
+def _get_all(prefixes: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
+    found = itemgetter(*lengths)(prefixes)
     return found if len(lengths) > 1 else (found,)
 
 
-class _Tables:
-    """The pieces of records whose values have `around` bytes more than they show."""
+class _EncodingTables:
+    """Prefix tables for values to which `affix_bytes` bytes are added (`RecordColumns.before` and `after`)."""
 
-    def __init__(self, around: int) -> None:
-        self.heads = [_PieceTable(self._head_maker(size, around)) for size in range(1, 6)]
-        """By how many bytes the offset delta takes, less one."""
-        self.value_lengths = _PieceTable(lambda length: encode_varint(length + around))
+    def __init__(self, affix_bytes: int) -> None:
+        self.record_starts = [_PrefixTable(self._record_start_encoder(size, affix_bytes)) for size in range(1, 6)]
+        """Indexed by the size of the offset delta in bytes, minus 1."""
+        self.value_lengths = _PrefixTable(lambda length: encode_varint(length + affix_bytes))
 
     @staticmethod
-    def _head_maker(offset_size: int, around: int) -> Callable[[int], bytes]:
-        # The header count 0 of the record before; then this one's length, which covers attributes, timestamp delta,
-        # offset delta, key length, value length, value and header count; then attributes 0 and timestamp delta 0.
-        def make(length: int) -> bytes:
-            length += around
+    def _record_start_encoder(offset_size: int, affix_bytes: int) -> Callable[[int], bytes]:
+        # Encode the header count 0 of the previous record, then this record's length, attributes 0 and timestamp delta
+        # 0. The length covers attributes, timestamp delta, offset delta, key length, value length, value and header
+        # count.
+        def encode(length: int) -> bytes:
+            length += affix_bytes
             return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
 
-        return make
+        return encode
 
 
-_tables = lru_cache(maxsize=16)(_Tables)
+_tables = lru_cache(maxsize=16)(_EncodingTables)
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
-"""Offset deltas from one step up to the next take one byte more."""
+"""Offset deltas at which the varint size of the offset delta grows by one byte."""
 _BLANK_HEADER = bytes(HEADER_SIZE)
 
 
@@ -101,21 +102,21 @@ def build_batch(
     is_transactional: bool = False,
     checksum: bool = True,
 ) -> bytearray:
-    """Return one batch of all the records, at offsets from `base_offset` on (`columns.offsets` is not looked at).
+    """Return one batch of all records, with offsets from `base_offset` on (`columns.offsets` is ignored).
 
-    Without `checksum` that is left to whoever stamps the producer's fields. Raises ValueError for no records, or
-    records without timestamps.
+    With `checksum=False` the CRC is not set: the caller sets the producer's fields first and then computes it. Raises
+    ValueError if there are no records or no timestamps.
     """
     count = len(columns.values)
     if count == 0:
         raise ValueError("a batch needs at least one record")
     timestamps = columns.timestamps
     if timestamps is None:
-        raise ValueError("records need timestamps before they can be built into a batch")
+        raise ValueError("a batch cannot be built from records without timestamps")
     if isinstance(timestamps, list) and timestamps.count(timestamps[0]) == count:
         timestamps = timestamps[0]
-    bare = columns.keys is None and columns.headers is None and not columns.has_null_values()
-    if bare and isinstance(timestamps, int):
+    has_only_values = columns.keys is None and columns.headers is None and not columns.has_null_values()
+    if has_only_values and isinstance(timestamps, int):
         batch = _join_values(columns)
     else:
         batch = _build_records(columns, columns.timestamp_list())
@@ -135,21 +136,21 @@ def build_batch(
         partition_leader_epoch=partition_leader_epoch,
     )
     if checksum:
-        _seal(batch)
+        _write_crc(batch)
     return batch
 
 
 def finish_batch(payload: Buffer, **fields: int) -> bytearray:
-    """Return header (`fields` as `_write_header` takes them) and encoded records as one batch, checksum included."""
+    """Return the batch of a header (`fields` as in `_write_header`) and encoded records, including the CRC."""
     batch = bytearray(_BLANK_HEADER)
     batch += payload
     _write_header(batch, **fields)
-    _seal(batch)
+    _write_crc(batch)
     return batch
 
 
 def replace_records(header: BatchHeader, payload: Buffer, **changes: int) -> bytearray:
-    """Return the batch of `header` with other encoded records, and these of its fields changed."""
+    """Return a batch with the given encoded records and the fields of `header`, some of them replaced by `changes`."""
     return finish_batch(payload, **{name: getattr(header, name) for name in _KEPT_FIELDS} | changes)
 
 
@@ -167,7 +168,7 @@ def _write_header(
     base_sequence: int,
     partition_leader_epoch: int,
 ) -> None:
-    """Write the header in its place, but for the checksum."""
+    """Write the header into the start of `batch`, without the CRC."""
     fields = (
         last_offset_delta,
         base_timestamp,
@@ -181,14 +182,14 @@ def _write_header(
     HEADER.pack_into(batch, 0, base_offset, length, partition_leader_epoch, MAGIC, 0, attributes, *fields)
 
 
-def _seal(batch: bytearray) -> None:
-    """Write the checksum in its place."""
+def _write_crc(batch: bytearray) -> None:
+    """Compute the CRC and write it into the header."""
     crc = crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:])
     batch[CRC_OFFSET : CRC_OFFSET + 4] = crc.to_bytes(4, "big")
 
 
 def _join_values(columns: RecordColumns) -> bytearray:
-    """Encode keyless records of one timestamp behind a blank header: ready pieces for each record, and one join."""
+    """Encode records with values only and one timestamp, after a blank header, with a single `bytes.join`."""
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count = len(lengths)
     deltas = _OFFSET_DELTAS_AND_NO_KEY
@@ -198,20 +199,20 @@ def _join_values(columns: RecordColumns) -> bytearray:
     record: list[bytes | None] = [b"", b"", b"", before, b"", after] if before or after else [b"", b"", b"", b""]
     width = len(record)
     parts = record * count
-    for heads, (start, stop) in zip(tables.heads, pairwise(_OFFSET_SIZE_STEPS), strict=True):
+    for record_starts, (start, stop) in zip(tables.record_starts, pairwise(_OFFSET_SIZE_STEPS), strict=True):
         if start >= count:
             break
-        parts[width * start : width * min(stop, count) : width] = heads.pieces(lengths[start:stop])
+        parts[width * start : width * min(stop, count) : width] = record_starts.get_all(lengths[start:stop])
     parts[0] = _BLANK_HEADER + parts[0][1:]  # type: ignore[index]  # all are bytes
     parts[1::width] = deltas[:count]
-    parts[2::width] = tables.value_lengths.pieces(lengths)
+    parts[2::width] = tables.value_lengths.get_all(lengths)
     parts[width // 2 + 1 :: width] = columns.values
     parts.append(b"\0")
     return bytearray().join(parts)  # type: ignore[arg-type]
 
 
 def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
-    """Encode any records with aiokafka's builder; what it wrote into the header counts for nothing."""
+    """Encode any records with aiokafka's builder. The caller overwrites its header."""
     values = columns.whole_values()
     count = len(values)
     builder = load_aiokafka_records().DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _C_BUILDER_SIZE_MAX)
@@ -231,30 +232,31 @@ def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
 
 
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
-    """Yield the columns in runs whose uncompressed batch is at most `size_bytes_max`, but of at least one record."""
+    """Split the records into runs, each of which fits an uncompressed batch of `size_bytes_max`, or is one record."""
     count = len(columns)
     ends = list(accumulate(_record_sizes(columns)))
     start = 0
-    done = 0
+    yielded_bytes = 0
     while start < count:
-        stop = bisect_right(ends, done + size_bytes_max - HEADER_SIZE, lo=start)
+        stop = bisect_right(ends, yielded_bytes + size_bytes_max - HEADER_SIZE, lo=start)
         stop = max(stop, start + 1)
         yield columns if stop - start == count else columns.slice(start, stop)
-        done = ends[stop - 1]
+        yielded_bytes = ends[stop - 1]
         start = stop
 
 
 def _record_sizes(columns: RecordColumns) -> Iterable[int]:
-    """Return an upper bound of each record's encoded size, tight to a few bytes."""
-    sizes, around = columns.value_lengths(), len(columns.before) + len(columns.after)
+    """Return an upper bound of each record's encoded size, at most a few bytes too large."""
+    sizes, affix_bytes = columns.value_lengths(), len(columns.before) + len(columns.after)
     timestamps = columns.timestamps
     if isinstance(timestamps, list) and timestamps:
         first = timestamps[0]
         spread = max(max(timestamps) - first, first - min(timestamps))
     else:
         spread = 0
-    overhead = 2 + size_of_varint(spread) + size_of_varint(len(sizes)) + size_of_varint(max(sizes, default=0) + around)
-    overhead += around
+    value_length_size = size_of_varint(max(sizes, default=0) + affix_bytes)
+    overhead = 2 + size_of_varint(spread) + size_of_varint(len(sizes)) + value_length_size
+    overhead += affix_bytes
     if columns.keys is not None:
         key_sizes = _lengths(columns.keys)
         overhead += size_of_varint(max(key_sizes, default=0))
@@ -269,7 +271,7 @@ def _record_sizes(columns: RecordColumns) -> Iterable[int]:
 
 def _lengths(values: list[bytes | None]) -> list[int]:
     try:
-        return list(map(len, values))  # type: ignore[arg-type]  # a null says so itself
+        return list(map(len, values))  # type: ignore[arg-type]  # len(None) raises TypeError
     except TypeError:
         return [0 if value is None else len(value) for value in values]
 

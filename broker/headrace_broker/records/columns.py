@@ -1,4 +1,4 @@
-"""RecordColumns: records as a struct of lists, the one shape they have between builder, reader and Connect."""
+"""`RecordColumns`: records stored by column, as the batch builder, the batch reader and Connect exchange them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(slots=True, eq=False)
 class RecordColumns:
-    """Records of one partition, column by column; all lists are equally long.
+    """Records of one partition, stored by column. All lists have the same length.
 
-    `keys` or `headers` None = no record has any. `timestamps` as an int = the same for all, None = not given yet.
-    `offsets` None = not in a log yet. `next_offset` = where a reader goes on: past control batches and batches whose
-    records compaction removed, too. On the way to a log, values that all begin and end alike need not hold that:
-    `before` and `after` are put around each value but nulls when a batch is built.
+    `keys` or `headers` is None if no record has any. `timestamps` is an int if all records have the same one, None if
+    they are not set yet. `offsets` is None for records that are not in a log yet. `next_offset` is the offset from
+    which a reader continues; it is also after skipped control batches and batches whose records compaction removed.
+    Values of records to produce can omit a common prefix and suffix: `before` and `after` are added to each value,
+    except nulls, when a batch is built.
     """
 
     values: list[bytes | None]
@@ -48,29 +49,29 @@ class RecordColumns:
         )
 
     def whole_values(self) -> list[bytes | None]:
-        """Return the values with `before` and `after` around them."""
+        """Return the values including `before` and `after`."""
         before, after = self.before, self.after
         if not before and not after:
             return self.values
         return [None if value is None else before + value + after for value in self.values]
 
     def value_lengths(self) -> list[int]:
-        """Return the length of each value without what is around it; 0 for nulls. Measured once."""
+        """Return the length of each value without `before` and `after`, 0 for nulls. Computed once."""
         if self._lengths is None:
             try:
-                self._lengths = list(map(len, self.values))  # type: ignore[arg-type]  # a null says so itself
+                self._lengths = list(map(len, self.values))  # type: ignore[arg-type]  # len(None) raises TypeError
             except TypeError:
                 self._has_nulls = True
                 self._lengths = [0 if value is None else len(value) for value in self.values]
         return self._lengths
 
     def has_null_values(self) -> bool:
-        """True when some value is null."""
+        """Return whether any value is null."""
         self.value_lengths()
         return self._has_nulls
 
     def timestamp_list(self) -> list[int]:
-        """Return one timestamp per record, -1 where none is given."""
+        """Return one timestamp per record, -1 if they are not set."""
         timestamps = self.timestamps
         if isinstance(timestamps, list):
             return timestamps

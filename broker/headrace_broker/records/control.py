@@ -1,6 +1,6 @@
-"""Control batches: transaction markers and the quorum's own records, which no consumer is shown (KIP-98, KIP-595).
+"""Control batches: transaction markers and the KRaft quorum's records, hidden from consumers (KIP-98, KIP-595).
 
-What stands in their keys and values is `protocol.control_records`'; here they become batches.
+`protocol.control_records` encodes their keys and values; this module builds the batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def parse_control_key(key: bytes | None) -> int:
-    """Return the type number in a control record's key. Raises ValueError when there is none."""
+    """Return the type number in a control record's key. Raises ValueError if the key is null or too short."""
     try:
         return decode_control_type(key or b"")
     except ProtocolError as error:
@@ -36,7 +36,7 @@ def parse_control_key(key: bytes | None) -> int:
 
 
 def parse_coordinator_epoch(value: bytes | None) -> int:
-    """Return the coordinator epoch of a transaction marker. Raises ValueError when it is cut short."""
+    """Return the coordinator epoch of a transaction marker. Raises ValueError if the value is incomplete."""
     try:
         marker = decode_control_value(ControlType.COMMIT, value or b"")
     except ProtocolError as error:
@@ -60,7 +60,7 @@ def build_control_batch(
     producer_epoch: int = -1,
     partition_leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """Return a batch with one control record; commit and abort markers carry their producer and are transactional."""
+    """Return a batch with one control record. Commit and abort markers are transactional."""
     key = encode_control_key(ControlType(control_type))
     body = b"\0\0\0" + encode_varint(len(key)) + key + encode_varint(len(value)) + value + b"\0"
     is_marker = control_type in (ControlType.ABORT, ControlType.COMMIT)

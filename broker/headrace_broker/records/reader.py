@@ -1,4 +1,4 @@
-"""Read record batches into columns, through aiokafka's C parser."""
+"""Read record batches into columns, with aiokafka's C parser."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def read_columns(
     verify_crc: bool = True,
     decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
 ) -> RecordColumns:
-    """Return the data records with offset >= `from_offset` of the whole batches in `buffer`.
+    """Return the data records with offset >= `from_offset` of the complete batches in `buffer`.
 
-    Control batches are skipped, but `next_offset` passes them: it is one past the last batch seen, or `from_offset`.
-    Raises CorruptBatchError.
+    Control batches are skipped. The result's `next_offset` is the offset after the last batch, control batches
+    included, or `from_offset` if there is no batch. Raises CorruptBatchError.
     """
     view = memoryview(buffer)
     columns: RecordColumns | None = None
@@ -58,24 +58,27 @@ def read_batch(
     header: BatchHeader,
     decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
 ) -> RecordColumns:
-    """Return all records of one batch, control records too, and none of an emptied one. Raises CorruptBatchError."""
+    """Return all records of one batch, including control records. Raises CorruptBatchError."""
     count = header.records_count
-    if count == 0 and header.size_bytes == HEADER_SIZE:  # compaction has taken them all
+    if count == 0 and header.size_bytes == HEADER_SIZE:  # compaction has removed all records
         return RecordColumns(values=[], offsets=range(header.base_offset, header.base_offset))
-    batch = uncompressed(view, position, header, decompressed_size_bytes_max)
-    if count < 0 or count > len(batch):  # a record takes at least seven bytes: a lying count costs nothing
-        raise CorruptBatchError(position, f"{count} records cannot be in {len(batch)} bytes")
+    batch = decompress_batch(view, position, header, decompressed_size_bytes_max)
+    if count < 0 or count > len(batch):  # reject an impossible count before parsing: a record has at least 7 bytes
+        raise CorruptBatchError(position, f"{count} records do not fit into {len(batch)} bytes")
     try:
         columns = _read_records(batch, header)
-    except Exception as error:  # the C parser raises what it likes; all of it means broken bytes
+    except Exception as error:  # the C parser raises various exceptions, all for invalid bytes
         raise CorruptBatchError(position, f"records cannot be parsed: {error}") from error
     if len(columns) != count:
-        raise CorruptBatchError(position, f"{len(columns)} records where the header says {count}")
+        raise CorruptBatchError(position, f"it has {len(columns)} records, but its header gives {count}")
     return columns
 
 
-def uncompressed(view: memoryview, position: int, header: BatchHeader, size_bytes_max: int) -> Buffer:
-    """Return the batch at `position` by itself, its records unpacked and its header saying so."""
+def decompress_batch(view: memoryview, position: int, header: BatchHeader, size_bytes_max: int) -> Buffer:
+    """Return the batch at `position` with its records decompressed and the codec cleared in its header.
+
+    Raises CorruptBatchError.
+    """
     end = position + header.size_bytes
     if not header.attributes & COMPRESSION_MASK:
         return view[position:end]
@@ -111,7 +114,7 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
 
 
 def _read_values(records: Any, header: BatchHeader, timestamp: int) -> RecordColumns | None:
-    """Return the values if no record has a key, a header or a timestamp of its own, else None."""
+    """Return the records if all have the same timestamp and none has a key or header, else None."""
     if header.max_timestamp != timestamp:
         return None
     values = [
@@ -155,7 +158,7 @@ def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
 
 
 def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
-    """Append `batch` to `columns` in place, widening columns that one of them leaves out."""
+    """Append `batch` to `columns` in place. A column that only one of the two has is filled with its default."""
     count = len(columns)
     if columns.keys is not None or batch.keys is not None:
         columns.keys = columns.keys if columns.keys is not None else [None] * count

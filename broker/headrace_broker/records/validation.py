@@ -1,11 +1,11 @@
-"""The full walk over a batch that a leader does only where it must: compacted topics, or when asked to validate."""
+"""Validation of every record in a batch. The leader does this only for compacted topics, which require keys."""
 
 from __future__ import annotations
 
 from headrace_broker.records._extensions import load_aiokafka_records
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX
-from headrace_broker.records.reader import uncompressed
+from headrace_broker.records.reader import decompress_batch
 
 
 def find_keyless_records(
@@ -14,25 +14,26 @@ def find_keyless_records(
     header: BatchHeader,
     decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
 ) -> list[int]:
-    """Check every record's offset against its place in the batch, and return the indexes of those without a key.
+    """Check the offset of every record in the batch, and return the indexes of the records without a key.
 
-    Raises CorruptBatchError for records that cannot be parsed, do not count by 1, or are not as many as declared.
+    Raises CorruptBatchError if records cannot be parsed, their offsets are not consecutive, or their number differs
+    from the record count in the header.
     """
-    batch = uncompressed(view, position, header, decompressed_size_bytes_max)
+    batch = decompress_batch(view, position, header, decompressed_size_bytes_max)
     keyless: list[int] = []
     count = 0
     try:
         for record in load_aiokafka_records().DefaultRecordBatch(batch):
             if record.offset != header.base_offset + count:
-                reason = f"record {count} has offset delta {record.offset - header.base_offset}"
+                reason = f"record {count} has offset delta {record.offset - header.base_offset}, expected {count}"
                 raise CorruptBatchError(position, reason)
             if record.key is None:
                 keyless.append(count)
             count += 1
     except CorruptBatchError:
         raise
-    except Exception as error:  # the C parser raises what it likes; all of it means broken bytes
+    except Exception as error:  # the C parser raises various exceptions, all for invalid bytes
         raise CorruptBatchError(position, f"record {count} cannot be parsed: {error}") from error
     if count != header.records_count:
-        raise CorruptBatchError(position, f"{count} records where the header says {header.records_count}")
+        raise CorruptBatchError(position, f"it has {count} records, but its header gives {header.records_count}")
     return keyless

@@ -1,4 +1,4 @@
-"""Zig-zag variable-length integers, as records use them."""
+"""Zig-zag encoded variable-length integers, as in records."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 
 def encode_varint(value: int) -> bytes:
     """Return the zig-zag varint of a 64-bit signed integer."""
-    rest = (value << 1) ^ (value >> 63)
-    if rest < 0x80:
-        return bytes((rest,))
+    remaining = (value << 1) ^ (value >> 63)
+    if remaining < 0x80:
+        return bytes((remaining,))
     encoded = bytearray()
-    while rest >= 0x80:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
+    while remaining >= 0x80:
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
     return bytes(encoded)
 
 
 def size_of_varint(value: int) -> int:
-    """Return the number of bytes that `encode_varint(value)` has."""
+    """Return the number of bytes of `encode_varint(value)`."""
     bits = ((value << 1) ^ (value >> 63)).bit_length()
     return max(1, (bits + 6) // 7)
 
 
 def decode_varint(buffer: Sequence[int], position: int) -> tuple[int, int]:
-    """Return (value, position after it). Raises ValueError when it is cut off or longer than ten bytes."""
+    """Return (value, index of the next byte). Raises ValueError if the varint is incomplete or over ten bytes long."""
     shift = 0
     raw = 0
     for index in range(position, min(position + 10, len(buffer))):
@@ -34,4 +34,4 @@ def decode_varint(buffer: Sequence[int], position: int) -> tuple[int, int]:
         if byte < 0x80:
             return (raw >> 1) ^ -(raw & 1), index + 1
         shift += 7
-    raise ValueError(f"varint at byte {position} is cut off or too long")
+    raise ValueError(f"the varint at byte {position} is incomplete or longer than ten bytes")

@@ -1,4 +1,6 @@
-"""Replication of partitions: what a leader knows of its followers, and what a follower makes of its leader's answers.
+"""Partition replication: the state that a leader keeps per follower, and a follower's handling of fetch responses.
 
-Pure: offsets, epochs and times come in, decisions go out.  Who sends and who writes is `server`'s affair.
+Pure: the inputs are offsets, epochs and times, the outputs decisions.  `server` does the network and disk IO.
+
+The high watermark of a partition is computed by `leader.LeaderReplicas.compute_high_watermark`.
 """

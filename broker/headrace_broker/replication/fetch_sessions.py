@@ -1,10 +1,12 @@
-"""Fetch sessions (KIP-227), both sides: who fetches many partitions says once what it wants, then only what changes.
+"""Incremental fetch sessions (KIP-227), for the broker and for the fetching replica.
 
-The broker's side: a session remembers every wanted partition and what the client was told last; a request and its
-answer name only what differs.  Partitions that have news are marked by whoever makes the news, so that a fetch costs
-what is new and not what is wanted.  The client's side, `SessionState`, works out what to name in the next request.
+Broker: a session caches every partition that the client fetches and the values last sent for it, so a request and its
+response contain only the partitions that changed.  Code that changes a partition marks it dirty in the sessions that
+contain it; the cost of a fetch is proportional to the dirty partitions, not to all partitions of the session.
 
-Pure; owned by the event loop of a broker.
+Client: `FetchSessionHandler` computes the partitions that the next request must contain.
+
+Pure; used on the broker's event loop only.
 """
 
 from __future__ import annotations
@@ -33,85 +35,85 @@ Key = tuple[bytes, int]
 
 
 @dataclass(slots=True)
-class Wanted:
-    """One partition of a session: what the client asks for, and what it was told last."""
+class CachedPartition:
+    """One partition of a session: what the client requested last, and the values last sent to it."""
 
     partition: FetchPartition
     high_watermark: int = -2
     log_start_offset: int = -2
-    is_noted: bool = False
-    """Whether the leader has taken note of how far this replica is."""
+    is_fetch_state_recorded: bool = False
+    """Whether the leader has updated the replica's log end offset to this fetch offset."""
 
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """What one client wants; identity is equality, so that a session can be waited for."""
+    """The partitions that one client fetches.  Sessions compare by identity, so they can be dictionary keys."""
 
     session_id: int
     replica_id: int
     epoch: int = 1
     last_used_ms: int = 0
-    wanted: dict[Key, Wanted] = field(default_factory=dict)
-    news: dict[Key, None] = field(default_factory=dict)
-    """The partitions to look at, in the order in which they were marked."""
+    partitions: dict[Key, CachedPartition] = field(default_factory=dict)
+    dirty_partitions: dict[Key, None] = field(default_factory=dict)
+    """The partitions to read for the next response, in the order in which they were marked."""
 
-    def take(self, request: FetchRequest) -> tuple[list[Key], list[Key]]:
-        """Take up what the request adds, changes and forgets: (keys that are new here, keys that went)."""
+    def update(self, request: FetchRequest) -> tuple[list[Key], list[Key]]:
+        """Apply the partitions that the request adds, changes and forgets; return (added keys, removed keys)."""
         added: list[Key] = []
         for topic in request.topics:
             for partition in topic.partitions:
                 key = (topic.topic_id, partition.partition)
-                known = self.wanted.get(key)
-                if known is None:
-                    self.wanted[key] = Wanted(partition)
+                cached = self.partitions.get(key)
+                if cached is None:
+                    self.partitions[key] = CachedPartition(partition)
                     added.append(key)
                 else:
-                    known.partition = partition
-                    known.is_noted = False
-                self.news[key] = None
-        gone: list[Key] = []
+                    cached.partition = partition
+                    cached.is_fetch_state_recorded = False
+                self.dirty_partitions[key] = None
+        removed: list[Key] = []
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 key = (forgotten.topic_id, index)
-                if self.wanted.pop(key, None) is not None:
-                    self.news.pop(key, None)
-                    gone.append(key)
-        return added, gone
+                if self.partitions.pop(key, None) is not None:
+                    self.dirty_partitions.pop(key, None)
+                    removed.append(key)
+        return added, removed
 
-    def mark(self, key: Key) -> None:
-        """There is news of a partition; what is not wanted does not matter."""
-        if key in self.wanted:
-            self.news[key] = None
+    def mark_dirty(self, key: Key) -> None:
+        """Mark a changed partition as dirty; no-op if the session does not contain the partition."""
+        if key in self.partitions:
+            self.dirty_partitions[key] = None
 
-    def is_news(self, key: Key, answer: PartitionData) -> bool:
-        """Whether the client has to be told this."""
-        wanted = self.wanted[key]
+    def has_changed(self, key: Key, data: PartitionData) -> bool:
+        """Whether the response must contain `data`, because it differs from the values last sent."""
+        cached = self.partitions[key]
         return (
-            bool(answer.records)
-            or answer.error_code != ErrorCode.NONE
-            or answer.diverging_epoch.epoch >= 0
-            or answer.preferred_read_replica >= 0
-            or answer.high_watermark != wanted.high_watermark
-            or answer.log_start_offset != wanted.log_start_offset
+            bool(data.records)
+            or data.error_code != ErrorCode.NONE
+            or data.diverging_epoch.epoch >= 0
+            or data.preferred_read_replica >= 0
+            or data.high_watermark != cached.high_watermark
+            or data.log_start_offset != cached.log_start_offset
         )
 
-    def told(self, key: Key, answer: PartitionData) -> None:
-        """The client is told this; after an error the next answer is news whatever it says."""
-        wanted = self.wanted.get(key)
-        if wanted is not None:
-            failed = answer.error_code != ErrorCode.NONE
-            wanted.high_watermark = -2 if failed else answer.high_watermark
-            wanted.log_start_offset = -2 if failed else answer.log_start_offset
+    def mark_sent(self, key: Key, data: PartitionData) -> None:
+        """Store the values sent to the client.  After an error the next response always contains the partition."""
+        cached = self.partitions.get(key)
+        if cached is not None:
+            failed = data.error_code != ErrorCode.NONE
+            cached.high_watermark = -2 if failed else data.high_watermark
+            cached.log_start_offset = -2 if failed else data.log_start_offset
 
-    def looked_at(self, key: Key, *, is_exhausted: bool) -> None:
-        """The partition was read; when there is more, it goes behind the others."""
-        self.news.pop(key, None)
+    def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
+        """After a read for a response, unmark the partition, or move it to the end if it has more records."""
+        self.dirty_partitions.pop(key, None)
         if not is_exhausted:
-            self.news[key] = None
+            self.dirty_partitions[key] = None
 
 
-class FetchSessions:
-    """The sessions of a broker: as many as there are slots; replicas are served before clients."""
+class FetchSessionCache:
+    """The fetch sessions of a broker, limited to `slots`.  A follower's new session may evict a consumer's session."""
 
     def __init__(self, slots: int, rng: Random, on_closed: Callable[[FetchSession], None]) -> None:
         self._slots = slots
@@ -122,8 +124,8 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, request: FetchRequest, replica_id: int, now_ms: int) -> FetchSession | None:
-        """The session that the request belongs to, made if it asks for one; None when it is to be answered in full.
+    def get_or_create(self, request: FetchRequest, replica_id: int, now_ms: int) -> FetchSession | None:
+        """Return the request's session; create it if the request starts one.  None means a sessionless full fetch.
 
         Raises ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
         """
@@ -138,15 +140,15 @@ class FetchSessions:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        session.epoch = _after(session.epoch)
+        session.epoch = _next_epoch(session.epoch)
         session.last_used_ms = now_ms
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return session
 
     def _open(self, replica_id: int, now_ms: int) -> FetchSession | None:
         if replica_id >= 0:
-            self._close_all_of(replica_id)
-        if len(self._sessions) >= self._slots and not self._make_room(replica_id, now_ms):
+            self._close_sessions_of_replica(replica_id)
+        if len(self._sessions) >= self._slots and not self._evict_one(replica_id, now_ms):
             return None
         session_id = self._rng.randrange(1, _EPOCH_MAX)
         while session_id in self._sessions:
@@ -154,16 +156,17 @@ class FetchSessions:
         session = self._sessions[session_id] = FetchSession(session_id, replica_id, last_used_ms=now_ms)
         return session
 
-    def _close_all_of(self, replica_id: int) -> None:
-        """A replica begins anew when it gives a connection up, whose last request the network may bring much later.
+    def _close_sessions_of_replica(self, replica_id: int) -> None:
+        """Close the replica's earlier sessions when it opens a new session, for example after a disconnection.
 
-        It would say that the replica is where it was then, until there is something new to tell it.
+        The last request on the closed connection may arrive late.  In the earlier session this request would reset the
+        replica's log end offset to the old fetch offset until the partition changes again.
         """
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self._close(session.session_id)
 
-    def _make_room(self, replica_id: int, now_ms: int) -> bool:
-        for session in self._sessions.values():  # the least recently used comes first
+    def _evict_one(self, replica_id: int, now_ms: int) -> bool:
+        for session in self._sessions.values():  # the least recently used session is first
             is_idle = now_ms - session.last_used_ms > _EVICTION_AFTER_MS
             if is_idle or (replica_id >= 0 and session.replica_id < 0):
                 self._close(session.session_id)
@@ -176,80 +179,81 @@ class FetchSessions:
             self._on_closed(session)
 
 
-class SessionState:
-    """The client's side: what the broker knows of our wishes, and what the next request has to say."""
+class FetchSessionHandler:
+    """The client's side of a session: what the broker has cached, and what the next request must contain."""
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._told: dict[Hashable, FetchPartition] = {}
+        self._sent_partitions: dict[Hashable, FetchPartition] = {}
         self._topic_ids: dict[Hashable, bytes] = {}
 
     def reset(self) -> None:
-        """Begin anew: the next request says everything."""
+        """Start over: the next request is a full fetch that opens a new session."""
         self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
-        self._told.clear()
+        self._sent_partitions.clear()
         self._topic_ids.clear()
 
     @property
-    def is_full(self) -> bool:
-        """Whether the next request has to name every wanted partition."""
+    def is_next_request_full(self) -> bool:
+        """Whether the next request must contain every partition."""
         return self.epoch == INITIAL_EPOCH
 
     def fill(
         self,
         request: FetchRequest,
         changed: Iterable[tuple[Hashable, bytes, FetchPartition]],
-        gone: Iterable[Hashable],
+        removed: Iterable[Hashable],
     ) -> None:
-        """Write into the request what it has to name: `changed` = (key, topic id, what is wanted of it).
+        """Set the request's session fields and partitions; `changed` items are (key, topic id, partition to fetch).
 
-        A partition may be gone under one key and wanted under another, for a broker that lost it and got it back: the
-        broker that is asked takes up what is wanted first and would forget just that.
+        After a replica was moved away from this broker and back, the same partition may be removed under one key and
+        added under another.  Do not forget such a partition: the leader applies additions before it forgets partitions,
+        so the leader would drop the partition that was just added.
         """
         request.session_id, request.session_epoch = self.session_id, self.epoch
         topics: dict[bytes, FetchTopic] = {}
-        named: set[Key] = set()
-        for key, topic_id, wanted in changed:
-            known = self._told.get(key)
-            if known is not None and known.fetch_offset == wanted.fetch_offset and known == wanted:
+        included: set[Key] = set()
+        for key, topic_id, partition in changed:
+            sent = self._sent_partitions.get(key)
+            if sent is not None and sent.fetch_offset == partition.fetch_offset and sent == partition:
                 continue
-            self._told[key] = wanted
+            self._sent_partitions[key] = partition
             self._topic_ids[key] = topic_id
-            named.add((topic_id, wanted.partition))
-            topics.setdefault(topic_id, FetchTopic(topic_id=topic_id, partitions=[])).partitions.append(wanted)
+            included.add((topic_id, partition.partition))
+            topics.setdefault(topic_id, FetchTopic(topic_id=topic_id, partitions=[])).partitions.append(partition)
         forgotten: dict[bytes, ForgottenTopic] = {}
-        for key in gone:
-            told = self._told.pop(key, None)
-            if told is not None and not self.is_full:
+        for key in removed:
+            sent = self._sent_partitions.pop(key, None)
+            if sent is not None and not self.is_next_request_full:
                 topic_id = self._topic_ids.pop(key)
-                if (topic_id, told.partition) in named:
+                if (topic_id, sent.partition) in included:
                     continue
                 topic = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
-                topic.partitions.append(told.partition)
+                topic.partitions.append(sent.partition)
         request.topics = list(topics.values())
         request.forgotten_topics_data = list(forgotten.values())
 
-    def nudge(self, request: FetchRequest) -> bool:
-        """Make of the request one that asks for nothing, behind one that waits: the broker then answers that.
+    def fill_wake_up(self, request: FetchRequest) -> bool:
+        """Turn the request into an empty fetch: when it arrives, the broker responds to the session's delayed fetch.
 
-        False where there is no session to send it in.
+        Return False if there is no session yet.
         """
-        if self.is_full:
+        if self.is_next_request_full:
             return False
-        request.session_id, request.session_epoch = self.session_id, _after(self.epoch)
+        request.session_id, request.session_epoch = self.session_id, _next_epoch(self.epoch)
         request.max_wait_ms = request.min_bytes = request.max_bytes = 0
-        self.epoch = _after(self.epoch)
+        self.epoch = _next_epoch(self.epoch)
         return True
 
-    def answered(self, session_id: int) -> None:
-        """The broker answered without an error of the session."""
+    def on_response(self, session_id: int) -> None:
+        """The broker responded without a session error."""
         if session_id == NO_SESSION:
             self.reset()
             return
         self.session_id = session_id
-        self.epoch = _after(self.epoch)
+        self.epoch = _next_epoch(self.epoch)
 
 
-def _after(epoch: int) -> int:
+def _next_epoch(epoch: int) -> int:
     return 1 if epoch == _EPOCH_MAX else epoch + 1

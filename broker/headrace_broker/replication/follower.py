@@ -1,7 +1,7 @@
-"""The follower's side of a partition: what to ask the leader, and what its answer means for the own log.
+"""The follower's side of a partition: builds fetch requests, and decides how to act on the leader's responses.
 
-Which records are the leader's is decided by epochs, never by offsets or high watermarks alone (KIP-101, KIP-279): the
-follower names the epoch of its last record, and a leader whose log parts from it before that point says where.
+Divergence is detected by leader epochs, never by offsets or high watermarks alone (KIP-101, KIP-279): the follower
+sends the epoch of its last record, and a leader whose log diverges before that point responds with the diverging epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace_broker.records.batch import Buffer, CorruptBatchError, iter_batche
 
 
 class FollowerLog(Protocol):
-    """What is asked of the follower's log."""
+    """The part of a partition's log that a follower uses."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -30,12 +30,12 @@ class FollowerLog(Protocol):
     def latest_epoch(self) -> int: ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch <= `epoch`, its end offset), (-1, -1) if unknown."""
+        """Return (largest epoch <= `epoch`, its end offset), (-1, -1) if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the answer's records; then the leader's high watermark and log start offset hold here."""
+    """Append the records, then update the high watermark and the log start offset to the leader's values."""
 
     high_watermark: int
     log_start_offset: int
@@ -43,37 +43,40 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log to end at `offset`, and ask again."""
+    """Truncate the log to `offset` and fetch again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class FindStart:
-    """The leader does not have the offset: ask where its log begins and ends, then `restart_at`."""
+class ResetOffset:
+    """The offset is outside the leader's log: request that log's start and end offsets, then call `reset_offset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """This leader, or this epoch of it, is over: wait for the metadata log to tell who leads."""
+    """The leader epoch has ended: stop fetching until the metadata log names the new leader."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Something passing: ask again after a pause."""
+    """A retriable error: fetch again after a backoff."""
 
     error: ErrorCode
 
 
-Verdict = Append | Truncate | FindStart | Stop | Retry
+FetchAction = Append | Truncate | ResetOffset | Stop | Retry
 
 
 def next_fetch(
     index: int, log: FollowerLog, leader_epoch: int, size_bytes_max: int, end: tuple[int, int] | None = None
 ) -> FetchPartition:
-    """What to ask the leader of that epoch, from the log's end or from the `end_ahead` of what is on its way there."""
+    """Build the partition's part of a fetch request to the leader of that epoch.
+
+    The fetch offset is the log end offset, or `end` if an append is in progress (`end_after_append`).
+    """
     offset, epoch = end or (log.log_end_offset, log.latest_epoch)
     return FetchPartition(
         partition=index,
@@ -85,56 +88,57 @@ def next_fetch(
     )
 
 
-def end_ahead(verdict: Verdict, records: Buffer) -> tuple[int, int] | None:
-    """(offset, epoch) where the log will end once these records are written; None where that has to be waited for.
+def end_after_append(action: FetchAction, records: Buffer) -> tuple[int, int] | None:
+    """Return (offset, epoch) of the log end after the records are appended, None if the next fetch must wait for it.
 
-    A fetch says that everything before its offset is here.  Below the leader's high watermark that commits nothing,
-    and makes nobody in sync; whoever keeps up is never below it.
+    A fetch tells the leader that the follower has every record before the fetch offset.  Sending the next fetch before
+    the append completes is safe below the leader's high watermark: such a fetch offset neither commits a record nor
+    lets the follower join the ISR.  A follower that keeps up with the leader is never below the high watermark.
     """
-    if not isinstance(verdict, Append):
+    if not isinstance(action, Append):
         return None
     try:
         batches = [header for _, header in iter_batches(records)]
     except CorruptBatchError:
         return None
-    if not batches or batches[-1].next_offset >= verdict.high_watermark:
+    if not batches or batches[-1].next_offset >= action.high_watermark:
         return None
     return batches[-1].next_offset, batches[-1].partition_leader_epoch
 
 
-def judge(log: FollowerLog, asked_offset: int, answer: PartitionData) -> Verdict:
-    """What to do about the leader's answer to a fetch at `asked_offset`."""
-    error = ErrorCode.of(answer.error_code)
+def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> FetchAction:
+    """Return how to act on the leader's response to a fetch at `fetch_offset`."""
+    error = ErrorCode.from_code(data.error_code)
     if error is ErrorCode.OFFSET_OUT_OF_RANGE:
-        return FindStart()
+        return ResetOffset()
     if error is ErrorCode.FENCED_LEADER_EPOCH:
         return Stop(error)
-    if error is not ErrorCode.NONE or asked_offset != log.log_end_offset:
+    if error is not ErrorCode.NONE or fetch_offset != log.log_end_offset:
         return Retry(error)
-    if answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
-        return Truncate(truncation_offset(log, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset))
-    return Append(answer.high_watermark, answer.log_start_offset)
+    if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
+        return Truncate(truncation_offset(log, data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
+    return Append(data.high_watermark, data.log_start_offset)
 
 
 def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: int) -> int:
-    """Where to cut, given the leader's largest epoch that is not above ours, and where that ends.
+    """Return the offset to truncate to, given the diverging epoch and its end offset in the leader's log.
 
-    When our log has no such epoch, the largest one below it tells how far back the two may still agree.
+    If the local log has no record of that epoch, it is truncated to the end of the largest local epoch below it.
     """
     if leader_epoch < 0:
         return log.high_watermark
-    own_epoch, own_end_offset = log.end_offset_for_epoch(leader_epoch)
-    if own_epoch < 0:
+    local_epoch, local_end_offset = log.end_offset_for_epoch(leader_epoch)
+    if local_epoch < 0:
         return min(leader_end_offset, log.log_end_offset)
-    if own_epoch == leader_epoch:
-        return min(own_end_offset, leader_end_offset, log.log_end_offset)
-    return min(own_end_offset, log.log_end_offset)
+    if local_epoch == leader_epoch:
+        return min(local_end_offset, leader_end_offset, log.log_end_offset)
+    return min(local_end_offset, log.log_end_offset)
 
 
-def restart_at(log: FollowerLog, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
-    """After an out of range answer: (offset to go on from, whether everything is dropped first).
+def reset_offset(log: FollowerLog, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
+    """After OFFSET_OUT_OF_RANGE, return (offset to continue from, whether to delete the whole local log first).
 
-    Where the leader ends before our log begins we have nothing of what it has, however much was deleted here.
+    If the leader's log ends before the local log starts, the two have no record in common, so the local log is deleted.
     """
     if leader_end_offset < log.log_start_offset:
         return leader_start_offset, True

@@ -1,10 +1,13 @@
-"""The leader's side of a partition: how far each follower is, who is in sync, and what that commits.
+"""The leader's side of a partition: the fetch state of each follower, the ISR and the high watermark.
 
-The high watermark is the smallest end of the logs that must have a record before it counts: those of the in-sync
-replicas, of those proposed to become in sync, and of those that keep up and may join.  It never moves while fewer than
-min.insync.replicas are in sync (KIP-966).  A change of the in-sync replicas is proposed to the controller, one at a
-time (KIP-497): a larger set counts from the proposal on, a smaller one only when the metadata log tells of it, so that
-nothing is acknowledged that the controller's next leader may lack.
+`LeaderReplicas.compute_high_watermark` computes the high watermark; the server advances it.  It is the smallest log end
+offset of the replicas that must have a record before it is committed: those in the ISR, those proposed to join the ISR,
+and those that keep up and may join it.  It does not advance while the ISR is smaller than min.insync.replicas
+(KIP-966).
+
+The leader proposes one ISR change at a time to the controller (KIP-497).  A larger ISR takes effect when it is
+proposed, a smaller one only when the metadata log contains it.  So the leader never acknowledges a record that a leader
+elected by the controller may lack.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """What a follower's fetches tell: all unknown until the first."""
+    """The state of a follower, from its fetches; unknown before the first fetch."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -30,21 +33,21 @@ class FollowerState:
     leader_end_at_fetch: int = -1
     broker_epoch: int | None = None
     serves_consumers: bool = False
-    """Whether consumers were sent there: it hears of a high watermark that moves at once."""
+    """Whether consumers read from it (KIP-392): it then receives a new high watermark at once."""
 
-    def has_left(self) -> None:
-        """It is out of sync: how well it kept up before says nothing of when it will be back."""
+    def mark_out_of_sync(self) -> None:
+        """Reset the caught-up times: after the follower left the ISR, earlier fetches do not show that it keeps up."""
         self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
         self.leader_end_at_fetch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether it has everything now, or had everything there was a moment ago."""
+        """Whether it has every record, or was caught up within the last `lag_time_max_ms`."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """A set of in-sync replicas for the controller to confirm, with the broker epoch of each."""
+    """An ISR proposed to the controller, as (replica, broker epoch) pairs."""
 
     isr: tuple[tuple[int, int], ...]
     leader_epoch: int
@@ -52,11 +55,11 @@ class IsrProposal:
 
 
 IsEligible = Callable[[int, int | None], bool]
-"""(replica, broker epoch of its fetches) -> whether it is alive, not stopping, and the same incarnation."""
+"""(replica, broker epoch of its fetches) -> whether it is unfenced, not shutting down, and still that incarnation."""
 
 
 class LeaderReplicas:
-    """State of one partition that this node leads; made anew for each leader epoch."""
+    """The leader's state of one partition's replicas; a new object is created for each leader epoch."""
 
     def __init__(
         self,
@@ -74,13 +77,13 @@ class LeaderReplicas:
         self.min_insync_replicas = min_insync_replicas
         self.followers: dict[int, FollowerState] = {}
         self.isr: tuple[int, ...] = ()
-        self.proposal: IsrProposal | None = None
+        self.pending_proposal: IsrProposal | None = None
         self._lag_time_max_ms = lag_time_max_ms
-        self._take(image, now_ms)
+        self._apply_image(image, now_ms)
 
-    def _take(self, image: PartitionImage, now_ms: int) -> None:
+    def _apply_image(self, image: PartitionImage, now_ms: int) -> None:
         self.replicas = image.replicas
-        self._take_isr(image.isr)
+        self._set_isr(image.isr)
         self.partition_epoch = image.partition_epoch
         known = self.followers
         self.followers = {
@@ -89,22 +92,22 @@ class LeaderReplicas:
             if replica != self.node_id
         }
 
-    def _take_isr(self, isr: tuple[int, ...]) -> None:
+    def _set_isr(self, isr: tuple[int, ...]) -> None:
         for replica, follower in self.followers.items():
             if replica in self.isr and replica not in isr:
-                follower.has_left()
+                follower.mark_out_of_sync()
         self.isr = isr
         self.maximal_isr = frozenset(isr)
 
-    def image_changed(self, image: PartitionImage, now_ms: int) -> None:
-        """The controller decided something about the partition in the same leader epoch."""
+    def on_image_changed(self, image: PartitionImage, now_ms: int) -> None:
+        """The controller changed the partition within the same leader epoch."""
         if image.partition_epoch > self.partition_epoch:
-            self._take(image, now_ms)
-            self.proposal = None
+            self._apply_image(image, now_ms)
+            self.pending_proposal = None
 
     # -- fetches -----------------------------------------------------------------------------------------------------
 
-    def fetched(
+    def update_fetch_state(
         self,
         replica: int,
         offset: int,
@@ -114,7 +117,7 @@ class LeaderReplicas:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """A follower asks for what comes at `offset`: it has everything before.  Raises ApiError for a stranger."""
+        """Update the state of a follower that fetches at `offset`.  Raises ApiError if the broker is not a replica."""
         follower = self.followers.get(replica)
         if follower is None:
             raise ApiError(
@@ -122,7 +125,7 @@ class LeaderReplicas:
                 f"broker {replica} is not a replica in partition epoch {self.partition_epoch}",
             )
         if broker_epoch != follower.broker_epoch and replica not in self.maximal_isr:
-            follower.has_left()  # another process than the one that kept up
+            follower.mark_out_of_sync()  # an earlier incarnation of the broker kept up
         if offset >= leader_end_offset:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
         elif offset >= follower.leader_end_at_fetch >= 0:
@@ -133,136 +136,137 @@ class LeaderReplicas:
         follower.last_fetch_ms = now_ms
         follower.broker_epoch = broker_epoch
 
-    def appended(self, base_offset: int, now_ms: int) -> None:
-        """Records are there from `base_offset` on: who is in sync and had everything before begins to lag now.
+    def on_appended(self, base_offset: int, now_ms: int) -> None:
+        """Records were appended from `base_offset` on: in-sync followers that were caught up start to lag now.
 
-        In a fetch session nobody asks again for what has no news, so the last fetch may lie far back.  Of who is not in
-        sync that is not known: it may be gone.
+        Set their caught-up time to now, because an incremental fetch session does not fetch an unchanged partition
+        again: the last fetch may be long ago.  Skip followers outside the ISR: they may be dead.
         """
         for replica, follower in self.followers.items():
             if follower.log_end_offset == base_offset and replica in self.maximal_isr:
                 follower.last_caught_up_ms = now_ms
 
-    # -- what is committed -------------------------------------------------------------------------------------------
+    # -- high watermark ----------------------------------------------------------------------------------------------
 
     @property
-    def min_isr_in_force(self) -> int:
-        """min.insync.replicas, but no more than there are replicas."""
+    def effective_min_isr(self) -> int:
+        """min.insync.replicas, capped at the replication factor."""
         return min(self.min_insync_replicas, len(self.replicas))
 
     @property
     def is_under_min_isr(self) -> bool:
-        return len(self.isr) < self.min_isr_in_force
+        return len(self.isr) < self.effective_min_isr
 
-    def committed_offset(self, log_end_offset: int, now_ms: int, is_eligible: IsEligible) -> int | None:
-        """How far the log is committed; None while too few replicas are in sync."""
+    def compute_high_watermark(self, log_end_offset: int, now_ms: int, is_eligible: IsEligible) -> int | None:
+        """Return the offset to which the high watermark can advance, None while the ISR is too small (min ISR)."""
         if self.is_under_min_isr:
             return None
-        committed = log_end_offset
+        high_watermark = log_end_offset
         for replica, follower in self.followers.items():
-            if follower.log_end_offset < committed and (
+            if follower.log_end_offset < high_watermark and (
                 replica in self.maximal_isr
                 or (
                     follower.is_caught_up(log_end_offset, now_ms, self._lag_time_max_ms)
                     and is_eligible(replica, follower.broker_epoch)
                 )
             ):
-                committed = follower.log_end_offset
-        return committed
+                high_watermark = follower.log_end_offset
+        return high_watermark
 
     def low_watermark(self, log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
-        """The smallest log start of the leader and its live followers: what DeleteRecords waits for."""
+        """Return the smallest log start offset of the leader and its live followers; DeleteRecords waits for it."""
         starts = [item.log_start_offset for replica, item in self.followers.items() if is_alive(replica)]
         return min([log_start_offset, *starts])
 
-    # -- who may be read from ----------------------------------------------------------------------------------------
+    # -- fetch from follower (KIP-392) -------------------------------------------------------------------------------
 
-    def readable_at(self, offset: int) -> Iterator[tuple[int, FollowerState]]:
-        """The in-sync followers whose log holds the offset, or ends there."""
+    def in_sync_followers_with_offset(self, offset: int) -> Iterator[tuple[int, FollowerState]]:
+        """Yield the in-sync followers whose log contains the offset or ends there."""
         for replica in self.isr:
             follower = self.followers.get(replica)
             if follower is not None and follower.log_start_offset <= offset <= follower.log_end_offset:
                 yield replica, follower
 
     def serves_consumers(self, replica: int) -> bool:
-        """Whether consumers were sent to this follower."""
+        """Whether the leader has redirected consumers to this follower."""
         follower = self.followers.get(replica)
         return follower is not None and follower.serves_consumers
 
-    # -- who is in sync ----------------------------------------------------------------------------------------------
+    # -- ISR changes -------------------------------------------------------------------------------------------------
 
-    def lacks_nothing_but_membership(self, log_end_offset: int) -> bool:
-        """Whether a follower has everything there is and is not in sync: it will not fetch before there is more."""
+    def has_caught_up_follower_outside_isr(self, log_end_offset: int) -> bool:
+        """Whether a follower outside the ISR has every record: its next fetch may not come before the next append."""
         return any(
             follower.log_end_offset >= log_end_offset
             for replica, follower in self.followers.items()
             if replica not in self.isr
         )
 
-    def propose(
+    def propose_isr_change(
         self, *, high_watermark: int, log_end_offset: int, now_ms: int, is_eligible: IsEligible, may_shrink: bool
     ) -> IsrProposal | None:
-        """A change of the in-sync replicas that is due, now under way until it is answered; None when none is."""
-        if self.proposal is not None:
+        """Return the ISR change that is due, None if there is none.  It is pending until the controller responds."""
+        if self.pending_proposal is not None:
             return None
-        wanted = self._expanded(high_watermark, is_eligible)
-        if wanted is None and may_shrink:
-            wanted = self._shrunk(log_end_offset, now_ms)
-        if wanted is None:
+        new_isr = self._expanded_isr(high_watermark, is_eligible)
+        if new_isr is None and may_shrink:
+            new_isr = self._shrunk_isr(log_end_offset, now_ms)
+        if new_isr is None:
             return None
-        self.maximal_isr = frozenset(self.isr) | frozenset(wanted)
-        self.proposal = IsrProposal(
-            tuple((replica, self._broker_epoch_of(replica)) for replica in wanted),
+        self.maximal_isr = frozenset(self.isr) | frozenset(new_isr)
+        self.pending_proposal = IsrProposal(
+            tuple((replica, self._broker_epoch_of(replica)) for replica in new_isr),
             self.leader_epoch,
             self.partition_epoch,
         )
-        return self.proposal
+        return self.pending_proposal
 
     def _broker_epoch_of(self, replica: int) -> int:
         follower = self.followers.get(replica)
         return UNKNOWN_EPOCH if follower is None or follower.broker_epoch is None else follower.broker_epoch
 
-    def _expanded(self, high_watermark: int, is_eligible: IsEligible) -> tuple[int, ...] | None:
-        needed = max(high_watermark, self.epoch_start_offset)
+    def _expanded_isr(self, high_watermark: int, is_eligible: IsEligible) -> tuple[int, ...] | None:
+        required_offset = max(high_watermark, self.epoch_start_offset)
         joining = [
             replica
             for replica, follower in self.followers.items()
             if replica not in self.isr
-            and follower.log_end_offset >= needed
+            and follower.log_end_offset >= required_offset
             and is_eligible(replica, follower.broker_epoch)
         ]
         return (*self.isr, *joining) if joining else None
 
-    def _shrunk(self, log_end_offset: int, now_ms: int) -> tuple[int, ...] | None:
-        kept = tuple(replica for replica in self.isr if self._keeps_up(replica, log_end_offset, now_ms))
-        return kept if len(kept) < len(self.isr) else None
+    def _shrunk_isr(self, log_end_offset: int, now_ms: int) -> tuple[int, ...] | None:
+        remaining = tuple(replica for replica in self.isr if self._is_in_sync(replica, log_end_offset, now_ms))
+        return remaining if len(remaining) < len(self.isr) else None
 
-    def _keeps_up(self, replica: int, log_end_offset: int, now_ms: int) -> bool:
+    def _is_in_sync(self, replica: int, log_end_offset: int, now_ms: int) -> bool:
         if replica == self.node_id:
             return True
         follower = self.followers.get(replica)
         return follower is not None and follower.is_caught_up(log_end_offset, now_ms, self._lag_time_max_ms)
 
-    def proposal_confirmed(self, isr: Iterable[int], partition_epoch: int) -> None:
-        """The controller made the proposal, or what it became, true.
+    def on_proposal_accepted(self, isr: Iterable[int], partition_epoch: int) -> None:
+        """The controller accepted the proposal, maybe with changes; `isr` is the resulting ISR.
 
-        Whoever is to leave stays until the metadata log says so: with it, and not before, comes what was decided
-        earlier, a larger min.insync.replicas for one, by which the controller holds who left to be eligible.
+        A smaller ISR takes effect only when it arrives through the metadata log.  The log also delivers the
+        controller's earlier decisions, for example a larger min.insync.replicas, which decides whether the removed
+        replica joins the eligible leader replicas.
         """
         isr = tuple(isr)
         if partition_epoch >= self.partition_epoch and set(self.isr) <= set(isr):
-            self._take_isr(isr)
+            self._set_isr(isr)
             self.partition_epoch = partition_epoch
-            self.proposal = None
+            self.pending_proposal = None
 
-    def proposal_refused(self, error: ErrorCode) -> bool:
-        """The controller did not take the proposal; True when it is to be sent again.
+    def on_proposal_rejected(self, error: ErrorCode) -> bool:
+        """The controller responded with an error; return whether to send the proposal again.
 
-        Only some answers say for sure that it was not applied.  After the others the larger set stays in force until
-        the metadata log tells.
+        Only some errors guarantee that the proposal was not applied.  After any other error the larger ISR stays in
+        effect until the metadata log shows the outcome.
         """
         if error in _NOT_APPLIED:
-            self.proposal = None
+            self.pending_proposal = None
             self.maximal_isr = frozenset(self.isr)
             return False
         return error not in _WAIT_FOR_METADATA

@@ -1,7 +1,7 @@
-"""Which replica a consumer is to read from (KIP-392): a follower in its own rack, where there is one that will do.
+"""Replica selection for consumers (KIP-392): prefer a follower in the consumer's rack.
 
-Only the leader chooses; a follower serves whoever comes.  What is offered here are in-sync followers whose log holds
-the offset that is asked for.
+Only the leader selects a replica; a follower serves every consumer that fetches from it.  The candidates are the
+in-sync followers whose log contains the fetch offset.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica as a selector sees it."""
+    """A replica, as passed to a selector."""
 
     broker_id: int
     rack: str | None
@@ -21,19 +21,19 @@ class ReplicaView:
 
 
 Selector = Callable[[str, ReplicaView, Iterable[ReplicaView]], int | None]
-"""(the consumer's rack, the leader, its followers) -> the follower to read from, None for the leader."""
+"""(rack of the consumer, leader, followers) -> id of the follower to read from, None for the leader."""
 
 
 def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
-    """The follower of the rack that has most, unless the leader is in that rack itself."""
+    """Return the follower in the consumer's rack with the highest log end offset; None if the leader is in it too."""
     if not rack or leader.rack == rack:
         return None
-    near = [follower for follower in followers if follower.rack == rack]
-    best = max(near, key=lambda item: (item.log_end_offset, -item.caught_up_ago_ms, item.broker_id), default=None)
+    in_rack = [follower for follower in followers if follower.rack == rack]
+    best = max(in_rack, key=lambda item: (item.log_end_offset, -item.caught_up_ago_ms, item.broker_id), default=None)
     return None if best is None else best.broker_id
 
 
 SELECTORS: dict[str, Selector] = dict.fromkeys(
     ("org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector"), rack_aware
 )
-"""What replica.selector.class may say."""
+"""The supported values of replica.selector.class."""

@@ -1,11 +1,12 @@
-"""Throttles of replication (KIP-73): how many bytes a second may go to, or come from, replicas that catch up.
+"""Replication throttles (KIP-73): limit the bytes per second sent to, or fetched by, replicas that are catching up.
 
-A broker has two, one for what it sends as leader and one for what it fetches as follower.  Each knows its rate, and
-which partitions it holds for.  Bytes of throttled replicas that are in sync are counted too, but only those that are
-not are held back: a throttle that took replicas out of sync would only make more of them wait.  As in Kafka the rate is
-that of the last samples, over the time since the oldest of them began, and one sample's time at least.
+A broker has a leader throttle for the bytes it sends and a follower throttle for the bytes it fetches.  Each has a rate
+and a set of throttled partitions.  The bytes of throttled replicas in the ISR count towards the rate, but only replicas
+outside the ISR are delayed: a throttle that pushed replicas out of the ISR would only make more replicas wait.  As in
+Kafka, the rate is measured over the retained samples: their bytes divided by the time since the oldest sample started,
+at least the duration of one sample.
 
-Pure; owned by the event loop of a broker.
+Pure; used on the broker's event loop only.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from collections import deque
 EVERY_PARTITION = frozenset((-1,))
 
 
-class Throttle:
-    """A rate in force for some partitions; `now_ms` never goes back."""
+class ReplicationThrottle:
+    """The rate limit and its throttled partitions; `now_ms` must never decrease."""
 
     def __init__(self, samples_max: int, sample_ms: int) -> None:
         self.bytes_per_s: int | None = None
         self._samples_max = samples_max
         self._sample_ms = sample_ms
-        self._samples: deque[list[int]] = deque()  # [when it began, when something was counted last, bytes]
-        self._counted = 0  # bytes in all samples
+        self._samples: deque[list[int]] = deque()  # [start time, time of the last record call, bytes]
+        self._total_bytes = 0  # of all samples
         self._partitions: dict[str, frozenset[int]] = {}
 
-    # -- what it holds for -------------------------------------------------------------------------------------------
+    # -- throttled replicas ------------------------------------------------------------------------------------------
 
-    def hold_for(self, topic: str, replicas: str, broker_id: int) -> None:
-        """Take the topic's list of throttled replicas: partition:broker pairs, or *."""
+    def set_throttled_replicas(self, topic: str, replicas: str, broker_id: int) -> None:
+        """Set the topic's throttled replicas: a list of partition:broker pairs, or * for all."""
         if replicas.strip() == "*":
             partitions = EVERY_PARTITION
         else:
@@ -40,42 +41,42 @@ class Throttle:
         else:
             self._partitions.pop(topic, None)
 
-    def holds_for(self, topic: str, index: int) -> bool:
-        """Whether this replica of the partition is throttled."""
+    def is_throttled(self, topic: str, index: int) -> bool:
+        """Whether this broker's replica of the partition is throttled."""
         partitions = self._partitions.get(topic)
         return partitions is not None and (partitions is EVERY_PARTITION or index in partitions)
 
     # -- the rate ----------------------------------------------------------------------------------------------------
 
-    def count(self, size_bytes: int, now_ms: int) -> None:
-        """Bytes of a throttled replica were sent, or came."""
+    def record(self, size_bytes: int, now_ms: int) -> None:
+        """Count bytes that were sent or fetched for a throttled replica."""
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= self._sample_ms:
             samples.append([now_ms, now_ms, 0])
             if len(samples) > self._samples_max + 1:
-                self._forget_oldest()
+                self._drop_oldest_sample()
         samples[-1][1] = now_ms
         samples[-1][2] += size_bytes
-        self._counted += size_bytes
+        self._total_bytes += size_bytes
 
-    def _forget_oldest(self) -> None:
-        self._counted -= self._samples.popleft()[2]
+    def _drop_oldest_sample(self) -> None:
+        self._total_bytes -= self._samples.popleft()[2]
 
     def is_exceeded(self, now_ms: int, more_bytes: int = 0) -> bool:
-        """Whether what was counted, and these, are more than the rate allows."""
+        """Whether the counted bytes plus `more_bytes` exceed the rate limit."""
         return self.delay_ms(now_ms, more_bytes) > 0
 
     def delay_ms(self, now_ms: int, more_bytes: int = 0) -> int:
-        """How long to count nothing until the rate is kept again, 0 when it is."""
+        """Return how long to send or fetch nothing until the rate is below the limit; 0 if it is below."""
         if self.bytes_per_s is None:
             return 0
         samples = self._samples
         while samples and now_ms - samples[0][1] >= self._samples_max * self._sample_ms:
-            self._forget_oldest()
-        counted = self._counted + more_bytes
+            self._drop_oldest_sample()
+        total_bytes = self._total_bytes + more_bytes
         elapsed_ms = max(now_ms - samples[0][0], self._sample_ms) if samples else self._sample_ms
-        if counted * 1000 <= self.bytes_per_s * elapsed_ms:
+        if total_bytes * 1000 <= self.bytes_per_s * elapsed_ms:
             return 0
         if self.bytes_per_s == 0:
             return self._sample_ms
-        return -(-counted * 1000 // self.bytes_per_s) - elapsed_ms
+        return -(-total_bytes * 1000 // self.bytes_per_s) - elapsed_ms

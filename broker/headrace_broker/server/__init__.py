@@ -1,5 +1,5 @@
-"""The broker's process: listeners, connections, request routing, parked operations and one handler module per API.
+"""The broker's process: listeners, connections, request routing, purgatory and one handler module per API.
 
-Shell of the broker: everything here may touch sockets, disks and clocks; what decides lives in `metadata`, `log`,
-`coordinator` and in the pure modules of this package (`parked`, the decoders).  One event loop owns all state.
+Modules here may use sockets, disks and clocks. The decisions are made by `metadata`, `log`, `coordinator`, and by the
+pure modules of this package. One event loop owns all state.
 """

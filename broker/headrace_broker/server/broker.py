@@ -1,8 +1,8 @@
-"""The broker's side of a node: logs, partitions, coordinators, and how they follow the committed image.
+"""The broker role of a node: applies the committed metadata image to its logs, partitions and group coordinator.
 
-Serves only when it has read the metadata up to its own registration, and leads or follows only what the committed image
-says.  A log that cannot be written takes the broker out of the cluster, whose other replicas go on; a node without
-others serves what is sound.  Owned by the event loop.
+The broker serves only after it has applied the metadata up to its own registration, and leads or follows a partition
+only as the committed image says. If a log cannot be written, the broker stops and other replicas take over; the only
+node of a cluster keeps running and serves its other logs. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from uuid import UUID
 
 from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.service import GroupCoordinator
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectoryError
 from headrace_broker.log.log import AppendInfo, LogRead, PartitionLog
 from headrace_broker.log.manager import LogManager
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.metadata.cluster import MIN_INSYNC_REPLICAS
 from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import (
@@ -35,17 +35,18 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.server.cleaning.cleaner import LogCleaner
-from headrace_broker.server.cleaning.cleaner_helper import helper_for
+from headrace_broker.server.cleaning.cleaner_helper import cleaner_helper_for
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
-from headrace_broker.server.membership.departures import Departures
-from headrace_broker.server.membership.lifecycle import BrokerLifecycle
+from headrace_broker.server.group_partition_loader import GroupPartitionLoader
+from headrace_broker.server.liveness.broker_lifecycle import BrokerLifecycle
+from headrace_broker.server.liveness.suspected_brokers import SuspectedBrokers
+from headrace_broker.server.log_config_provider import LogConfigProvider
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.producer_id_block import ProducerIdBlock
 from headrace_broker.server.replicas.fetch_session_table import FetchSessionTable
 from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 from headrace_broker.server.replicas.replication import Replication
-from headrace_broker.server.topic_rules import LogConfigs
 
 if TYPE_CHECKING:
     from headrace_broker.server.node import Node
@@ -53,40 +54,40 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAINTAIN_MS = 1000
-_HAND_OVER_TIMEOUT_MS = 30_000
+_CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
 _LOGS_AT_ONCE = 8
-_FILE_WORK_MAX = 4
-"""Threads that file work may take at a time: fewer than there are, because the quorum's syncs need one, too."""
+_FILE_TASKS_MAX = 4
+"""Threads that file tasks may use at a time: fewer than the executor has, to leave one for the metadata quorum."""
 
 
 class Broker:
-    """The broker's side of a node: it holds partitions, leads some of them, and coordinates groups."""
+    """The broker role of a node: leads and follows partitions and coordinates groups."""
 
     def __init__(self, node: Node, open_segments_max: int) -> None:
-        config, surroundings = node.config, node.surroundings
+        config, environment = node.config, node.environment
         self.node = node
         self.config = config
         self.node_id = config.node_id
         self.now_ms = node.now_ms
-        self.waiting = node.waiting
+        self.purgatory = node.purgatory
         self.router = node.router
         self._loop = asyncio.get_running_loop()
         self.logs = LogManager(
-            surroundings.storage,
+            environment.storage,
             config.log_dirs,
             background=self._background,
-            next_random=surroundings.rng.randrange,
+            next_random=environment.rng.randrange,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             open_segments_max=open_segments_max,
         )
-        self.fetch_sessions = FetchSessionTable(config.fetch_session_slots, surroundings.rng, self.waiting)
+        self.fetch_sessions = FetchSessionTable(config.fetch_session_slots, environment.rng, self.purgatory)
         self.cleaner = LogCleaner(
-            self.logs, surroundings.storage, config, helper_for(surroundings.storage), self.now_ms
+            self.logs, environment.storage, config, cleaner_helper_for(environment.storage), self.now_ms
         )
-        self.departures = Departures()
+        self.suspected_brokers = SuspectedBrokers()
         self.replication = Replication(self)
-        self.partitions = PartitionTable(config.node_id, self._open_log, self._partition_changed)
+        self.partitions = PartitionTable(config.node_id, self._open_log, self._on_partition_change)
         self.lifecycle: BrokerLifecycle
         self.producer_ids: ProducerIdBlock
         offsets_topic = OffsetsTopic(config.node_id, lambda: self.image, self.partitions, self.append)
@@ -94,25 +95,25 @@ class Broker:
             offsets_topic, _group_config(config), self.now_ms, lambda: str(UUID(bytes=node.new_id()))
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._file_work = asyncio.Semaphore(_FILE_WORK_MAX)
-        self._groups_led: dict[int, int] = {}  # with the leader epoch they were loaded in
-        self._logs_to_make: OrderedDict[str, dict[int, None]] = OrderedDict()  # by topic; topics take turns
-        self._topics_without_logs: set[str] = set()
-        self._making_logs: asyncio.Task[None] | None = None
-        self._some_logs_made = asyncio.Event()
-        self._log_configs = LogConfigs(config.log_properties, config.node_id)
+        self._file_task_slots = asyncio.Semaphore(_FILE_TASKS_MAX)
+        self._group_partitions = GroupPartitionLoader(config.node_id, self.partitions, self.groups, self._start_task)
+        self._logs_to_create: OrderedDict[str, dict[int, None]] = OrderedDict()  # by topic, in round-robin order
+        self._topics_with_failed_logs: set[str] = set()
+        self._log_creation: asyncio.Task[None] | None = None
+        self._logs_created = asyncio.Event()
+        self._log_configs = LogConfigProvider(config.log_properties, config.node_id)
 
     @property
     def image(self) -> MetadataImage:
         """The committed cluster image."""
         return self.node.committed.image
 
-    # -- what handlers use ---------------------------------------------------------------------------------------
+    # -- used by request handlers --------------------------------------------------------------------------------
 
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append one batch as leader, move the high watermark, wake who waits for it; raises ApiError."""
+        """Append one batch as leader, advance the high watermark, complete delayed requests; raises ApiError."""
         log = partition.log
         try:
             info = log.append_as_leader(
@@ -124,51 +125,54 @@ class Broker:
         if info.is_duplicate:
             return info
         if partition.replicas is not None:
-            self.replication.appended(partition, info.base_offset, len(records))
-        else:  # the only replica is in sync by definition: what is written is committed
-            log.high_watermark = info.last_offset + 1
-            self.committed(partition, len(records))
+            self.replication.on_append(partition, info.base_offset, len(records))
+        else:  # the sole replica is in sync by definition: a record is committed when it is appended
+            log.advance_high_watermark(info.last_offset + 1)
+            self.on_high_watermark_advanced(partition, len(records))
         return info
 
     def read(self, partition: Partition, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> LogRead:
-        """Records for a follower (`replica` >= 0), or what is committed for a consumer; raises ApiError."""
+        """Read records: a follower (`replica` >= 0) up to the log end offset, a consumer up to the high watermark.
+
+        Raises ApiError.
+        """
         log = partition.log
         upper_bound_offset = log.log_end_offset if replica >= 0 else log.high_watermark
         return log.read(offset, max_bytes, upper_bound_offset=upper_bound_offset, min_one_batch=min_one_batch)
 
-    def refused(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
-        """A part of a Produce or a Fetch is answered with an error; whoever counts errors takes this over."""
+    def on_partition_error(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
+        """Called for each partition that fails in a Produce or Fetch request; `Meter` replaces it to count errors."""
 
     def check_storage(self, log: PartitionLog) -> None:
-        """Leave the cluster when the log is offline."""
+        """Stop the node if the log is offline, unless the node is the only one of its cluster."""
         if log.offline_reason is not None:
-            self.node.log_failed(log.offline_reason)
+            self.node.on_log_failure(log.offline_reason)
 
-    def committed(self, partition: Partition, size_bytes: int) -> None:
-        """The leader's high watermark has moved: all that waited for it are answered, coordinators too."""
-        self.readable(partition, size_bytes)
+    def on_high_watermark_advanced(self, partition: Partition, size_bytes: int) -> None:
+        """Complete delayed requests and coordinator operations after a leader's high watermark advanced."""
+        self.complete_delayed_reads(partition, size_bytes)
         if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.advance(partition.index, partition.log.high_watermark)
+            self.groups.on_high_watermark_advanced(partition.index, partition.log.high_watermark)
 
-    def readable(self, partition: Partition, size_bytes: int) -> None:
-        """There is more below the high watermark: consumers and producers that waited for it are answered."""
-        if self.waiting.waiting_for(partition):
-            self.waiting.advanced(partition, partition.log.high_watermark, size_bytes)
+    def complete_delayed_reads(self, partition: Partition, size_bytes: int) -> None:
+        """Complete the delayed requests of consumers and producers that wait for the high watermark."""
+        if self.purgatory.is_watched(partition):
+            self.purgatory.try_complete(partition, partition.log.high_watermark, size_bytes)
         if partition.sessions:
-            self.fetch_sessions.committed(partition, size_bytes)
+            self.fetch_sessions.on_high_watermark_advanced(partition, size_bytes)
 
-    def _partition_changed(self, partition: Partition, image: PartitionImage, is_new_epoch: bool) -> None:
-        self.replication.follow(partition, image, is_new_epoch=is_new_epoch)
+    def _on_partition_change(self, partition: Partition, image: PartitionImage, is_new_epoch: bool) -> None:
+        self.replication.on_partition_change(partition, image, is_new_epoch=is_new_epoch)
 
     def endpoint_of(self, broker_id: int, listener: str) -> Endpoint | None:
-        """Where a broker is reached from this listener's network, or None."""
+        """Return the broker's endpoint for this listener, or None."""
         broker = self.image.brokers.get(broker_id)
         return None if broker is None else broker.endpoint(listener)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def start(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Open the logs, register, and serve; the metadata is caught up with.  Raises StartError."""
+        """Open the logs, register and serve; the node must have caught up with the metadata. Raises StartError."""
         node, config = self.node, self.config
         self.lifecycle = BrokerLifecycle(
             self.node_id,
@@ -185,244 +189,233 @@ class Broker:
             await self._load_logs()
         except LogDirectoryError as error:
             raise StartError(str(error)) from None
-        self._refuse_to_begin_anew()
+        self._check_metadata_not_lost()
         endpoints = [Endpoint(item.name, item.host, item.port) for item in node.advertised]
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
         before_ms = self.now_ms()
-        await self.lifecycle.register(endpoints, config.rack, log_dirs, self._previous_epoch())
-        await node.quorum.reached(self.lifecycle.epoch + 1)  # so nothing is served that others lead by now (R11)
+        await self.lifecycle.register(endpoints, config.rack, log_dirs, self._previous_clean_epoch())
+        # Apply the metadata up to this registration before serving: other brokers may lead the partitions now (R11).
+        await node.quorum.wait_for_offset(self.lifecycle.epoch + 1)
         node.check_clock(self.lifecycle.epoch, before_ms)
-        self._put_unknown_logs_away()  # by the image from which on changes are followed: nothing lies between
+        # Do not await from here to `subscribe`, so that no image change is missed.
+        self._delete_obsolete_logs()
         for topic in self.image.topics.values():
-            for index in self.partitions.follow(topic, range(len(topic.partitions))):
+            for index in self.partitions.update(topic, range(len(topic.partitions))):
                 self.partitions.open(topic, index)
-        self.replication.throttle(self.image, self.image.topics)
-        node.committed.subscribe(self._follow)
-        self._warn_of_min_insync_replicas()
-        await self._lead_groups()
+        self.replication.update_throttles(self.image, self.image.topics)
+        node.committed.subscribe(self._on_image_change)
+        self._check_min_insync_replicas()
+        await self._group_partitions.load()
         self.groups.start()
         self.router.broker = self
         await serve()
-        await self.lifecycle.unfenced()
-        node.every(_MAINTAIN_MS, self._maintain)
+        await self.lifecycle.wait_until_unfenced()
+        node.run_every(_MAINTAIN_MS, self._maintain)
         self.cleaner.start()
-        node.every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
+        node.run_every(max(1, config.replica_lag_time_max_ms // 2), self.replication.check_lag)
 
-    def _warn_of_min_insync_replicas(self) -> None:
+    def _check_min_insync_replicas(self) -> None:
         ours = self.config.log_properties.get(MIN_INSYNC_REPLICAS)
         cluster = self.image.broker_configs().get(MIN_INSYNC_REPLICAS)
         if ours is not None and cluster not in (None, ours):
             logger.warning(
-                "min.insync.replicas=%s of this node's file is not in force, the cluster has %s: kafka-configs --alter "
-                "--entity-type brokers --entity-default changes it, or correct the file",
+                "min.insync.replicas=%s in the properties file is ignored, the cluster-wide value is %s: change "
+                "the latter with kafka-configs --alter --entity-type brokers --entity-default, or correct the file",
                 ours,
                 cluster,
             )
 
     async def _load_logs(self) -> None:
-        """Raises LogDirectoryError."""
-        loading = self.logs.loading(self._log_config_of, self.now_ms(), has_other_replicas=self._is_held_by_others)
+        """Load the logs. Raises LogDirectoryError."""
+        loading = self.logs.iter_load(self._log_config_of, self.now_ms(), has_other_replicas=self._has_other_replicas)
         for count, _ in enumerate(loading, 1):
             if count % _LOGS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # the quorum goes on meanwhile
+                await asyncio.sleep(0)  # let the metadata quorum's callbacks run
 
-    def _previous_epoch(self) -> int:
-        """The broker epoch of the last clean stop, -1 when the last stop was not clean, or something is lost since."""
+    def _previous_clean_epoch(self) -> int:
+        """Return the broker epoch of the last clean shutdown; -1 if it was unclean or logs were damaged since."""
         if self.logs.is_damaged:
             return -1
         directories = self.logs.directories
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
         return epochs.pop() if len(epochs) == 1 else -1
 
-    def _is_held_by_others(self, topic: str, index: int) -> bool:
+    def _has_other_replicas(self, topic: str, index: int) -> bool:
         known = self.image.topics.get(topic)
         if known is None or index >= len(known.partitions):
             return False
-        return known.partitions[index].is_held_beside(self.node_id)
+        return known.partitions[index].is_recoverable_from_other_replica(self.node_id)
 
-    def _others_have_more(self, topic: str, index: int) -> bool:
-        """Whether this replica is not in sync in any case, so that what it has can be fetched."""
-        return not self.logs.was_closed_cleanly and self._is_held_by_others(topic, index)
+    def _can_refetch_from_others(self, topic: str, index: int) -> bool:
+        """Whether the last shutdown was unclean and other replicas have every committed record of this partition."""
+        return not self.logs.was_closed_cleanly and self._has_other_replicas(topic, index)
 
-    def _refuse_to_begin_anew(self) -> None:
-        """Raises StartError when there are partitions, and of the metadata that would know them nothing is left."""
+    def _check_metadata_not_lost(self) -> None:
+        """Raise StartError when there are partition logs but the metadata log is empty."""
         if self.logs.logs and not self.image.features:
-            lost = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
+            path = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
             raise StartError(
-                f"{lost} is empty, yet there are {len(self.logs.logs)} partitions: put back a copy of it, "
-                "or move the partitions away to begin anew"
+                f"{path} is empty, but log.dirs contains {len(self.logs.logs)} partitions: restore {path} from a copy, "
+                "or move the partition directories away to start with an empty cluster"
             )
 
-    def _put_unknown_logs_away(self) -> None:
-        """Finish the deletions that a crash interrupted; what the cluster never knew is kept under another name."""
+    def _delete_obsolete_logs(self) -> None:
+        """Delete the logs of deleted topics and of reassigned partitions; mark logs of unknown topics as stray."""
         topics = self.image.topics
-        removed = self.node.committed.take_removed_topics()
+        removed = self.node.committed.pop_removed_topics()
         names = {topic.name for topic in removed.values()}
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)
             if log.topic_id in removed:
-                logger.info("%s-%d belongs to a topic that was deleted and goes with it", topic, index)
+                logger.info("Partition %s-%d: deleting the log, its topic was deleted", topic, index)
                 self.logs.delete(topic, index, self.now_ms())
             elif known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
-                logger.warning("%s-%d belongs to no topic of this cluster and is set aside as stray", topic, index)
-                self.logs.set_aside(topic, index)
-            elif log.topic_id is None and topic in names and self._others_have_more(topic, index):
+                logger.warning("Partition %s-%d: marking the log stray, it is not in the metadata", topic, index)
+                self.logs.mark_stray(topic, index)
+            elif log.topic_id is None and topic in names and self._can_refetch_from_others(topic, index):
                 logger.warning(
-                    "%s-%d does not say whose it is, after a deletion, and is set aside as stray", topic, index
+                    "Partition %s-%d: marking the log stray, it has no topic id and a topic of that name was deleted",
+                    topic,
+                    index,
                 )
-                self.logs.set_aside(topic, index)
+                self.logs.mark_stray(topic, index)
             elif self.node_id not in known.partitions[index].replicas:
-                logger.info("%s-%d was moved to other brokers and is deleted", topic, index)
+                logger.info("Partition %s-%d: deleting the log, it was reassigned to other brokers", topic, index)
                 self.logs.delete(topic, index, self.now_ms())
 
     # -- following the image -------------------------------------------------------------------------------------
 
-    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self.departures.image_changed(image)
+    def _on_image_change(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.suspected_brokers.on_image_change(image)
         for removed in delta.removed_topics.values():
-            self._drop_topic(removed)
-        self.groups.topics_deleted([topic.name for topic in delta.removed_topics.values()])
-        self._follow_configs(delta, image)  # first: what partitions commit depends on them
+            self._delete_topic(removed)
+        self.groups.on_topics_deleted([topic.name for topic in delta.removed_topics.values()])
+        # Update the configs first: the high watermarks of the partitions below depend on min.insync.replicas.
+        self._update_configs(delta, image)
         for name, indexes in delta.changed_topics.items():
             topic = image.topics[name]
-            for partition in self.partitions.moved_away(topic, sorted(indexes)):
-                self._drop_partition(partition)
-            self._follow_partitions(topic, sorted(indexes))
+            for partition in self.partitions.remove_reassigned(topic, sorted(indexes)):
+                self._delete_partition(partition)
+            self._update_partitions(topic, sorted(indexes))
         if image.brokers is not delta.base.brokers:
-            self.replication.brokers_changed()
+            self.replication.on_brokers_change()
 
-    def _follow_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def _update_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
         changed = {name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE}
         if any(kind == BROKER_RESOURCE for kind, _ in delta.changed_configs):
             changed.update(self.partitions.by_name)
-        self.replication.throttle(image, changed | {topic.name for topic in delta.removed_topics.values()})
+        self.replication.update_throttles(image, changed | {topic.name for topic in delta.removed_topics.values()})
         for name in changed & image.topics.keys():
             config = self._log_config_of(name)
             for partition in self.partitions.by_name.get(name, {}).values():
                 partition.log.config = config
-                self.replication.config_changed(partition)
+                self.replication.on_config_change(partition)
 
-    def _follow_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
-        """Follow those that are here; of those that are not, the first logs are made at once, many more afterwards."""
-        missing = self.partitions.follow(topic, indexes)
+    def _update_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
+        """Apply the image to these partitions; create a few missing logs at once, the remaining ones in a task."""
+        missing = self.partitions.update(topic, indexes)
         if missing:
-            self._logs_to_make.setdefault(topic.name, {}).update(dict.fromkeys(missing))
+            self._logs_to_create.setdefault(topic.name, {}).update(dict.fromkeys(missing))
         if topic.name == GROUP_METADATA_TOPIC:
-            self._leave_groups()
-            self._start_task(self._lead_groups())
-        if self._logs_to_make and self._making_logs is None:
-            self._make_some_logs()
-            self._making_logs = self._start_task(self._make_logs()) if self._logs_to_make else None
+            self._group_partitions.on_leaders_change()
+        if self._logs_to_create and self._log_creation is None:
+            self._create_next_logs()
+            self._log_creation = self._start_task(self._create_missing_logs()) if self._logs_to_create else None
 
-    async def _make_logs(self) -> None:
+    async def _create_missing_logs(self) -> None:
         try:
-            while self._logs_to_make:
-                await asyncio.sleep(0)  # making one takes a good part of a millisecond
-                self._make_some_logs()
-                self._tell_of_logs()
+            while self._logs_to_create:
+                await asyncio.sleep(0)  # creating a log takes up to a millisecond
+                self._create_next_logs()
+                self._notify_logs_created()
         finally:
-            self._making_logs = None
-            self._tell_of_logs()
+            self._log_creation = None
+            self._notify_logs_created()
 
-    def _tell_of_logs(self) -> None:
-        self._some_logs_made.set()
-        self._some_logs_made.clear()
+    def _notify_logs_created(self) -> None:
+        self._logs_created.set()
+        self._logs_created.clear()
 
-    def _make_some_logs(self) -> None:
+    def _create_next_logs(self) -> None:
         for _ in range(_LOGS_AT_ONCE):
-            if not self._logs_to_make:
+            if not self._logs_to_create:
                 return
-            name, indexes = self._logs_to_make.popitem(last=False)
+            name, indexes = self._logs_to_create.popitem(last=False)
             index = next(iter(indexes))
             del indexes[index]
-            if self._make_log(name, index) and indexes:
-                self._logs_to_make[name] = indexes
+            if self._create_log(name, index) and indexes:
+                self._logs_to_create[name] = indexes
 
-    def _make_log(self, name: str, index: int) -> bool:
-        """Hold a partition that is missing; where that fails, its topic is left alone, and tried again later."""
+    def _create_log(self, name: str, index: int) -> bool:
+        """Create a partition's missing log. Returns False if that fails; `_maintain` retries the topic's partitions."""
         topic = self.image.topics.get(name)
-        if topic is None or index >= len(topic.partitions) or not self.partitions.follow(topic, (index,)):
-            return True  # it was deleted, or moved, in the meantime
+        if topic is None or index >= len(topic.partitions) or not self.partitions.update(topic, (index,)):
+            return True  # the partition was deleted or reassigned in the meantime
         try:
             self.partitions.open(topic, index)
         except ApiError as error:
-            if name not in self._topics_without_logs:
-                logger.error("partitions of %s cannot be served, trying again: %s", name, error.message)
-                self._topics_without_logs.add(name)
+            if name not in self._topics_with_failed_logs:
+                logger.error("Topic %s: creating a log failed, retrying: %s", name, error.message)
+                self._topics_with_failed_logs.add(name)
             return False
-        self._topics_without_logs.discard(name)
+        self._topics_with_failed_logs.discard(name)
         if name == GROUP_METADATA_TOPIC:
-            self._start_task(self._lead_groups())
+            self._group_partitions.start_loading()
         return True
 
-    async def logs_are_made(self, topics: Collection[str]) -> None:
-        """Wait until the logs of these topics are there, but for those that cannot be made; others' are not waited
-        for."""
-        while self._making_logs is not None and not self._logs_to_make.keys().isdisjoint(topics):
-            await self._some_logs_made.wait()
+    async def wait_until_logs_created(self, topics: Collection[str]) -> None:
+        """Wait until the missing logs of these topics are created, except for logs whose creation fails."""
+        while self._log_creation is not None and not self._logs_to_create.keys().isdisjoint(topics):
+            await self._logs_created.wait()
 
-    def _drop_topic(self, topic: TopicImage) -> None:
-        for partition in self.partitions.forget(topic):
-            self._drop_partition(partition)
+    def _delete_topic(self, topic: TopicImage) -> None:
+        for partition in self.partitions.remove_topic(topic):
+            self._delete_partition(partition)
 
-    def _drop_partition(self, partition: Partition) -> None:
-        """The topic is gone, or others have this replica's place."""
-        self.replication.forget(partition)
-        self.waiting.disturbed(partition)
-        self.waiting.disturbed(partition.end)
-        self.fetch_sessions.disturbed(partition)
+    def _delete_partition(self, partition: Partition) -> None:
+        """Delete the log of a partition whose topic was deleted or whose replica was reassigned."""
+        self.replication.remove(partition)
+        self.purgatory.force_complete(partition)
+        self.purgatory.force_complete(partition.end_key)
+        self.fetch_sessions.force_complete(partition)
         try:
             self.logs.delete(partition.topic, partition.index, self.now_ms())
-        except ApiError as error:  # the next start finds it and sets it aside
-            logger.error("%s", error.message)
-        if partition.topic == GROUP_METADATA_TOPIC and self._groups_led.pop(partition.index, None) is not None:
-            self.groups.unload(partition.index)
-
-    def _leave_groups(self) -> None:
-        """Coordinate no more what was loaded in a leader epoch that is over: another coordinator may have written."""
-        for index, epoch in list(self._groups_led.items()):
-            if not self._leads_groups(index, epoch):
-                del self._groups_led[index]
-                self.groups.unload(index)
-
-    async def _lead_groups(self) -> None:
-        """Load the partitions of `__consumer_offsets` that this node leads in a new epoch."""
-        held = self.partitions.by_name.get(GROUP_METADATA_TOPIC, {})
-        for index, epoch in [(index, partition.leader_epoch) for index, partition in held.items()]:
-            if self._leads_groups(index, epoch) and index not in self._groups_led:
-                self._groups_led[index] = epoch
-                await self.groups.load(index)
-
-    def _leads_groups(self, index: int, epoch: int) -> bool:
-        partition = self.partitions.get(GROUP_METADATA_TOPIC, index)
-        return partition is not None and partition.leader == self.node_id and partition.leader_epoch == epoch
+        except ApiError as error:  # the next start finds the log and marks it stray
+            logger.error(
+                "Partition %s-%d: deleting the log failed, the next start marks it stray: %s",
+                partition.topic,
+                partition.index,
+                error.message,
+            )
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self._group_partitions.on_partition_removed(partition.index)
 
     def _log_config_of(self, topic: str) -> LogConfig:
-        """The topic's log config on this broker."""
-        return self._log_configs.of(self.image, topic)
+        """Return the topic's log config on this broker."""
+        return self._log_configs.get(self.image, topic)
 
     def _open_log(self, topic: TopicImage, index: int) -> PartitionLog:
         return self.logs.get_or_create(
             topic.name, index, self._log_config_of(topic.name), self.now_ms(), topic_id=topic.topic_id
         )
 
-    # -- housekeeping --------------------------------------------------------------------------------------------
+    # -- periodic and background work ----------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        self._topics_without_logs &= self.image.topics.keys()
-        for topic in [self.image.topics[name] for name in sorted(self._topics_without_logs)]:
-            self._follow_partitions(topic, range(len(topic.partitions)))
+        self._topics_with_failed_logs &= self.image.topics.keys()
+        for topic in [self.image.topics[name] for name in sorted(self._topics_with_failed_logs)]:
+            self._update_partitions(topic, range(len(topic.partitions)))
         self.logs.maintain(self.now_ms())
         for directory in self.logs.directories:
             if directory.offline_reason is not None:
-                self.node.log_failed(directory.offline_reason)
+                self.node.on_log_failure(directory.offline_reason)
 
     def _background(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
-        """Run file work in a thread and call back on the loop; before the loop is free, at once."""
+        """Run file work in a thread; call `done` on the event loop with the OSError that it raised, or None."""
 
         async def run() -> None:
             try:
-                async with self._file_work:
+                async with self._file_task_slots:
                     await self._loop.run_in_executor(None, work)
             except OSError as error:
                 done(error)
@@ -440,35 +433,35 @@ class Broker:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("a background task failed", exc_info=task.exception())
+            logger.error("Broker: background task failed", exc_info=task.exception())
 
-    # -- end -----------------------------------------------------------------------------------------------------
+    # -- stop ----------------------------------------------------------------------------------------------------
 
-    async def hand_over(self) -> None:
-        """Have the controller move what this broker leads, while clients are still served."""
+    async def controlled_shutdown(self) -> None:
+        """Ask the controller to move leadership to other brokers, while this broker still serves clients."""
         quorum = self.node.quorum
-        quorum.on_majority_gone = self.lifecycle.majority_gone
-        alone = len(self.image.brokers) == 1
-        if not alone and quorum.majority_is_gone:
-            logger.info("stopping without the controller's consent: a majority of the quorum is gone")
-        elif not alone and not await self.lifecycle.shut_down(_HAND_OVER_TIMEOUT_MS):
-            logger.warning("the controller did not agree to the stop in time: stopping without it")
+        quorum.on_majority_lost = self.lifecycle.on_majority_lost
+        is_alone = len(self.image.brokers) == 1
+        if not is_alone and quorum.is_majority_lost:
+            logger.info("Skipping the controlled shutdown: a majority of the metadata quorum's voters is down")
+        elif not is_alone and not await self.lifecycle.controlled_shutdown(_CONTROLLED_SHUTDOWN_TIMEOUT_MS):
+            logger.warning("The controller did not confirm the controlled shutdown in time: stopping anyway")
         self.lifecycle.close()
 
     async def stop(self) -> None:
-        """Stop cleanly, all but `close`: everything is on disk."""
+        """Stop all work and flush the logs; `close` completes the stop."""
         await self.cleaner.close()
         self.replication.close()
         self.groups.close()
-        await asyncio.sleep(0)  # the answers that closing the coordinator gave
+        await asyncio.sleep(0)  # send the responses that `groups.close()` completed
         self.router.close()
         self.logs.flush_all(self.now_ms())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self, *, clean: bool) -> None:
-        """Close the logs; clean: with the marker, which holds for the metadata log in a directory of theirs, too."""
-        self.replication.close()  # the image may have had something followed since
+        """Close the logs; if `clean`, write the clean shutdown marker, also for a metadata log in the directory."""
+        self.replication.close()  # again: an image change since `stop` may have started a fetcher
         self.logs.close(clean=clean, broker_epoch=self.lifecycle.epoch, now_ms=self.now_ms())
 
 

@@ -1,9 +1,9 @@
 """The broker's configuration: Kafka's keys, defaults and units, read from a properties file.
 
-`BrokerConfig.from_properties` reports every error at once and warns about each key that it does not know, with the
-nearest known one.  A field's metadata is the single place where its key, default and bounds stand; `DescribeConfigs`
-shows the same table.  Keys of the log (`log.retention.ms`, `log.segment.bytes`, ...) are `log.config`'s and are kept
-in `log_properties`.
+`BrokerConfig.from_properties` reports all errors at once, and warns about each unknown key with the most similar known
+key. The only definition of a key, its default and its bounds is the metadata of its field; `DescribeConfigs` uses it
+too. Keys of the log (`log.retention.ms`, `log.segment.bytes`, ...) are defined in `log.config` and kept in
+`log_properties`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from headrace_broker.log.config import TOPIC_CONFIGS, LogConfig, format_value
+from headrace_broker.log.config import TOPIC_CONFIGS, ConfigType, LogConfig, format_value
 from headrace_broker.replication.read_replica import SELECTORS
 from headrace_broker.server.config_keys import (
-    NO_MEANING_HERE,
+    IGNORED_KEYS,
     ConfigError,
     key_metadata,
     nearest_key,
     parse_value,
+    value_type,
 )
 from headrace_broker.server.network.endpoints import (
+    DEFAULT_LISTENERS,
+    DEFAULT_PROTOCOL_MAP,
     Listener,
     advertised_from,
     parse_listeners,
@@ -43,7 +46,7 @@ def _key(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What one node was told; immutable, made by `from_properties`."""
+    """The configuration of one node; immutable, created by `from_properties`."""
 
     node_id: int = _key("node.id", minimum=0)
     process_roles: tuple[str, ...] = _key("process.roles", ("broker", "controller"))
@@ -129,7 +132,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parse Kafka's properties; raises ConfigError with every error; either has the `.warnings`."""
+        """Parse Kafka's properties; raises ConfigError with all errors. Config and error have `.warnings`."""
         return _Parser(properties).parse()
 
     @property
@@ -142,23 +145,55 @@ class BrokerConfig:
         """Every data directory, each once, the log dirs first."""
         return tuple(dict.fromkeys((*self.log_dirs, self.metadata_dir)))
 
-    def described(self) -> list[tuple[str, str | None, bool]]:
-        """(key, value, is_set) for each key that stands in a field, as DescribeConfigs shows them."""
-        rows: list[tuple[str, str | None, bool]] = []
-        for item in dataclasses.fields(self):
-            name = item.metadata.get("key")
-            if name is not None:
-                rows.append((name, _shown(getattr(self, item.name)), name in self.originals))
-        listeners = ("listeners", "advertised.listeners")
-        rows += [(name, self.originals.get(name), name in self.originals) for name in listeners]
-        return rows + [
-            (name, self.originals.get(name, format_value(key.default)), name in self.originals)
-            for name, (key, factor) in LOG_KEYS.items()
-            if factor == 1 or name in self.originals
+    def described(self) -> list[DescribedConfig]:
+        """Every key of the broker with its effective value, as DescribeConfigs shows them."""
+        return [
+            *(self._described_field(name, item) for name, item in _FIELDS.items()),
+            *(self._described_address(name, type_) for name, type_ in _ADDRESS_KEYS.items()),
+            *(self._described_log_key(name) for name in LOG_KEYS),
         ]
 
+    def _described_field(self, name: str, item: dataclasses.Field[Any]) -> DescribedConfig:
+        value = getattr(self, item.name)
+        return DescribedConfig(name, _value_text(value), value_type(item), is_set=name in self.originals)
 
-def _shown(value: object) -> str | None:
+    def _described_address(self, name: str, type_: ConfigType) -> DescribedConfig:
+        is_set = name in self.originals or (name == "broker.id" and "node.id" in self.originals)
+        defaults = {
+            "broker.id": str(self.node_id),
+            "controller.listener.names": ",".join(self.controller_listener_names),
+        }
+        value = self.originals.get(name, defaults.get(name, _ADDRESS_DEFAULTS.get(name)))
+        return DescribedConfig(name, value, type_, is_set=is_set)
+
+    def _described_log_key(self, name: str) -> DescribedConfig:
+        """Of several keys for one config (log.retention.ms, .minutes, .hours) the last has the default, as in Kafka."""
+        key, factor = LOG_KEYS[name]
+        default = format_value(key.default if factor == 1 else key.default // factor)
+        has_default = name == key.broker_names[-1][0]
+        value = self.originals.get(name, default if has_default else None)
+        type_ = key.type if factor == 1 else ConfigType.INT
+        names = [broker_name for broker_name, _ in key.broker_names]
+        synonyms = tuple(names[names.index(name) + 1 :])
+        return DescribedConfig(name, value, type_, is_set=name in self.originals, synonyms=synonyms)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfig:
+    """One broker config.
+
+    `value` is None if the config has no value; `is_set`: the properties file contains it; `synonyms`: the configs that
+    apply if this config has no value (log.retention.minutes and .hours for log.retention.ms).
+    """
+
+    name: str
+    value: str | None
+    type: ConfigType
+    is_set: bool
+    synonyms: tuple[str, ...] = ()
+
+
+def _value_text(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -167,28 +202,37 @@ def _shown(value: object) -> str | None:
 
 
 _FIELDS = {item.metadata["key"]: item for item in dataclasses.fields(BrokerConfig) if "key" in item.metadata}
-_STRUCTURED = (
-    "listeners",
-    "advertised.listeners",
-    "listener.security.protocol.map",
-    "controller.listener.names",
-    "controller.quorum.voters",
-    "controller.quorum.bootstrap.servers",
-    "broker.id",
-    "log.dir",
-    "inter.broker.listener.name",
-    "security.inter.broker.protocol",
-)
+# Keys that are parsed into listeners, voters and directories, rather than into a field each.
+_ADDRESS_KEYS = {
+    "listeners": ConfigType.LIST,
+    "advertised.listeners": ConfigType.LIST,
+    "listener.security.protocol.map": ConfigType.STRING,
+    "controller.listener.names": ConfigType.LIST,
+    "controller.quorum.voters": ConfigType.LIST,
+    "controller.quorum.bootstrap.servers": ConfigType.LIST,
+    "broker.id": ConfigType.INT,
+    "log.dir": ConfigType.STRING,
+    "inter.broker.listener.name": ConfigType.STRING,
+    "security.inter.broker.protocol": ConfigType.STRING,
+}
+_ADDRESS_DEFAULTS = {
+    "listeners": DEFAULT_LISTENERS,
+    "listener.security.protocol.map": DEFAULT_PROTOCOL_MAP,
+    "controller.quorum.voters": "",
+    "controller.quorum.bootstrap.servers": "",
+    "log.dir": "/tmp/kafka-logs",
+    "security.inter.broker.protocol": "PLAINTEXT",
+}
 LOG_KEYS = {name: (key, factor) for key in TOPIC_CONFIGS.values() for name, factor in key.broker_names}
-KNOWN_KEYS = frozenset((*_FIELDS, *_STRUCTURED, *LOG_KEYS))
+KNOWN_KEYS = frozenset((*_FIELDS, *_ADDRESS_KEYS, *LOG_KEYS))
 
 
-def _one_name(path: str) -> str:
+def _normalized_path(path: str) -> str:
     return str(PurePosixPath("/", path.lstrip("/")) if path.startswith("/") else PurePosixPath(path))
 
 
 class _Parser:
-    """One pass over the properties that collects errors instead of stopping at the first."""
+    """Parses the properties and collects all errors instead of stopping at the first one."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self.properties = {key: value.strip() for key, value in properties.items()}
@@ -237,18 +281,18 @@ class _Parser:
                 self.warnings.append(f"{old} is ignored because {new} is set")
 
     def _warn_about_unknown(self) -> None:
-        meaningless: list[str] = []
+        ignored: list[str] = []
         for key in self.properties:
             if key in KNOWN_KEYS:
                 continue
-            if key in NO_MEANING_HERE or key.startswith(("listener.name.", "metric.reporters")):
-                meaningless.append(key)
+            if key in IGNORED_KEYS or key.startswith(("listener.name.", "metric.reporters")):
+                ignored.append(key)
                 continue
-            near = nearest_key(key, KNOWN_KEYS)
-            hint = f"; did you mean {near}?" if near else ""
-            self.warnings.append(f"{key} is not a key of the broker and is ignored{hint}")
-        if meaningless:
-            self.warnings.append(f"ignored, because they steer nothing in this broker: {', '.join(meaningless)}")
+            similar = nearest_key(key, KNOWN_KEYS)
+            hint = f"; did you mean {similar}?" if similar else ""
+            self.warnings.append(f"{key} is not a broker config and is ignored{hint}")
+        if ignored:
+            self.warnings.append(f"ignored Kafka configs that have no effect in this broker: {', '.join(ignored)}")
 
     def _fields(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -256,25 +300,25 @@ class _Parser:
             text = self.properties.get(name)
             if text is None:
                 if item.default is dataclasses.MISSING:
-                    self.errors.append(f"{name} is required and has no default: give this node a number, {name}=1")
+                    self.errors.append(f"{name} is required and has no default: set it, for example {name}=1")
                 continue
             try:
                 values[item.name] = parse_value(name, text, item)
             except ValueError as error:
                 self.errors.append(str(error))
-        self._name_directories(values)
+        self._normalize_directories(values)
         return values
 
-    def _name_directories(self, values: dict[str, Any]) -> None:
-        """Give every directory one name, as Java does: without a slash at its end, or two in a row."""
+    def _normalize_directories(self, values: dict[str, Any]) -> None:
+        """Normalize directory paths as Java does: no trailing slash, no double slashes."""
         if metadata_dir := values.get("metadata_log_dir"):
-            values["metadata_log_dir"] = _one_name(metadata_dir)
+            values["metadata_log_dir"] = _normalized_path(metadata_dir)
         log_dirs = values.get("log_dirs", ())
-        named = tuple(map(_one_name, log_dirs))
-        if len(set(named)) < len(named):
-            self.errors.append(f"log.dirs={','.join(log_dirs)}: one directory is named twice")
-        if named:
-            values["log_dirs"] = named
+        normalized = tuple(map(_normalized_path, log_dirs))
+        if len(set(normalized)) < len(normalized):
+            self.errors.append(f"log.dirs={','.join(log_dirs)}: a directory is listed twice")
+        if normalized:
+            values["log_dirs"] = normalized
 
     def _listeners(
         self,
@@ -283,7 +327,7 @@ class _Parser:
         before = len(self.errors)
         protocols = parse_protocol_map(self.properties.get("listener.security.protocol.map"), self.errors)
         listeners = parse_listeners(
-            "listeners", self.properties.get("listeners", "PLAINTEXT://:9092"), protocols, controller, self.errors
+            "listeners", self.properties.get("listeners", DEFAULT_LISTENERS), protocols, controller, self.errors
         )
         advertised = parse_listeners(
             "advertised.listeners", self.properties.get("advertised.listeners", ""), protocols, controller, self.errors
@@ -293,7 +337,7 @@ class _Parser:
         roles = self.properties.get("process.roles", "broker,controller")
         serving = tuple(item for item in listeners if item.name not in controller and "broker" in roles)
         if not serving and "broker" in roles:
-            self.errors.append("listeners holds no listener for clients: add PLAINTEXT://host:port")
+            self.errors.append("listeners has no listener for clients: add PLAINTEXT://host:port")
             return None
         quorum = tuple(item for item in listeners if item.name in controller)
         for_clients = tuple(item for item in advertised if item.name not in controller)
@@ -318,22 +362,22 @@ class _Parser:
         wanted = self.properties.get("inter.broker.listener.name", "").upper()
         names = [item.name for item in listeners]
         if wanted and names and wanted not in names:
-            self.errors.append(f"inter.broker.listener.name={wanted}: listeners has {', '.join(names)}")
+            self.errors.append(f"inter.broker.listener.name={wanted}: the listeners for clients are {', '.join(names)}")
         return wanted or (names[0] if names else "PLAINTEXT")
 
     def _voters(self, node_id: int, roles: tuple[str, ...]) -> dict[int, tuple[str, int]]:
-        """The members of the quorum; a node that is told of none is a quorum of its own."""
+        """Return the voters of the quorum; without configured voters, the node is the only voter."""
         text = self.properties.get("controller.quorum.voters")
         bootstrap = self.properties.get("controller.quorum.bootstrap.servers")
         if bootstrap and not text and not ("controller" in roles and "," not in bootstrap):
             self.errors.append(
-                f"controller.quorum.bootstrap.servers={bootstrap}: the quorum's voters are named with their ids here; "
+                f"controller.quorum.bootstrap.servers={bootstrap}: not supported, the voters' node ids are required; "
                 "write controller.quorum.voters=1@host:port,... instead"
             )
             return {}
         if not text:
             if "controller" not in roles:
-                self.errors.append("controller.quorum.voters is required for a broker that is no controller")
+                self.errors.append("controller.quorum.voters is required for a broker that is not a controller")
             return {node_id: ("", 0)}
         voters = parse_voters(text, self.errors)
         if "controller" in roles and voters and node_id not in voters:
@@ -342,32 +386,32 @@ class _Parser:
             )
         if "controller" not in roles and node_id in voters:
             self.errors.append(
-                f"controller.quorum.voters={text}: node {node_id} is a voter, so process.roles must hold controller"
+                f"controller.quorum.voters={text}: node {node_id} is a voter, so process.roles must contain controller"
             )
         return voters
 
     def _check_own_address(
         self, node_id: int, voters: Mapping[int, tuple[str, int]], listeners: tuple[Listener, ...]
     ) -> None:
-        """A voter that others are to reach listens where the voters' list says."""
+        """Check that a voter has a controller listener at its port in controller.quorum.voters."""
         if len(voters) < 2 or node_id not in voters:
             return
         port = voters[node_id][1]
         if not listeners:
             self.errors.append(
-                f"listeners holds no listener for controllers (controller.listener.names): add CONTROLLER://host:{port}"
+                f"listeners has no controller listener (controller.listener.names): add CONTROLLER://host:{port}"
             )
         elif port not in [listener.port for listener in listeners]:
             self.errors.append(
-                f"controller.quorum.voters: the others look for node {node_id} at port {port}, but its listener "
-                f"{listeners[0].name} has port {listeners[0].port}"
+                f"controller.quorum.voters: node {node_id} has port {port}, but its listener "
+                f"{listeners[0].name} has port {listeners[0].port}: configure the same port in both"
             )
 
     def _check_selector(self, name: str | None) -> None:
         if name is not None and name not in SELECTORS:
             self.errors.append(
-                f"replica.selector.class={name}: no such selector here; leave it out, and consumers read from leaders "
-                f"only, or write {next(iter(SELECTORS))}"
+                f"replica.selector.class={name}: not supported; use {next(iter(SELECTORS))}, or remove the key, so "
+                "that consumers fetch from leaders only"
             )
 
     def _check_roles(self, roles: object) -> None:

@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: the decision, and an answer per resource."""
+"""Shared by AlterConfigs and IncrementalAlterConfigs: alters the configs and builds one result per resource."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def alter(
     result: Callable[..., Result],
     validate_only: bool,
 ) -> list[Result]:
-    """Alter each resource by its changes; all changes of one resource happen or none. One `result` for each."""
+    """Alter the configs of each resource, all changes of a resource or none. Returns one `result` per resource."""
     wanted = [
         (resource.resource_type, resource.resource_name, change)
         for resource, change in zip(resources, changes, strict=True)

@@ -1,4 +1,4 @@
-"""How single configuration values are read: kinds, bounds, units, and the keys of Kafka that mean nothing here."""
+"""Parsing of single configuration values: types, bounds, units, and the keys of Kafka that this broker ignores."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import Field
 from typing import Any
 
+from headrace_broker.log.config import ConfigType
+
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; `.errors` holds one line per fault, `.warnings` what may explain them."""
+    """The configuration is invalid; `.errors` has one line per error, `.warnings` may explain them."""
 
     def __init__(self, errors: list[str], warnings: tuple[str, ...] = ()) -> None:
         super().__init__("\n".join(errors))
@@ -22,12 +24,12 @@ class ConfigError(ValueError):
 
 
 def key_metadata(name: str, minimum: int | None, maximum: int | None) -> dict[str, Any]:
-    """The metadata of a dataclass field that is read from the property `name`."""
+    """Return the metadata of a dataclass field for the property `name`."""
     return {"key": name, "minimum": minimum, "maximum": maximum}
 
 
 def parse_value(name: str, text: str, item: Field[Any]) -> Any:
-    """The typed value of one property; raises ValueError that names the key and what is allowed."""
+    """Return the typed value of a property; raises ValueError with the key and the allowed values."""
     kind = str(item.type)
     if kind == "bool":
         return _parse_bool(name, text)
@@ -41,6 +43,17 @@ def parse_value(name: str, text: str, item: Field[Any]) -> Any:
             raise ValueError(f"{name} must not be empty")
         return parts
     return text or None
+
+
+def value_type(item: Field[Any]) -> ConfigType:
+    """Return the type of a field's property for DescribeConfigs."""
+    kind = str(item.type)
+    if kind == "int":
+        is_long = item.metadata["maximum"] == _INT64_MAX or item.metadata["key"].endswith(".ms")
+        return ConfigType.LONG if is_long else ConfigType.INT
+    if kind.startswith("tuple"):
+        return ConfigType.LIST
+    return {"bool": ConfigType.BOOLEAN, "float": ConfigType.DOUBLE}.get(kind, ConfigType.STRING)
 
 
 def _parse_bool(name: str, text: str) -> bool:
@@ -81,14 +94,14 @@ def _unit(name: str) -> str:
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """The known key most like `key`, or None when nothing is close."""
+    """Return the known key most similar to `key`, or None when none is similar."""
     matches = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
     return matches[0] if matches else None
 
 
-# Keys of Kafka's broker that steer threads, ZooKeeper, replication between nodes or features that are not here:
-# accepted in silence would be a lie, an unknown-key warning would be wrong.
-_NO_MEANING_HERE = """
+# Keys of Kafka's broker for threads, ZooKeeper or features that this broker does not have. They get a warning of their
+# own: silence would suggest that they have an effect, and the warning about unknown keys would be wrong.
+_IGNORED_KEYS = """
 advertised.host.name advertised.port background.threads broker.id.generation.enable client.quota.callback.class
 compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
 connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
@@ -116,4 +129,4 @@ transaction.state.log.replication.factor transaction.state.log.segment.bytes tra
 unstable.api.versions.enable unstable.feature.versions.enable zookeeper.connect zookeeper.connection.timeout.ms
 zookeeper.session.timeout.ms
 """
-NO_MEANING_HERE = frozenset(_NO_MEANING_HERE.split())
+IGNORED_KEYS = frozenset(_IGNORED_KEYS.split())

@@ -1,9 +1,9 @@
-"""The data directories of a node: one process each, of one cluster, told apart by `meta.properties` (version 1).
+"""The data directories of a node: each is used by one process and identified by `meta.properties` (version 1).
 
-An empty directory of a single node is formatted on the way.  One of several nodes is told its cluster (kafka-storage
-format): an id that it made up would be another cluster's, and a voter whose disk is gone has forgotten its votes, which
-is for an operator to know.  A directory of another cluster or node, or one that another process uses, is refused with a
-line that says how to mend it.
+An empty directory of a single-node cluster is formatted at the start. In a cluster of several nodes an operator must
+format it (kafka-storage format), because a generated cluster id would differ from the other nodes' id, and because a
+voter with an empty disk has lost its vote and may vote twice in an epoch. A directory of another cluster or node, or a
+directory that another process uses, is rejected with an error that says how to correct the mistake.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 class StartError(Exception):
-    """The broker cannot start; one line that says what is wrong and how to mend it."""
+    """The broker cannot start; the message is one line that says what is wrong and how to correct it."""
 
 
 def random_uuid() -> bytes:
-    """A fresh id; its text never begins with a dash, which tools would take for an option."""
+    """Return a new id whose base64 form does not begin with a dash, because tools would parse it as an option."""
     while True:
         value = uuid.uuid4().bytes
         if not encode_uuid(value).startswith("-"):
@@ -39,12 +39,12 @@ def open_directories(
     node_id: int,
     cluster_id: str | None = None,
     *,
-    joins_by: str | None = None,
+    must_be_formatted: str | None = None,
 ) -> str:
-    """Lock every directory, format those that are empty, and return the cluster they belong to.
+    """Lock every directory, format the empty ones, and return the cluster id.
 
-    `joins_by`: the metadata directory of a node that joins others, and has to be formatted for their cluster.
-    Raises StartError; then none stays locked.
+    `must_be_formatted`: the metadata directory of a node in a cluster of several nodes; it must be formatted already.
+    Raises StartError, after it has unlocked all directories again.
     """
     opened: list[LogDirectory] = []
     try:
@@ -52,26 +52,26 @@ def open_directories(
             directory.open()
             opened.append(directory)
         if cluster_id is None:
-            _check_joins(directories, joins_by)
+            _check_formatted(directories, must_be_formatted)
         return _identify(storage, directories, node_id, cluster_id)
     except (LogDirectoryError, OSError, StartError) as error:
         for directory in opened:
             directory.release()
-        raise StartError(_in_words(error)) from None
+        raise StartError(_error_text(error)) from None
 
 
-def _check_joins(directories: Sequence[LogDirectory], metadata_dir: str | None) -> None:
+def _check_formatted(directories: Sequence[LogDirectory], metadata_dir: str | None) -> None:
     if any(item.path == metadata_dir and not item.is_formatted for item in directories):
         raise StartError(
-            f"{metadata_dir} is not formatted, and a node that joins others makes up no cluster id: kafka-storage "
-            "format -t ID -c FILE, with the id that kafka-cluster cluster-id shows, or for a new cluster the same one "
-            "of kafka-storage random-uuid on every node"
+            f"{metadata_dir} is not formatted, and a node of a larger cluster does not generate a cluster id: run "
+            "kafka-storage format -t ID -c FILE with the id that kafka-cluster cluster-id prints, or, for a new "
+            "cluster, with one id from kafka-storage random-uuid for all nodes"
         )
 
 
-def _in_words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, LogDirectoryError) and "in use" in str(error):
-        return f"{error}: stop that broker, or name another directory in log.dirs"
+        return f"{error}: stop that broker, or configure another directory in log.dirs"
     if isinstance(error, OSError):
         return f"{error.filename or 'a data directory'} cannot be used: {error.strerror or error}"
     return str(error)
@@ -86,7 +86,7 @@ def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: in
     if ours is not None and wanted is not None and ours != wanted:
         raise StartError(
             f"{directories[0].path} belongs to cluster {ours}, not {wanted}: "
-            "name another directory in log.dirs, or empty this one"
+            "configure another directory in log.dirs, or empty this directory"
         )
     cluster_id = ours or wanted or encode_uuid(random_uuid())
     for directory in directories:
@@ -95,8 +95,8 @@ def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: in
         if not directory.is_formatted:
             if ours is not None:
                 logger.warning(
-                    "%s is empty and is formatted anew: the replicas it held are gone from this node, which gets them "
-                    "from the others that have them",
+                    "Log directory %s is empty, formatting it: the replicas that it held are lost on this node and are "
+                    "fetched again from other brokers",
                     directory.path,
                 )
             directory.format(cluster_id, node_id, encode_uuid(random_uuid()))
@@ -108,20 +108,20 @@ def _check_owner(storage: Storage, directory: LogDirectory, node_id: int) -> Non
         if directory.meta.get("node.id") != str(node_id):
             raise StartError(
                 f"{directory.path} belongs to node {directory.meta.get('node.id')}, not {node_id}: "
-                "correct node.id, or name another directory in log.dirs"
+                "correct node.id, or configure another directory in log.dirs"
             )
         return
     names = storage.listdir(directory.path)
-    strangers = sorted(name for name in names if not name.startswith(".") and name != "lost+found")
-    if strangers:
+    unknown = sorted(name for name in names if not name.startswith(".") and name != "lost+found")
+    if unknown:
         raise StartError(
-            f"{directory.path} holds files ({strangers[0]}, ...) but no {META_PROPERTIES_FILE}: "
-            "name an empty directory in log.dirs, or put that file back"
+            f"{directory.path} contains files ({unknown[0]}, ...) but no {META_PROPERTIES_FILE}: "
+            "configure an empty directory in log.dirs, or restore that file"
         )
 
 
 def directory_id(meta: Mapping[str, str]) -> bytes:
-    """The directory's id from its meta.properties; zeros when an old format has none."""
+    """Return the directory id in meta.properties; zeros if the file has an older format without it."""
     try:
         return decode_uuid(meta["directory.id"])
     except (KeyError, ValueError):
@@ -129,14 +129,14 @@ def directory_id(meta: Mapping[str, str]) -> bytes:
 
 
 def is_formatted(path: str) -> bool:
-    """Whether the directory on this disk has its meta.properties."""
+    """Whether the directory has a meta.properties."""
     return os.path.exists(os.path.join(path, META_PROPERTIES_FILE))
 
 
 def format_directories(
     storage: Storage, paths: Sequence[str], node_id: int, cluster_id: str | None = None
 ) -> list[tuple[str, bool]]:
-    """Format what is not formatted yet: (path, whether it was formatted now); raises StartError."""
+    """Format the unformatted directories; return (path, whether it was formatted now) for each. Raises StartError."""
     directories = [LogDirectory(storage, path) for path in paths]
     before = [storage.exists(f"{item.path}/{META_PROPERTIES_FILE}") for item in directories]
     open_directories(storage, directories, node_id, cluster_id)

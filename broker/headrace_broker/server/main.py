@@ -1,17 +1,17 @@
 """The broker's process: `python -m headrace_broker.server [FILE] [options]`.
 
     FILE                  Kafka's properties file; without one, a single node with its data in ./headrace-data/broker
-    --property KEY=VALUE  set or override one key, may be repeated (`--override`, as Kafka's script calls it, too)
-    --cluster-id ID       the cluster an empty data directory is formatted for (default: a fresh id)
-    --watch-fd N          end cleanly when this inherited descriptor reaches its end: give the child the read end of a
-                          pipe, keep the write end open, and the broker goes however its parent dies
-    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); ends at once if PID is gone. With
-                          --watch-fd, SIGCONT: that wakes a stopped broker, which then sees the descriptor's end
+    --property KEY=VALUE  set or override one key; may be repeated (also as `--override`, the name in Kafka's script)
+    --cluster-id ID       the cluster id to format an empty data directory with (default: a new id)
+    --watch-fd N          stop cleanly when this inherited descriptor reaches end-of-file: give the child the read end
+                          of a pipe and keep the write end open, and the broker stops however its parent dies
+    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); exit at once if PID is dead. With
+                          --watch-fd, SIGCONT: it resumes a suspended broker, which then reads the end-of-file
     --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
 
-An empty data directory is formatted on the way.  When the broker serves it prints one line on standard output,
-flushed, `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`; log lines go to standard error.  SIGTERM and
-SIGINT end it cleanly with status 0; whatever keeps it from starting is one line on standard error and status 1.
+An empty data directory is formatted at the start. When the broker serves, it prints one line to standard output,
+flushed, `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`; log lines go to standard error. SIGTERM and
+SIGINT stop it cleanly with status 0. If it cannot start, it prints one line to standard error and exits with status 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_broker.protocol.uuid_text import decode_uuid, encode_uuid
 from headrace_broker.server.config import BrokerConfig, ConfigError
 from headrace_broker.server.data_dirs import StartError, format_directories
-from headrace_broker.server.network.descriptors import raise_descriptor_limit
+from headrace_broker.server.network.file_descriptor_limit import raise_file_descriptor_limit
 from headrace_broker.server.parent_death import die_with_parent
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GC_THRESHOLDS = (50_000, 20, 50)
-_WITHOUT_A_FILE = {"node.id": "1", "log.dirs": "headrace-data/broker", "offsets.topic.replication.factor": "1"}
+_DEFAULTS_WITHOUT_FILE = {"node.id": "1", "log.dirs": "headrace-data/broker", "offsets.topic.replication.factor": "1"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,15 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace broker start", description="Run a Kafka-compatible broker.")
     parser.add_argument(
-        "file", nargs="?", help="Kafka's properties file; without one, a single node on port 9092 keeps its data in "
-        f"./{_WITHOUT_A_FILE['log.dirs']}"
+        "file", nargs="?", help="Kafka's properties file; without one, a single node on port 9092 with its data in "
+        f"./{_DEFAULTS_WITHOUT_FILE['log.dirs']}"
     )  # fmt: skip
     parser.add_argument(
         "--property", "--override", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
-        help="set a key, over the file; may be repeated"
+        help="set or override one key of the file; may be repeated"
     )  # fmt: skip
-    parser.add_argument("--cluster-id", metavar="ID", help="the cluster to format empty data directories for")
-    for internal in ("--watch-fd", "--parent-pid", "--ready-fd"):  # for programs that start brokers: see above
+    parser.add_argument("--cluster-id", metavar="ID", help="the cluster id to format empty data directories with")
+    for internal in ("--watch-fd", "--parent-pid", "--ready-fd"):  # see the module docstring
         parser.add_argument(internal, type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -90,7 +90,7 @@ def _properties(options: argparse.Namespace) -> dict[str, str]:
         return load_properties(options.file) | overrides
     old_names = {"broker.id": "node.id", "log.dir": "log.dirs"}
     given = {old_names.get(key, key) for key in overrides}
-    return {key: value for key, value in _WITHOUT_A_FILE.items() if key not in given} | overrides
+    return {key: value for key, value in _DEFAULTS_WITHOUT_FILE.items() if key not in given} | overrides
 
 
 def load_properties(path: str) -> dict[str, str]:
@@ -112,7 +112,7 @@ def run(
     parent_pid: int | None = None,
     ready_fd: int | None = None,
 ) -> int:
-    """Run one broker until it is told to stop; returns the exit status."""
+    """Run one broker until it is stopped; returns the exit status."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
     )
@@ -123,8 +123,8 @@ def run(
             _check_cluster_id(cluster_id)
         number = signal.SIGTERM if watch_fd is None else signal.SIGCONT
         if parent_pid is not None and not die_with_parent(parent_pid, number):
-            raise StartError(f"parent process {parent_pid} is gone")
-        raise_descriptor_limit()
+            raise StartError(f"parent process {parent_pid} is dead")
+        raise_file_descriptor_limit()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))
     except ConfigError as error:
@@ -136,7 +136,7 @@ def run(
         print(f"headrace broker: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"headrace broker: {_os_fault(error)}", file=sys.stderr)
+        print(f"headrace broker: {_os_error_text(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -147,7 +147,7 @@ def _warn(warnings: Iterable[str]) -> None:
 
 
 def format_storage(properties: Mapping[str, str], cluster_id: str | None = None) -> list[str]:
-    """Format the data directories of a node (`headrace broker format`); returns lines to show.
+    """Format the data directories of a node (`headrace broker format`); returns the lines to print.
 
     Raises ConfigError and StartError.
     """
@@ -156,8 +156,8 @@ def format_storage(properties: Mapping[str, str], cluster_id: str | None = None)
     config = BrokerConfig.from_properties(properties)
     if cluster_id is not None:
         _check_cluster_id(cluster_id)
-    done = format_directories(DiskStorage(), config.all_dirs, config.node_id, cluster_id)
-    return [f"{path} {'was formatted' if is_new else 'is formatted already'}" for path, is_new in done]
+    formatted = format_directories(DiskStorage(), config.all_dirs, config.node_id, cluster_id)
+    return [f"{path} {'was formatted' if is_new else 'is formatted already'}" for path, is_new in formatted]
 
 
 def _check_cluster_id(cluster_id: str) -> None:
@@ -165,7 +165,7 @@ def _check_cluster_id(cluster_id: str) -> None:
         decode_uuid(cluster_id)
     except ValueError:
         raise StartError(
-            f"cluster id '{cluster_id}' is not 16 bytes in URL-safe base64; one that is: {encode_uuid(os.urandom(16))}"
+            f"cluster id '{cluster_id}' is not 16 bytes in URL-safe base64; for example: {encode_uuid(os.urandom(16))}"
         ) from None
 
 
@@ -177,12 +177,12 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if watch_fd is not None:
-        _stop_at_end(loop, watch_fd, stop)
-    node = await _unless_stopped(Node.start(config, cluster_id=cluster_id), stop)
+        _stop_at_eof(loop, watch_fd, stop)
+    node = await _start_unless_stopped(Node.start(config, cluster_id=cluster_id), stop)
     if node is None:
-        logger.info("node %d was told to stop before it served", config.node_id)
+        logger.info("Node %d was stopped before its start completed", config.node_id)
         return
-    node.failed.add_done_callback(_end_at_once)
+    node.failed.add_done_callback(_exit_on_failure)
     try:
         gc.collect()
         gc.freeze()
@@ -191,12 +191,12 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
         await stop.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # a second signal ends a stop that hangs
+            loop.remove_signal_handler(number)  # a second signal kills the process if the stop hangs
         await node.stop()
 
 
-async def _unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
-    """The started node; None when told to stop before: a start waits long for a quorum that is not reachable."""
+async def _start_unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
+    """Start the node; return None if it is stopped first, for example while it waits for an unreachable quorum."""
     starting = asyncio.ensure_future(start)
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -207,10 +207,10 @@ async def _unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event)
     return None if starting.cancelled() else starting.result()
 
 
-def _end_at_once(failed: asyncio.Future[str]) -> None:
-    """The node's disk failed: its peers take over as soon as the process is gone, and nothing could be put in order."""
+def _exit_on_failure(failed: asyncio.Future[str]) -> None:
+    """Exit at once when the node's disk failed: a clean stop is impossible, and other nodes take over sooner."""
     if not failed.cancelled():
-        print(f"headrace broker: {failed.result()}: stopping, the other nodes go on", file=sys.stderr, flush=True)
+        print(f"headrace broker: {failed.result()}: stopping, other nodes take over", file=sys.stderr, flush=True)
         os._exit(1)
 
 
@@ -218,22 +218,22 @@ def _announce(node: Node, ready_fd: int | None) -> None:
     is_broker = node.broker is not None
     listeners = node.advertised if is_broker else node.config.controller_listeners
     addresses = [str(item).partition("://")[2] for item in listeners]
-    who = f"headrace {'broker' if is_broker else 'controller'} {node.node_id}"
-    _say(f"{who} serves {', '.join(addresses)} (started in {_age_ms()} ms)")
+    name = f"headrace {'broker' if is_broker else 'controller'} {node.node_id}"
+    _print_line(f"{name} serves {', '.join(addresses)} (started in {_process_age_ms()} ms)")
     if ready_fd is not None:
         os.write(ready_fd, f"{addresses[0]}\n".encode())
         os.close(ready_fd)
 
 
-def _say(line: str) -> None:
-    """Tell whoever reads standard output; a full disk or a closed pipe there is no reason not to serve."""
+def _print_line(line: str) -> None:
+    """Print a line to standard output; if that fails (full disk, closed pipe), the broker runs on."""
     try:
         print(line, flush=True)
-    except OSError:  # nothing else is said there: Python would stumble over this line once more when it ends
+    except OSError:  # discard the output: Python would fail to flush it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _stop_at_end(loop: asyncio.AbstractEventLoop, watch_fd: int, stop: asyncio.Event) -> None:
+def _stop_at_eof(loop: asyncio.AbstractEventLoop, watch_fd: int, stop: asyncio.Event) -> None:
     def readable() -> None:
         try:
             ended = not os.read(watch_fd, 4096)
@@ -258,15 +258,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-def _os_fault(error: OSError) -> str:
+def _os_error_text(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno == errno.ENOSPC:
-        return f"the disk is full{where}: make room or name another directory in log.dirs"
+        return f"the disk is full{where}: free some space or configure another directory in log.dirs"
     return f"{error.strerror or error}{where}"
 
 
-def _age_ms() -> int:
-    """Milliseconds since this process began."""
+def _process_age_ms() -> int:
+    """Return the milliseconds since this process started."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -1,11 +1,11 @@
-"""The group coordinator's port to the partitions of `__consumer_offsets`."""
+"""Gives the group coordinator access to the partitions of `__consumer_offsets`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.log import AppendInfo
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
@@ -16,7 +16,7 @@ Append = Callable[[Partition, memoryview, AppendOrigin], AppendInfo]
 
 
 class OffsetsTopic:
-    """`coordinator.runner.InternalTopic` over the logs of node `node_id`; nothing here waits."""
+    """Implements `coordinator.runner.InternalTopic` with the logs of node `node_id`. Never blocks."""
 
     def __init__(
         self, node_id: int, image: Callable[[], MetadataImage], partitions: PartitionTable, append: Append
@@ -27,7 +27,7 @@ class OffsetsTopic:
         self._append = append
 
     def partition_count(self) -> int:
-        """How many partitions the topic has; 0 while it does not exist."""
+        """Return the number of partitions; 0 while the topic does not exist."""
         topic = self._image().topics.get(GROUP_METADATA_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
@@ -37,19 +37,20 @@ class OffsetsTopic:
 
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch as leader and return its last offset; raises ApiError when nothing was written."""
-        held = self._partition(partition)
-        return self._append(held, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
+        led = self._led_or_raise(partition)
+        return self._append(led, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
 
     def high_watermark(self, partition: int) -> int:
         """The offset below which everything is committed; -1 when this node does not lead the partition."""
-        held = self._led(partition)
-        return -1 if held is None else held.log.high_watermark
+        led = self._led(partition)
+        return -1 if led is None else led.log.high_watermark
 
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
-        """Whole batches from `offset`, or the log's start if that is later; None at the end."""
-        log = self._partition(partition).log
+        """Read whole batches from `offset`, or the log start offset if that is later; None at the end of the log."""
+        log = self._led_or_raise(partition).log
         start = max(offset, log.log_start_offset)
-        # A leader's log is never cut: what is not committed yet will be, and is answered only then.
+        # Reads up to the log end offset, not the high watermark: a leader's log is never truncated, so uncommitted
+        # records will be committed, and the coordinator responds only after that.
         if start >= log.log_end_offset:
             return None
         found = log.read(start, size_bytes_max, upper_bound_offset=log.log_end_offset, min_one_batch=True)
@@ -58,11 +59,11 @@ class OffsetsTopic:
         return found.buffers[0] if len(found.buffers) == 1 else b"".join(found.buffers)
 
     def _led(self, index: int) -> Partition | None:
-        held = self._partitions.get(GROUP_METADATA_TOPIC, index)
-        return held if held is not None and held.leader == self._node_id else None
+        partition = self._partitions.get(GROUP_METADATA_TOPIC, index)
+        return partition if partition is not None and partition.leader == self._node_id else None
 
-    def _partition(self, index: int) -> Partition:
-        held = self._led(index)
-        if held is None:
+    def _led_or_raise(self, index: int) -> Partition:
+        partition = self._led(index)
+        if partition is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return held
+        return partition

@@ -1,4 +1,4 @@
-"""End with the process that started this one, however it dies."""
+"""Terminates this process when its parent process dies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int, signal_number: int) -> bool:
-    """Ask the kernel for a signal when the parent dies (Linux); False when it is gone already."""
+    """Ask the kernel to send a signal when the parent dies (Linux only); False when the parent is dead already."""
     if sys.platform == "linux":
         import ctypes
 

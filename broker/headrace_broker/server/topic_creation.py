@@ -1,4 +1,4 @@
-"""Topics that are made without CreateTopics: on a Metadata request, and the cluster's internal ones."""
+"""Creates topics without a CreateTopics request: auto-created topics of Metadata requests, and internal topics."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from headrace_broker.server.network.context import RequestContext
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 5_000
-"""Whoever asked for something else waits meanwhile, and would ask again."""
+"""Short, because the client's request waits for the topic, and the client retries."""
 
 
 def topic_defaults(context: RequestContext) -> TopicDefaults:
-    """num.partitions and default.replication.factor of this cluster."""
+    """Return num.partitions and default.replication.factor."""
     config = context.config
     return TopicDefaults(config.num_partitions, config.default_replication_factor)
 
 
 async def create_missing_topics(context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
-    """Create the named topics with defaults; returns the code of each that could not be created."""
+    """Create the named topics with defaults; return the error code of each topic that could not be created."""
     topics = [_definition(context, name) for name in dict.fromkeys(names)]
     try:
         response = await _submit(context, CreateTopicsRequest(topics=topics))
     except ApiError as error:
-        logger.warning("topics %s cannot be created: %s", ", ".join(topic.name for topic in topics), error.message)
+        logger.warning("Topics %s: creation failed: %s", ", ".join(topic.name for topic in topics), error.message)
         return {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in topics}
     failed: dict[str, ErrorCode] = {}
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            code = ErrorCode.of(result.error_code)
+            code = ErrorCode.from_code(result.error_code)
             is_name = code == ErrorCode.INVALID_TOPIC_EXCEPTION
             failed[result.name] = code if is_name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return failed
 
 
 async def ensure_internal_topic(context: RequestContext, name: str) -> None:
-    """Create an internal topic if it is not there; without a controller it stays away, and clients ask again."""
+    """Create an internal topic if it does not exist; without a controller it is not created, and clients retry."""
     if name not in context.image.topics:
         try:
             await _submit(context, CreateTopicsRequest(topics=[_definition(context, name)]))
         except ApiError as error:
-            logger.warning("topic %s cannot be created: %s", name, error.message)
+            logger.warning("Topic %s: creation failed: %s", name, error.message)
 
 
 async def _submit(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     response = await context.node.channel.request(request, _TIMEOUT_MS)
-    await context.node.settled([topic.name for topic in request.topics])
+    await context.node.wait_for_committed_metadata([topic.name for topic in request.topics])
     return response
 
 

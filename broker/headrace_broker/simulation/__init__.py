@@ -1,6 +1,6 @@
-"""Whole clusters in one process, with time, network and disks that a seed decides.
+"""Deterministic simulation: a whole cluster in one process, with time, network and disks controlled by a seed.
 
-The broker runs here unchanged, shells included: `loop` is an event loop whose clock is a number, `network` carries
-bytes between nodes, `disk` forgets what was not synced.  One seed, one history: a run that fails is run again by its
-seed.
+The broker's code runs here unchanged, including its I/O: `loop` is an event loop with a simulated clock, `network`
+carries bytes between nodes, `disk` loses unsynced data in a power failure.  The same seed always gives the same run,
+so a failed run is reproduced by its seed.
 """

@@ -1,8 +1,8 @@
-"""A disk that forgets: after a power failure only what was synced is sure to be there, and the rest in any part.
+"""A simulated disk: a power failure keeps synced data, and any part of the data that was not synced.
 
-Killing a process loses nothing, for the system still has its pages.  `SimulatedDisk` outlives the processes of its
-node; each gets a `SimulatedStorage`, which is void once the process is dead.  As on ext4, a file that was synced has
-its name, too; that a file was replaced or removed is sure only after `sync_directory`.
+Killing a process loses nothing, because the operating system's page cache survives.  A `SimulatedDisk` outlives the
+processes of its node; each process gets its own `SimulatedStorage`, which rejects all calls once the process is dead.
+As on ext4, syncing a file also makes its name durable; a rename or removal is durable only after `sync_directory`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ALLOCATED_BYTES_MAX = 8 * 1024
 
 
 class ProcessIsDeadError(Exception):
-    """Remains of a killed process tried to touch its disk."""
+    """Code of a killed process tried to access its disk."""
 
 
 class SimulatedDisk:
-    """One node's files: their contents now, and how much of each would survive."""
+    """One node's files: their current contents, and the contents that a power failure would keep."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -34,25 +34,25 @@ class SimulatedDisk:
         self.sync_error: OSError | None = None
         self.write_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
-        """Called once, in the middle of the next append: what comes before is written, what comes after is not."""
+        """Called once, in the middle of the next append: a prefix of the data is already written, the rest is not."""
         self.may_tear: Callable[[], bool] = lambda: True
-        """Whether `on_append` may be called by now."""
+        """Whether the current append may be torn, so that `on_append` is called."""
         self.on_appended: Callable[[str], None] | None = None
         """Called after each append."""
         self.on_write: Callable[[str], None] | None = None
-        """Called after each replacement of a whole file."""
-        self._overwritten: dict[str, None] = {}  # files that were written before their end since they were synced
-        self._cut: dict[str, int] = {}  # files that were shortened since, and how far
-        self._unsure: dict[str, bytes | None] = {}  # changed names: what stands there if the change is lost
+        """Called after a whole file was written or replaced."""
+        self._overwritten: dict[str, None] = {}  # files written below their end since their last sync
+        self._truncated_to: dict[str, int] = {}  # the smallest size of files truncated since their last sync
+        self._unsynced_names: dict[str, bytes | None] = {}  # changed names: the contents after a lost change
 
     def mount(self) -> SimulatedStorage:
-        """The disk as a new process sees it."""
+        """Return the disk's storage for a new process."""
         self.files._locks.clear()
         return SimulatedStorage(self)
 
     def lose_power(self) -> None:
-        """Each file keeps what was synced, and of what was appended since any part, perhaps torn."""
-        for path, before in self._unsure.items():
+        """Lose unsynced data: each file keeps its synced bytes, and any part of later appends, possibly torn."""
+        for path, before in self._unsynced_names.items():
             if self.rng.random() < 0.5:
                 continue
             self.files._files.pop(path, None)
@@ -60,79 +60,81 @@ class SimulatedDisk:
             if before is not None:
                 self.files._files[path] = bytearray(before)
                 self.synced[path] = before
-        self._unsure.clear()
-        self._lose_names()
+        self._unsynced_names.clear()
+        self._lose_unsynced_files()
         for path, data in list(self.files._files.items()):
-            remains = self._remains_of_overwritten if path in self._overwritten else self._remains
-            self.files._files[path] = bytearray(remains(self.synced.get(path, b""), bytes(data), self._cut.get(path)))
+            surviving = self._surviving_bytes_of_overwritten if path in self._overwritten else self._surviving_bytes
+            self.files._files[path] = bytearray(
+                surviving(self.synced.get(path, b""), bytes(data), self._truncated_to.get(path))
+            )
         self._overwritten.clear()
-        self._cut.clear()
+        self._truncated_to.clear()
         self.synced = {path: bytes(data) for path, data in self.files._files.items()}
 
-    def _lose_names(self) -> None:
-        """Of files that were never synced the newest are gone: a journal keeps the order in which they were made."""
+    def _lose_unsynced_files(self) -> None:
+        """Lose the newest of the files that were never synced: the journal keeps the order of their creation."""
         unsynced = [path for path in self.files._files if path not in self.synced]
         for path in unsynced[self.rng.randint(0, len(unsynced)) :]:
             del self.files._files[path]
 
-    def _remains_of_overwritten(self, sure: bytes, data: bytes, cut: int | None) -> bytes:
-        """A preallocated file: each of its sectors is the old one or the new one, if it was not cut before."""
-        if cut is not None and cut < len(sure):
+    def _surviving_bytes_of_overwritten(self, synced: bytes, data: bytes, truncated_to: int | None) -> bytes:
+        """Return a preallocated file's contents: each sector is old or new; a truncation is lost or kept as a whole."""
+        if truncated_to is not None and truncated_to < len(synced):
             if self.rng.random() < 0.5:
-                return sure
-            sure = sure[:cut]
-        kept = bytearray(sure)
-        for at in range(0, len(sure), _SECTOR_BYTES):
-            new = data[at : min(at + _SECTOR_BYTES, len(sure))]
-            if new != sure[at : at + _SECTOR_BYTES] and self.rng.random() < 0.5:
-                kept[at : at + len(new)] = new
-        return bytes(kept) + self._remains(data[: len(sure)], data)[len(sure) :]
+                return synced
+            synced = synced[:truncated_to]
+        kept = bytearray(synced)
+        for position in range(0, len(synced), _SECTOR_BYTES):
+            new = data[position : min(position + _SECTOR_BYTES, len(synced))]
+            if new != synced[position : position + _SECTOR_BYTES] and self.rng.random() < 0.5:
+                kept[position : position + len(new)] = new
+        return bytes(kept) + self._surviving_bytes(data[: len(synced)], data)[len(synced) :]
 
-    def _remains(self, sure: bytes, data: bytes, cut: int | None = None) -> bytes:
-        if data[: len(sure)] != sure:  # it was rewritten or cut since: old or new
-            return data if self.rng.random() < 0.5 else sure
-        size = self.rng.randint(len(sure), len(data))
-        if size > len(sure) and self.rng.random() < 0.25:  # the file's size got there, its last pages did not
-            written = self.rng.randint(len(sure), size)
+    def _surviving_bytes(self, synced: bytes, data: bytes, truncated_to: int | None = None) -> bytes:
+        if data[: len(synced)] != synced:  # rewritten or truncated since the sync: old or new contents
+            return data if self.rng.random() < 0.5 else synced
+        size = self.rng.randint(len(synced), len(data))
+        if size > len(synced) and self.rng.random() < 0.25:  # the new size was written, the last pages were not
+            written = self.rng.randint(len(synced), size)
             return data[:written] + bytes(size - written)
         return data[:size]
 
     def note_written(self, path: str, position: int, size_before: int) -> None:
-        """Bytes were written, perhaps where others had been."""
+        """Record a write, which may overwrite earlier bytes."""
         if position < size_before:
             self._overwritten[path] = None
 
-    def note_cut(self, path: str, size: int) -> None:
-        """The file was shortened."""
-        self._cut[path] = min(size, self._cut.get(path, size))
+    def note_truncated(self, path: str, size: int) -> None:
+        """Record a truncation."""
+        self._truncated_to[path] = min(size, self._truncated_to.get(path, size))
 
     def note_synced(self, path: str) -> None:
-        """The contents are safe, and a name that was never there before."""
+        """Record a sync of the file: its contents are durable, and so is its name if the file is new."""
         self._overwritten.pop(path, None)
-        self._cut.pop(path, None)
+        self._truncated_to.pop(path, None)
         data = self.files._files.get(path)
         if data is not None:
             self.synced[path] = bytes(data)
 
     def note_renamed(self, path: str, before: bytes | None) -> None:
-        """Another file stands at this name, until the directory is synced perhaps only for now."""
-        self._unsure.setdefault(path, before)
+        """Record that the name now refers to another file; not durable until the directory is synced."""
+        self._unsynced_names.setdefault(path, before)
 
     def note_directory_synced(self, directory: str) -> None:
-        """The names in the directory are safe."""
-        for path in [path for path in self._unsure if path.rpartition("/")[0] == directory]:
-            del self._unsure[path]
+        """Record a sync of the directory: the names in it are durable."""
+        for path in [path for path in self._unsynced_names if path.rpartition("/")[0] == directory]:
+            del self._unsynced_names[path]
 
-    def forget(self, path: str) -> None:
-        """The file, or the directory with all in it, is gone."""
-        inside = path + "/"
-        for known in (self.synced, self._unsure):
-            for name in [name for name in known if name == path or name.startswith(inside)]:
-                del known[name]
+    def note_removed(self, path: str) -> None:
+        """Record the removal of a file, or of a directory with its contents."""
+        prefix = path + "/"
+        for names in (self.synced, self._unsynced_names):
+            for name in [name for name in names if name == path or name.startswith(prefix)]:
+                del names[name]
 
 
 class SimulatedStorage:
-    """The log's storage port over a `SimulatedDisk`."""
+    """Implements the log's storage interface on a `SimulatedDisk`."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -143,7 +145,7 @@ class SimulatedStorage:
             raise ProcessIsDeadError
         return self.disk.files
 
-    def _take_room(self, size: int) -> None:
+    def _use_space(self, size: int) -> None:
         if self.disk.write_error is not None:
             raise self.disk.write_error
         free = self.disk.free_bytes
@@ -165,13 +167,13 @@ class SimulatedStorage:
 
     def write(self, path: str, data: Buffer) -> None:
         files = self._files()
-        self._take_room(len(data))
+        self._use_space(len(data))
         files.write(path, data)
-        self._written(path)
+        self._notify_written(path)
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
         files = self._files()
-        self._take_room(len(data))
+        self._use_space(len(data))
         disk = self.disk
         if durable and disk.sync_error is not None:
             raise disk.sync_error
@@ -180,9 +182,9 @@ class SimulatedStorage:
         if durable:
             disk.note_renamed(path, before)
             disk.note_synced(path)
-        self._written(path)
+        self._notify_written(path)
 
-    def _written(self, path: str) -> None:
+    def _notify_written(self, path: str) -> None:
         if self.disk.on_write is not None:
             self.disk.on_write(path)
 
@@ -209,7 +211,7 @@ class SimulatedStorage:
         return self._files().listdir(path)
 
     def list_directories(self, path: str) -> list[str]:
-        # Sorted: a set keeps them, and two runs of one seed must see the same order.
+        # Sort the names, which are stored in a set: two runs of one seed must see them in the same order.
         return sorted(self._files().list_directories(path))
 
     def makedirs(self, path: str) -> None:
@@ -224,20 +226,20 @@ class SimulatedStorage:
     def remove(self, path: str) -> None:
         self._files().remove(path)
         before = self.disk.synced.get(path)
-        self.disk.forget(path)
+        self.disk.note_removed(path)
         if before is not None:
             self.disk.note_renamed(path, before)
 
     def remove_tree(self, path: str) -> None:
         self._files().remove_tree(path)
-        self.disk.forget(path)
+        self.disk.note_removed(path)
 
     def lock(self, path: str) -> Any:
         return self._files().lock(path)
 
 
 class _SimulatedFile:
-    """An open file; it follows a rename as a descriptor does, by sharing its bytes."""
+    """An open file; it shares its bytes with the renamed file, as a file descriptor does."""
 
     __slots__ = ("_file", "_path", "_storage")
 
@@ -249,7 +251,7 @@ class _SimulatedFile:
     def write(self, data: Buffer, position: int) -> None:
         storage = self._storage
         storage._files()
-        storage._take_room(len(data))
+        storage._use_space(len(data))
         disk = storage.disk
         disk.note_written(self._path, position, self._file.size())
         if disk.on_append is not None and disk.may_tear():
@@ -273,17 +275,17 @@ class _SimulatedFile:
 
     def truncate(self, size: int) -> None:
         self._storage._files()
-        self._storage.disk.note_cut(self._path, size)
+        self._storage.disk.note_truncated(self._path, size)
         self._file.truncate(size)
 
     def allocate(self, size: int) -> None:
-        """A little of what is asked for, so that files outgrow it; it takes no room, for there are only zeros."""
+        """Allocate at most 8 KiB, so that files outgrow their allocation.  Uses no disk space: the bytes are zeros."""
         self._storage._files()
         self._file.truncate(max(self._file.size(), min(size, self._file.size() + _ALLOCATED_BYTES_MAX)))
 
     def sync(self) -> None:
         files = self._storage._files()._files
-        if files.get(self._path) is not self._file._data:  # renamed since it was opened
+        if files.get(self._path) is not self._file._data:  # the file was renamed after it was opened
             self._path = next((path for path, data in files.items() if data is self._file._data), self._path)
         self._storage._sync(self._path)
 

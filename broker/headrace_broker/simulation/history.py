@@ -1,4 +1,4 @@
-"""What the clients of a run did and were told, and whether the logs hold in the end what they were promised."""
+"""Records what the clients of a run wrote, read and committed, and checks it against the logs at the end of the run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headrace_broker.simulation.world import Violation
 
 
 @dataclass(slots=True)
-class Sent:
-    """One record that a writer was given; `offset` is None until it is acknowledged.  No value: a tombstone."""
+class SentRecord:
+    """One record passed to a producer.  `offset` is None until it is acknowledged; `value` None is a tombstone."""
 
     value: bytes | None
     key: bytes | None = None
@@ -20,107 +20,122 @@ class Sent:
 
 
 @dataclass(slots=True)
-class Commits:
-    """What a group was told of its committed offset of one partition."""
+class GroupCommits:
+    """The consumer group's offset commits for one partition."""
 
     acknowledged: int = 0
     attempted: set[int] = field(default_factory=set)
-    """Offsets of commits whose fate nobody knows, and the acknowledged ones."""
-    tried_ever: set[int] = field(default_factory=set)
-    """All there were: a member may have looked up its position before others went on."""
+    """The offset of the last acknowledged commit, and the offsets of later commits whose outcome is unknown."""
+    ever_attempted: set[int] = field(default_factory=set)
+    """All offsets of commits: a member may have fetched its position before other members committed."""
 
 
 @dataclass(slots=True)
-class Final:
-    """What a partition's log holds in the end: {offset: (key, value)}, and the offset behind all."""
+class FinalLog:
+    """A partition's log at the end of the run: {offset: (key, value)}, and the log end offset."""
 
     end_offset: int
     records: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
 
     def value(self, offset: int) -> bytes | None:
-        """The value there, None also where there is no record."""
+        """Return the value at the offset, or None if there is no record."""
         return self.records.get(offset, (None, None))[1]
 
 
 class History:
-    """What the clients did and were told."""
+    """The clients' operations in one run and their results."""
 
     def __init__(self, log_start: Callable[[TopicPartition], int]) -> None:
-        """`log_start(partition)` is the offset before which records may be gone."""
-        self.sent: dict[tuple[str, TopicPartition], list[Sent]] = {}
+        """`log_start(partition)` is the offset below which records may have been deleted."""
+        self.sent: dict[tuple[str, TopicPartition], list[SentRecord]] = {}
         self.read: dict[TopicPartition, dict[int, bytes | None]] = {}
-        self.commits: dict[TopicPartition, Commits] = {}
+        self.commits: dict[TopicPartition, GroupCommits] = {}
         self.topics: dict[str, bool | None] = {}
-        """Whether a topic must be there in the end; None when nobody can know."""
+        """Whether a topic must exist at the end; None after a request whose outcome is unknown."""
         self._log_start = log_start
 
     @property
     def records_sent(self) -> int:
         return sum(len(items) for items in self.sent.values())
 
-    def saw(self, who: str, partition: TopicPartition, offset: int, value: bytes | None) -> None:
-        """Somebody read a record: whoever reads that offset, at whatever time, reads the same."""
+    def record_read(self, client: str, partition: TopicPartition, offset: int, value: bytes | None) -> None:
+        """Store the value that a client read.  Raises Violation if another value was read at the offset before."""
         known = self.read.setdefault(partition, {}).setdefault(offset, value)
         if known != value:
-            raise Violation(f"{who} read {value!r} at {at(partition, offset)}, where {known!r} was read before")
+            raise Violation(
+                f"{client} read {value!r} at {format_offset(partition, offset)}, where {known!r} was read before"
+            )
 
-    def check_next(self, who: str, partition: TopicPartition, offset: int, position: int) -> None:
-        """Somebody at that position was given the record at that offset: what is between them must be gone by right."""
-        is_gone = partition[0] == COMPACTED or offset <= self._log_start(partition)
-        if offset != position and not (offset > position and is_gone):
-            raise Violation(f"{who} read {at(partition, offset)}, {position} was next")
+    def check_next(self, client: str, partition: TopicPartition, offset: int, position: int) -> None:
+        """Check that the record at `offset` may follow `position`: all records in between must have been removed."""
+        may_skip = partition[0] == COMPACTED or offset <= self._log_start(partition)
+        if offset != position and not (offset > position and may_skip):
+            raise Violation(f"{client} read {format_offset(partition, offset)}, expected offset {position}")
 
-    def _may_lack(self, partition: TopicPartition, offset: int) -> bool:
+    def _may_be_removed(self, partition: TopicPartition, offset: int) -> bool:
         return partition[0] == COMPACTED or offset < self._log_start(partition)
 
-    def check(self, final: dict[TopicPartition, Final]) -> None:
-        """Compare with what the log of each partition holds in the end."""
+    def check(self, final: dict[TopicPartition, FinalLog]) -> None:
+        """Compare the history with each partition's log at the end of the run.  Raises Violation."""
         for partition, read in self.read.items():
             for offset, value in read.items():
-                held = final[partition].value(offset)
-                if held != value and not (held is None and self._may_lack(partition, offset)):
-                    raise Violation(f"{value!r} was read at {at(partition, offset)}, where {held!r} is in the end")
+                actual = final[partition].value(offset)
+                if actual != value and not (actual is None and self._may_be_removed(partition, offset)):
+                    raise Violation(
+                        f"{value!r} was read at {format_offset(partition, offset)}, "
+                        f"where the log has {actual!r} at the end"
+                    )
         for (writer, partition), items in self.sent.items():
             self._check_writer(writer, partition, items, final[partition])
             if partition[0] == COMPACTED:
-                _check_newest(items, final[partition])
+                _check_latest(items, final[partition])
 
-    def _check_writer(self, writer: str, partition: TopicPartition, items: list[Sent], final: Final) -> None:
+    def _check_writer(self, writer: str, partition: TopicPartition, items: list[SentRecord], final: FinalLog) -> None:
         prefix = f"{writer} ".encode()
         for item in items:
             if item.offset is None or item.offset < 0:
                 continue
-            held = final.value(item.offset)
-            if held != item.value and not (held is None and self._may_lack(partition, item.offset)):
-                raise Violation(f"{item.value!r} was acknowledged at {at(partition, item.offset)}: there is {held!r}")
+            actual = final.value(item.offset)
+            if actual != item.value and not (actual is None and self._may_be_removed(partition, item.offset)):
+                raise Violation(
+                    f"{item.value!r} was acknowledged at {format_offset(partition, item.offset)}, "
+                    f"where the log has {actual!r}"
+                )
         values = (final.value(offset) for offset in sorted(final.records))
         written = [value for value in values if value is not None and value.startswith(prefix)]
         found = set(written)
-        wanted = [
+        expected = [
             item.value
             for item in items
-            if item.value is not None and (item.value in found or not self._may_lack(partition, item.offset or 0))
+            if item.value is not None and (item.value in found or not self._may_be_removed(partition, item.offset or 0))
         ]
-        if written != wanted:
-            raise Violation(f"{writer}, {partition[0]}-{partition[1]}: {_difference(written, wanted)}")
+        if written != expected:
+            raise Violation(f"{writer}, {partition[0]}-{partition[1]}: {_describe_difference(written, expected)}")
 
 
-def _check_newest(items: list[Sent], final: Final) -> None:
-    """Of each key the newest value is there; where that is a tombstone, it may be gone, and older ones back with it."""
-    held = {key: value for _, (key, value) in sorted(final.records.items())}
+def _check_latest(items: list[SentRecord], final: FinalLog) -> None:
+    """Check that the log has each key's latest value.
+
+    If the latest value is a tombstone, it may have been removed, and the log may contain older values.
+    """
+    latest = {key: value for _, (key, value) in sorted(final.records.items())}
     for key, last in {item.key: item for item in items}.items():
-        if last.value is not None and held.get(key) != last.value:
-            raise Violation(f"{last.value!r} is the newest of {key!r} in {COMPACTED}: there is {held.get(key)!r}")
+        if last.value is not None and latest.get(key) != last.value:
+            raise Violation(
+                f"{last.value!r} is the latest value of {key!r} in {COMPACTED}, the log has {latest.get(key)!r}"
+            )
 
 
-def at(partition: TopicPartition, offset: int) -> str:
-    """An offset of a partition in words."""
+def format_offset(partition: TopicPartition, offset: int) -> str:
+    """Format an offset of a partition as topic-partition@offset."""
     return f"{partition[0]}-{partition[1]}@{offset}"
 
 
-def _difference(written: list[bytes], wanted: list[bytes]) -> str:
-    lost = [value for value in wanted if value not in written]
-    twice = sorted({value for value in written if written.count(value) > 1})
+def _describe_difference(written: list[bytes], expected: list[bytes]) -> str:
+    lost = [value for value in expected if value not in written]
+    duplicates = sorted({value for value in written if written.count(value) > 1})
     if lost:
-        return f"{len(lost)} of {len(wanted)} records are lost, first {lost[0]!r}"
-    return f"{len(twice)} records stand there twice, first {twice[0]!r}" if twice else "records are out of order"
+        return f"{len(lost)} of {len(expected)} records are lost, first {lost[0]!r}"
+    if duplicates:
+        return f"{len(duplicates)} records are duplicated, first {duplicates[0]!r}"
+    return "records are out of order"

@@ -1,15 +1,20 @@
-"""What must hold at every moment, looked at after each callback of a node.
+"""Checks the invariants of the quorum and of all partitions after each callback of a node.
 
-Of the quorum: one leader per epoch, no epoch and no high watermark that goes back, and what one node has committed is
-what every node commits.  Of each partition: one leader per epoch, no epoch that goes back; within a process no high
-watermark and no log start that goes back, no log that is cut below the one and none that starts behind the other; below
-the high watermark all replicas have the same batches; whoever is in sync, or becomes leader, has everything that was
-ever committed; what is acknowledged is committed.  Of a compacted log: the newest record of each key below the high
-watermark stays, and tombstones until their horizon (`compaction`).  Looking costs little: only what moved since the
-last look is read.
+The quorum: each epoch has at most one leader; epochs and high watermarks never decrease; all nodes commit the same
+records.
 
-Where anybody may lead (the topic `UNCLEAN`) what was committed may be lost: epochs have one leader all the same, and in
-the end all replicas say the same.
+Each partition: each epoch has at most one leader; epochs never decrease; within a process the high watermark and the
+log start offset never decrease, the log is never truncated below its high watermark, and it never starts above the
+committed end offset; all replicas have the same batches below the high watermark; every ISR member and every new leader
+has all committed records; every acknowledged record is committed.
+
+A compacted log keeps the latest record of each key below the high watermark, and tombstones until their delete horizon
+(`compaction`).
+
+With unclean leader election (the topic `UNCLEAN`) committed records may be lost; each epoch must still have one leader,
+and all replicas must agree at the end of the run.
+
+The checks are cheap: each one reads only the changes since the previous one.
 """
 
 from __future__ import annotations
@@ -23,41 +28,41 @@ from headrace_broker.metadata.image import MetadataImage, PartitionImage, TopicI
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.raft.leader import Leader
-from headrace_broker.raft.quorum_state import NO_ONE, QuorumState
+from headrace_broker.raft.quorum_state import NO_NODE, QuorumState
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.server.node import Node
 from headrace_broker.server.replicas.partitions import Partition
-from headrace_broker.simulation.compaction import Compaction
+from headrace_broker.simulation.compaction import CompactedLog
 from headrace_broker.simulation.loop import SimulatedNode
 from headrace_broker.simulation.topics import UNCLEAN
 from headrace_broker.simulation.world import Machine, Violation, World
 
 _READ_BYTES = 1 << 20
 
-Batch = tuple[int, int, int]
+CommittedBatch = tuple[int, int, int]
 """(next offset, leader epoch, CRC)."""
 
 
 @dataclass(slots=True)
-class Committed:
-    """What was ever seen below a high watermark of one log: {base offset: batch}."""
+class CommittedBatches:
+    """The committed batches {base offset: batch} of one partition, seen below the high watermark of any replica."""
 
-    batches: dict[int, Batch] = field(default_factory=dict)
+    batches: dict[int, CommittedBatch] = field(default_factory=dict)
     end_offset: int = 0
     leaders: dict[int, int] = field(default_factory=dict)
     log_start: int = 0
-    """The highest log start of any replica: nothing before it need be there."""
-    compaction: Compaction | None = None
-    """Of a compacted log, where batches may lack records, or be gone, on a node that has compacted it."""
+    """The highest log start offset of any replica; records below it may have been deleted."""
+    compaction: CompactedLog | None = None
+    """Set for a compacted topic: a replica that has compacted its log may lack records or whole batches."""
 
-    def led(self, epoch: int, leader: int, what: str) -> None:
-        """`leader` acts as the leader of `epoch`."""
+    def record_leader(self, epoch: int, leader: int, log_name: str) -> None:
+        """Record the leader of an epoch.  Raises Violation if the epoch has another one."""
         known = self.leaders.setdefault(epoch, leader)
         if known != leader:
-            raise Violation(f"{what}: nodes {known} and {leader} both lead epoch {epoch}")
+            raise Violation(f"{log_name}: nodes {known} and {leader} both lead epoch {epoch}")
 
-    def compare(self, log: PartitionLog, start: int, end: int, what: str) -> int:
-        """Look at the log's batches from `start` up to `end`, the high watermark; return where the last one ends."""
+    def check_log(self, log: PartitionLog, start: int, end: int, log_name: str) -> int:
+        """Check the log's batches from `start` to the high watermark `end`; return the end offset of the last one."""
         while start < end:
             found = log.read(start, _READ_BYTES, upper_bound_offset=end)
             data = b"".join(found.buffers)
@@ -65,33 +70,37 @@ class Committed:
             for position, header in iter_batches(data):
                 if header.next_offset > end or header.next_offset <= start:
                     break
-                self._compare(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc, what)
+                self._check_batch(
+                    header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc, log_name
+                )
                 if self.compaction is not None:
-                    self.compaction.committed(memoryview(data), position, header)
+                    self.compaction.record_committed(memoryview(data), position, header)
                 start = header.next_offset
             if start == before:
-                break  # the high watermark lies within a batch, or compaction has taken the rest
+                break  # the high watermark is inside a batch, or compaction has removed the remaining batches
         self.end_offset = max(self.end_offset, start)
         return start
 
-    def _compare(self, base: int, end: int, epoch: int, crc: int, what: str) -> None:
+    def _check_batch(self, base: int, end: int, epoch: int, crc: int, log_name: str) -> None:
         known = self.batches.get(base)
         if self.compaction is not None and base < self.end_offset and (known is None or known[:2] == (end, epoch)):
             return
         if known is None and base < self.end_offset:
-            raise Violation(f"{what}: a batch at {base} to {end - 1} of epoch {epoch}, where none was committed")
+            raise Violation(
+                f"{log_name}: has a batch of epoch {epoch} at {base} to {end - 1}, where none was committed"
+            )
         if known is None:
             self.batches[base] = (end, epoch, crc)
         elif known != (end, epoch, crc):
             raise Violation(
-                f"{what}: at offset {base} it has the batch up to {end} of epoch {epoch}, "
-                f"committed was the one up to {known[0]} of epoch {known[1]}"
+                f"{log_name}: the batch at offset {base} ends at {end} and has epoch {epoch}, "
+                f"the committed one ends at {known[0]} and has epoch {known[1]}"
             )
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What one process was last seen with, for one log."""
+class _ReplicaState:
+    """The state of one replica at the last check."""
 
     high_watermark: int = -1
     checked_to: int = 0
@@ -102,8 +111,8 @@ class _Seen:
     tombstones: dict[int, int | None] = field(default_factory=dict)
 
 
-class _Watched:
-    """One process of a node."""
+class _WatchedProcess:
+    """One process of a node, with its state at the last check."""
 
     def __init__(self, machine: Machine, process: SimulatedNode, node: Node) -> None:
         self.machine = machine
@@ -113,70 +122,71 @@ class _Watched:
         self.raft_role: object = None
         self.raft_high_watermark = -1
         self.raft_checked_to = 0
-        self.decided: MetadataImage | None = None
-        self.partitions: dict[Partition, _Seen] = {}
+        self.uncommitted_image: MetadataImage | None = None
+        self.partitions: dict[Partition, _ReplicaState] = {}
 
 
 class Invariants:
-    """Looks at whatever node has just run."""
+    """Checks the invariants of a node each time one of its callbacks has run."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._quorum = Committed()
+        self._quorum = CommittedBatches()
         self._image: MetadataImage = world.image
         self._topics: dict[bytes, TopicImage] = {}
-        """Every topic there ever was, as it was last seen."""
-        self._partitions: dict[tuple[bytes, int], Committed] = {}
-        self._named: defaultdict[TopicPartition, dict[bytes, Committed]] = defaultdict(dict)
-        """{topic id: what is committed} of every topic there ever was by that name."""
-        self._watched: dict[SimulatedNode, _Watched] = {}
-        self._votes: dict[int, QuorumState] = {}  # what each node had on disk when it was last looked at
-        world.loop.on_callback = self._look
-        world.on_start.append(self._started)
+        """{topic id: last image} of all topics, including deleted ones."""
+        self._partitions: dict[tuple[bytes, int], CommittedBatches] = {}
+        self._by_name: defaultdict[TopicPartition, dict[bytes, CommittedBatches]] = defaultdict(dict)
+        """{topic id: committed batches} of all topics that ever had the name."""
+        self._watched: dict[SimulatedNode, _WatchedProcess] = {}
+        self._votes: dict[int, QuorumState] = {}  # each node's quorum state on disk at the last check
+        world.loop.on_callback = self._check_process
+        world.on_start.append(self._watch)
 
-    def _committed_of(self, partition: Partition) -> Committed:
+    def _committed_of(self, partition: Partition) -> CommittedBatches:
         key = partition.topic_id, partition.index
         committed = self._partitions.get(key)
         if committed is None:
-            compaction = Compaction() if partition.log.config.cleanup_compact else None
-            committed = self._partitions[key] = Committed(compaction=compaction)
-            self._named[partition.topic, partition.index][partition.topic_id] = committed
+            compaction = CompactedLog() if partition.log.config.cleanup_compact else None
+            committed = self._partitions[key] = CommittedBatches(compaction=compaction)
+            self._by_name[partition.topic, partition.index][partition.topic_id] = committed
         return committed
 
     def log_start(self, partition: TopicPartition) -> int:
-        """The offset before which records may be gone by right."""
-        return max((committed.log_start for committed in self._named[partition].values()), default=0)
+        """Return the offset below which records may have been deleted."""
+        return max((committed.log_start for committed in self._by_name[partition].values()), default=0)
 
-    def acknowledged(self, partition: TopicPartition, offset: int) -> None:
-        """A writer with acks=all was told that its record stands there (-1: stood there already).
+    def check_acknowledged(self, partition: TopicPartition, offset: int) -> None:
+        """Check that a record acknowledged at `offset` (-1 for a duplicate) to a producer with acks=all is committed.
 
-        Nothing is known of a topic that is deleted: that may happen in the callback in which its last records are
-        committed and acknowledged.
+        A deleted topic is not checked: it may be deleted in the same callback in which its last records are committed
+        and acknowledged.
         """
-        topic, named = self._image.topics.get(partition[0]), self._named[partition]
-        if topic is None or named.keys() != {topic.topic_id}:
+        topic, by_topic_id = self._image.topics.get(partition[0]), self._by_name[partition]
+        if topic is None or by_topic_id.keys() != {topic.topic_id}:
             return
-        if named[topic.topic_id].end_offset <= offset:
-            raise Violation(f"{partition[0]}-{partition[1]}: {offset} is acknowledged and not committed")
+        if by_topic_id[topic.topic_id].end_offset <= offset:
+            raise Violation(f"{partition[0]}-{partition[1]}: offset {offset} is acknowledged but not committed")
 
-    def check_agreement(self, topic: str) -> None:
-        """All replicas of a topic that have come to rest say the same."""
-        said: dict[int, Committed] = {}
+    def check_replicas_agree(self, topic: str) -> None:
+        """Check that all replicas of an idle topic have the same batches."""
+        committed: dict[int, CommittedBatches] = {}
         for machine, node in self._world.nodes():
             assert node.broker is not None
             for index, partition in node.broker.partitions.by_name.get(topic, {}).items():
                 log = partition.log
-                what = f"{topic}-{index} at {machine.name}, in the end"
-                said.setdefault(index, Committed()).compare(log, log.log_start_offset, log.high_watermark, what)
+                log_name = f"{topic}-{index} on {machine.name} at the end of the run"
+                batches = committed.setdefault(index, CommittedBatches())
+                batches.check_log(log, log.log_start_offset, log.high_watermark, log_name)
 
-    def _started(self, machine: Machine) -> None:
+    def _watch(self, machine: Machine) -> None:
         process, node = machine.process, machine.node
         assert process is not None
         assert node is not None
-        self._watched[process] = _Watched(machine, process, node)
+        self._watched[process] = _WatchedProcess(machine, process, node)
         process.on_crash.append(lambda: self._watched.__delitem__(process))
 
-    def _look(self, process: SimulatedNode) -> None:
+    def _check_process(self, process: SimulatedNode) -> None:
         watched = self._watched.get(process)
         if watched is None or process.is_dead:
             return
@@ -189,15 +199,15 @@ class Invariants:
             or raft.high_watermark != watched.raft_high_watermark
             or (raft.state is not self._votes.get(watched.machine.node_id) and not quorum.is_persisting)
         ):
-            self._look_at_quorum(watched)
-            self._world.note_image(watched.node.committed.image)
+            self._check_quorum(watched)
+            self._world.record_committed_image(watched.node.committed.image)
             if self._world.image is not self._image:
-                self._look_at_image()
+                self._check_image()
         controller = watched.node.controller
-        if controller is not None and (decided := controller.decided) is not watched.decided:
-            watched.decided = decided
-            if decided is not None:
-                self._world.note_decided(decided)
+        if controller is not None and (latest := controller.latest_image) is not watched.uncommitted_image:
+            watched.uncommitted_image = latest
+            if latest is not None:
+                self._world.record_uncommitted_image(latest)
         broker = watched.node.broker
         if broker is not None:
             seen = watched.partitions
@@ -205,16 +215,16 @@ class Invariants:
                 known, log = seen.get(partition), partition.log
                 if (
                     known is None
-                    or log._high_watermark != known.high_watermark  # this runs after each callback: no properties
+                    or log._high_watermark != known.high_watermark  # runs after each callback: avoid property calls
                     or log._log_end_offset < known.high_watermark
                     or log._log_start_offset != known.log_start
                     or partition.leader_epoch != known.leader_epoch
                     or (log.config.cleanup_compact and log._segments != known.segments)
                 ):
-                    self._look_at_partition(watched, partition)
+                    self._check_partition(watched, partition)
 
-    def _look_at_image(self) -> None:
-        """What the controllers have decided: epochs only rise, and have one leader."""
+    def _check_image(self) -> None:
+        """Check the newest committed image: epochs never decrease and have one leader each."""
         before, self._image = self._image, self._world.image
         if self._image.topics is before.topics:
             return
@@ -222,135 +232,148 @@ class Invariants:
             self._topics[topic.topic_id] = topic
         for name, topic in self._image.topics.items():
             if topic is not before.topics.get(name):
-                self._look_at_topic(topic, before)
+                self._check_topic(topic, before)
 
-    def _look_at_topic(self, topic: TopicImage, before: MetadataImage) -> None:
+    def _check_topic(self, topic: TopicImage, before: MetadataImage) -> None:
         known = self._topics.get(topic.topic_id)
         if known is not None and before.topics.get(topic.name) is not known:
-            raise Violation(f"{topic.name}: the id of a topic that was deleted is used again")
+            raise Violation(f"{topic.name}: reuses the topic id of a deleted topic")
         for index, (partition, old) in enumerate(
             zip(topic.partitions, known.partitions if known else (), strict=False)
         ):
-            what = f"{topic.name}-{index}"
+            log_name = f"{topic.name}-{index}"
             if partition.leader_epoch < old.leader_epoch or partition.partition_epoch < old.partition_epoch:
-                raise Violation(f"{what}: its epochs went back, from {old} to {partition}")
+                raise Violation(f"{log_name}: its epochs decreased, from {old} to {partition}")
             committed = self._partitions.get((topic.topic_id, index))
             if committed is not None and partition is not old:
                 if partition.leader >= 0:
-                    committed.led(partition.leader_epoch, partition.leader, what)
-                self._look_at_isr(topic, index, partition, committed)
+                    committed.record_leader(partition.leader_epoch, partition.leader, log_name)
+                self._check_isr(topic, index, partition, committed)
 
-    def _look_at_isr(self, topic: TopicImage, index: int, image: PartitionImage, committed: Committed) -> None:
-        """Who is in sync has everything that is committed, if it has not been harmed since."""
+    def _check_isr(self, topic: TopicImage, index: int, image: PartitionImage, committed: CommittedBatches) -> None:
+        """Check that each ISR member without an unclean shutdown has all committed records."""
         for replica in image.isr if topic.name != UNCLEAN else ():
             machine = self._world.machines[replica]
             broker = machine.node.broker if machine.node is not None and machine.is_serving else None
             partition = None if broker is None else broker.partitions.get(topic.name, index)
-            if machine.unclean_since is not None or partition is None or partition.topic_id != topic.topic_id:
+            if machine.unclean_shutdown_epoch is not None or partition is None or partition.topic_id != topic.topic_id:
                 continue
             log = partition.log
             if log.offline_reason is None and log.log_end_offset < committed.end_offset:
                 raise Violation(
-                    f"{topic.name}-{index}: {machine.name} is in sync with a log up to {log.log_end_offset}, "
-                    f"but everything before {committed.end_offset} is committed"
+                    f"{topic.name}-{index}: {machine.name} is in the ISR, but its log ends at {log.log_end_offset}, "
+                    f"below the committed end offset {committed.end_offset}"
                 )
 
-    def _look_at_quorum(self, watched: _Watched) -> None:
+    def _check_quorum(self, watched: _WatchedProcess) -> None:
         raft, name = watched.node.quorum.raft, watched.machine.name
-        what = f"quorum at {name}"
+        log_name = f"quorum on {name}"
         if raft.epoch < watched.raft_epoch:
-            raise Violation(f"{what}: epoch {watched.raft_epoch} went back to {raft.epoch}")
+            raise Violation(f"{log_name}: the epoch decreased from {watched.raft_epoch} to {raft.epoch}")
         if isinstance(raft.role, Leader):
-            self._quorum.led(raft.epoch, watched.machine.node_id, "quorum")
+            self._quorum.record_leader(raft.epoch, watched.machine.node_id, "quorum")
             is_newest = raft.epoch >= max(self._quorum.leaders)
             if raft.role is not watched.raft_role and is_newest and raft.log.log_end_offset < self._quorum.end_offset:
                 raise Violation(
-                    f"{what}: leads epoch {raft.epoch} with {raft.log.log_end_offset} records, "
-                    f"{self._quorum.end_offset} are committed"
+                    f"{log_name}: became leader of epoch {raft.epoch} with log end offset {raft.log.log_end_offset}, "
+                    f"below the committed end offset {self._quorum.end_offset}"
                 )
         elif raft.leader_id >= 0:
-            self._quorum.led(raft.epoch, raft.leader_id, "quorum")
+            self._quorum.record_leader(raft.epoch, raft.leader_id, "quorum")
         if raft.high_watermark < watched.raft_high_watermark:
-            raise Violation(f"{what}: high watermark {watched.raft_high_watermark} went back to {raft.high_watermark}")
-        self._look_at_vote(watched, what)
+            raise Violation(
+                f"{log_name}: the high watermark decreased from {watched.raft_high_watermark} to {raft.high_watermark}"
+            )
+        self._check_vote(watched, log_name)
         log = watched.node.quorum.log.log
         start = max(watched.raft_checked_to, log.log_start_offset)
-        watched.raft_checked_to = self._quorum.compare(log, start, raft.high_watermark, what)
+        watched.raft_checked_to = self._quorum.check_log(log, start, raft.high_watermark, log_name)
         watched.raft_role, watched.raft_epoch = raft.role, raft.epoch
         watched.raft_high_watermark = raft.high_watermark
 
-    def _look_at_vote(self, watched: _Watched, what: str) -> None:
-        """What was acted upon outlives every crash: the epoch, and the one vote in it."""
+    def _check_vote(self, watched: _WatchedProcess, log_name: str) -> None:
+        """Check that the epoch and the vote survive every crash."""
         quorum, node_id = watched.node.quorum, watched.machine.node_id
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:
-            raise Violation(f"{what}: had seen epoch {known.leader_epoch} and begins again with {state.leader_epoch}")
+            raise Violation(f"{log_name}: restarted with epoch {state.leader_epoch} after epoch {known.leader_epoch}")
         is_same_epoch = known is not None and state.leader_epoch == known.leader_epoch
-        if known is not None and is_same_epoch and known.voted_id not in (NO_ONE, state.voted_id):
-            raise Violation(f"{what}: voted for {known.voted_id} in epoch {known.leader_epoch}, now {state.voted_id}")
+        if known is not None and is_same_epoch and known.voted_id not in (NO_NODE, state.voted_id):
+            raise Violation(
+                f"{log_name}: voted for both {known.voted_id} and {state.voted_id} in epoch {known.leader_epoch}"
+            )
         if not quorum.is_persisting:
             self._votes[node_id] = state
 
-    def _look_at_partition(self, watched: _Watched, partition: Partition) -> None:
+    def _check_partition(self, watched: _WatchedProcess, partition: Partition) -> None:
         log, node_id = partition.log, watched.machine.node_id
-        what = f"{partition.topic}-{partition.index} at {watched.machine.name}"
+        log_name = f"{partition.topic}-{partition.index} on {watched.machine.name}"
         committed = self._committed_of(partition)
         seen = watched.partitions.get(partition)
         if seen is None:
-            seen = watched.partitions[partition] = _Seen()
+            seen = watched.partitions[partition] = _ReplicaState()
         if partition.leader_epoch < seen.leader_epoch:
-            raise Violation(f"{what}: leader epoch {seen.leader_epoch} went back to {partition.leader_epoch}")
+            raise Violation(
+                f"{log_name}: the leader epoch decreased from {seen.leader_epoch} to {partition.leader_epoch}"
+            )
         seen.leader_epoch = partition.leader_epoch
         if partition.topic == UNCLEAN:
             if partition.leader == node_id:
-                committed.led(partition.leader_epoch, node_id, what)
+                committed.record_leader(partition.leader_epoch, node_id, log_name)
             committed.end_offset = max(committed.end_offset, log.high_watermark)
             seen.high_watermark, seen.log_start = log.high_watermark, log.log_start_offset
             return
         high_watermark, log_start = log.high_watermark, log.log_start_offset
         if high_watermark < seen.high_watermark:
-            raise Violation(f"{what}: high watermark {seen.high_watermark} went back to {high_watermark}")
+            raise Violation(f"{log_name}: the high watermark decreased from {seen.high_watermark} to {high_watermark}")
         if log.log_end_offset < seen.high_watermark:
-            raise Violation(f"{what}: cut to {log.log_end_offset}, below its high watermark {seen.high_watermark}")
+            raise Violation(
+                f"{log_name}: truncated to {log.log_end_offset}, below its high watermark {seen.high_watermark}"
+            )
         if log.offline_reason is not None and high_watermark == seen.high_watermark:
-            return  # else it was told what is committed in the callback in which its disk failed
+            return  # an offline log is checked only if its high watermark advanced in the callback in which it failed
         if partition.leader == node_id and partition.leader_epoch != seen.led_epoch:
-            self._takes_over(watched, partition, seen, committed, what)
+            self._check_new_leader(watched, partition, seen, committed, log_name)
         try:
-            seen.checked_to = committed.compare(log, max(seen.checked_to, log_start), high_watermark, what)
+            seen.checked_to = committed.check_log(log, max(seen.checked_to, log_start), high_watermark, log_name)
             if committed.compaction is not None and log._segments != seen.segments:
-                now_ms = self._world.loop.within(watched.process, self._world.loop.wall_ms)
-                seen.tombstones = committed.compaction.check(log, seen.tombstones, now_ms, what)
+                now_ms = self._world.loop.run_in_node(watched.process, self._world.loop.wall_ms)
+                seen.tombstones = committed.compaction.check(log, seen.tombstones, now_ms, log_name)
                 seen.segments = list(log._segments)
         except ApiError as error:
-            raise Violation(f"{what}: cannot be read: {error.message}") from None
+            raise Violation(f"{log_name}: the log cannot be read: {error.message}") from None
         if not seen.log_start <= log_start <= committed.end_offset:
             raise Violation(
-                f"{what}: the log starts at {log_start}, where it had started at {seen.log_start} "
-                f"and everything before {committed.end_offset} was committed"
+                f"{log_name}: the log start offset changed from {seen.log_start} to {log_start}, "
+                f"with committed end offset {committed.end_offset}"
             )
         committed.log_start = max(committed.log_start, log_start)
         is_higher = high_watermark > seen.high_watermark
         seen.high_watermark, seen.log_start = high_watermark, log_start
         topic = self._image.topics.get(partition.topic)
         if is_higher and topic is not None and topic.topic_id == partition.topic_id and partition.leader == node_id:
-            self._look_at_isr(topic, partition.index, topic.partitions[partition.index], committed)
+            self._check_isr(topic, partition.index, topic.partitions[partition.index], committed)
 
-    def _takes_over(
-        self, watched: _Watched, partition: Partition, seen: _Seen, committed: Committed, what: str
+    def _check_new_leader(
+        self,
+        watched: _WatchedProcess,
+        partition: Partition,
+        seen: _ReplicaState,
+        committed: CommittedBatches,
+        log_name: str,
     ) -> None:
-        committed.led(partition.leader_epoch, watched.machine.node_id, f"{partition.topic}-{partition.index}")
+        committed.record_leader(partition.leader_epoch, watched.machine.node_id, f"{partition.topic}-{partition.index}")
         seen.led_epoch = partition.leader_epoch
         log = partition.log
         topic = self._world.image.topics.get(partition.topic)
         if topic is None or topic.topic_id != partition.topic_id:
-            return  # it hears of its office when the topic is gone already
+            return  # the topic was deleted before the broker learned of its leadership
         if topic.partitions[partition.index].leader_epoch > partition.leader_epoch:
-            return  # it hears of its office when that is over already
+            return  # a newer leader was elected before the broker learned of its leadership
         if log.log_end_offset < committed.end_offset:
             raise Violation(
-                f"{what}: leads epoch {partition.leader_epoch} with a log up to {log.log_end_offset}, "
-                f"but everything before {committed.end_offset} is committed"
+                f"{log_name}: became leader of epoch {partition.leader_epoch} with log end offset "
+                f"{log.log_end_offset}, below the committed end offset {committed.end_offset}"
             )
         start = max(seen.checked_to, log.log_start_offset)
-        seen.checked_to = committed.compare(log, start, committed.end_offset, what)
+        seen.checked_to = committed.check_log(log, start, committed.end_offset, log_name)

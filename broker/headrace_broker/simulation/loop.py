@@ -1,8 +1,9 @@
-"""An asyncio event loop in which a seed decides what happens next, for many nodes that each think they are alone.
+"""A deterministic asyncio event loop that many simulated nodes share, with a seed as its only source of randomness.
 
-Every callback belongs to the node in whose context it was scheduled.  Within a node callbacks run in asyncio's order;
-between nodes the seed chooses.  A crashed node's callbacks never run, a paused node's wait (as under SIGSTOP), and each
-node has a clock of its own that may run fast or slow.  Nothing here waits: time passes when nobody has anything to do.
+Each callback belongs to the node in whose context it was scheduled.  The callbacks of one node run in asyncio's order;
+the seed chooses which node runs next.  The callbacks of a crashed node never run; those of a paused node run when it
+is resumed (as with SIGSTOP).  Each node has its own clock, which may run fast or slow.  The loop never sleeps: when no
+callback is ready, simulated time advances to the next timer.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_STEP_US = 2
-"""What a callback takes: time passes even for a node that never waits."""
+_CALLBACK_US = 2
+"""The simulated duration of a callback, so that time also advances for a node that never waits."""
 _FILE_WORK_US = (50, 5_000)
-"""How long work in a thread takes: from a call that does nothing to an fsync on a busy disk."""
+"""The duration of a call in a thread: from a call without I/O to an fsync on a busy disk."""
 _CALLBACKS_MAX = 5_000_000
 
 
 class Clock:
-    """A node's clocks: monotonic from its start, and wall-clock time off by `wall_ahead_us`."""
+    """A node's clocks: a monotonic clock that runs at `rate`, and a wall clock that is `wall_ahead_us` ahead."""
 
     __slots__ = ("rate", "wall_ahead_us")
 
@@ -41,7 +42,7 @@ class Clock:
 
 
 class SimulatedNode:
-    """One incarnation of a process; a restarted node is a new one with the old name."""
+    """One run of a process; after a restart there is a new instance with the same name."""
 
     __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 
@@ -60,7 +61,7 @@ _current: ContextVar[SimulatedNode] = ContextVar("simulated node")
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash is its number: what is done in the order of a set of tasks is done in the same order again."""
+    """A task whose hash is a sequence number, so that iterating over a set of tasks has the same order in every run."""
 
     number = 0
 
@@ -68,12 +69,12 @@ class _Task(asyncio.Task[Any]):
         return self.number
 
 
-class SpinError(Exception):
-    """The world ran more callbacks than any sound one needs: somewhere is a loop without a wait."""
+class CallbackLimitError(Exception):
+    """The simulation ran more callbacks than any correct run needs: some code loops without waiting."""
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The world's event loop."""
+    """The event loop of all nodes in a simulation."""
 
     def __init__(self, seed: int, epoch_ms: int = 1_700_000_000_000) -> None:
         self.rng = Random(seed)
@@ -84,38 +85,40 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.failures: list[dict[str, Any]] = []
         self.callbacks = 0
         self.on_callback: Callable[[SimulatedNode], None] | None = None
-        """Called after each callback, with the node whose it was."""
+        """Called after each callback, with the node that the callback belongs to."""
         self._epoch_us = epoch_ms * 1000
         self._ready: list[SimulatedNode] = []
         self._timers: list[tuple[int, int, SimulatedNode, asyncio.Handle]] = []
         self._sequence = 0
-        self._tasks_made = 0
+        self._tasks_created = 0
         self._is_closed = False
-        self._graveyard: list[SimulatedNode] = []
+        self._crashed_nodes: list[SimulatedNode] = []
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the world until `work` is done and return its result."""
+        """Run the simulation until `work` is done and return its result."""
         _set_running_loop(self)
         try:
             task = self.create_task(work)
             while not task.done():
                 if self.callbacks > _CALLBACKS_MAX:
-                    raise SpinError(f"{self.callbacks} callbacks within {self.now_us / 1e6:.1f} s")
+                    raise CallbackLimitError(f"{self.callbacks} callbacks within {self.now_us / 1e6:.1f} s")
                 if not self._step():
-                    raise RuntimeError("the simulated world waits for something that will never happen")
+                    raise RuntimeError(
+                        "the simulation is deadlocked: no callback or timer is left, but the work is not done"
+                    )
             result: T = task.result()
             return result
         finally:
             _set_running_loop(None)
 
     def _step(self) -> bool:
-        """Run one callback; let time pass to the next timer when there is none.  False when nothing is left."""
+        """Run one callback, or advance time to the next timer.  Return False if there is neither."""
         timers = self._timers
         while timers and timers[0][0] <= self.now_us:
             _, _, node, handle = heapq.heappop(timers)
-            self._put(node, handle)
+            self._enqueue(node, handle)
         ready = self._ready
         while ready:
             index = int(self.rng.random() * len(ready)) if len(ready) > 1 else 0
@@ -129,7 +132,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 ready[index] = ready[-1]
                 ready.pop()
             if not handle.cancelled():
-                self.now_us += _STEP_US
+                self.now_us += _CALLBACK_US
                 self.callbacks += 1
                 self._running = node
                 handle._run()
@@ -141,7 +144,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.now_us = max(self.now_us, timers[0][0])
         return True
 
-    def _put(self, node: SimulatedNode, handle: asyncio.Handle) -> None:
+    def _enqueue(self, node: SimulatedNode, handle: asyncio.Handle) -> None:
         if node.is_dead or self._is_closed:
             return
         node.ready.append(handle)
@@ -150,33 +153,33 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    def within(self, node: SimulatedNode, callback: Callable[..., Any], *arguments: Any) -> Any:
-        """Call as if from that node."""
+    def run_in_node(self, node: SimulatedNode, callback: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `callback` in the context of `node`."""
         context = copy_context()
         context.run(_current.set, node)
         return context.run(callback, *arguments)
 
-    def node(self) -> SimulatedNode:
-        """The node whose callback runs."""
+    def current_node(self) -> SimulatedNode:
+        """Return the node whose callback is running."""
         return _current.get(self.world)
 
     def crash(self, node: SimulatedNode) -> None:
-        """End a node between two callbacks, with nothing cleaned up."""
+        """Kill a node between two callbacks, without any cleanup."""
         node.is_dead = True
         node.ready.clear()
         for task in node.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        # Its coroutines are kept: collecting them would run their `finally` blocks, which a killed process does not.
-        self._graveyard.append(node)
+        # Keep its coroutines: collecting them would run their `finally` blocks, which a killed process does not run.
+        self._crashed_nodes.append(node)
         for listener in node.on_crash:
             listener()
 
     def pause(self, node: SimulatedNode) -> None:
-        """Stop a node as SIGSTOP does."""
+        """Pause a node, as SIGSTOP does."""
         node.is_paused = True
 
     def resume(self, node: SimulatedNode) -> None:
-        """Let a paused node go on."""
+        """Resume a paused node, as SIGCONT does."""
         if node.is_paused:
             node.is_paused = False
             if node.ready and not node.is_dead:
@@ -185,11 +188,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self.now_us * self.node().clock.rate / 1e6
+        return self.now_us * self.current_node().clock.rate / 1e6
 
     def wall_ms(self) -> int:
-        """Wall-clock time as the current node sees it."""
-        clock = self.node().clock
+        """Return the current node's wall-clock time."""
+        clock = self.current_node().clock
         return int(self._epoch_us + self.now_us * clock.rate + clock.wall_ahead_us) // 1000
 
     def call_soon(  # type: ignore[override]
@@ -197,7 +200,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         context = context if context is not None else copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        self._put(context.get(_current, self.world), handle)
+        self._enqueue(context.get(_current, self.world), handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -216,8 +219,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._schedule(max(self.now_us, int(when * 1e6 / node.clock.rate) + 1), node, handle)
         return handle
 
-    def after_us(self, delay_us: int, node: SimulatedNode, callback: Any, *args: Any) -> None:
-        """Call in a node after a time that no clock's skew changes; dropped when the node is dead by then."""
+    def call_after_us(self, delay_us: int, node: SimulatedNode, callback: Any, *args: Any) -> None:
+        """Call in a node after a delay in simulation time, not the node's time, unless the node is dead by then."""
         context = copy_context()
         context.run(_current.set, node)
         self._schedule(self.now_us + delay_us, node, asyncio.Handle(callback, args, self, context))
@@ -227,7 +230,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         heapq.heappush(self._timers, (at_us, self._sequence, node, handle))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The heap forgets it when its time comes."""
+        """Nothing to do: `_step` skips the cancelled handle when it is due."""
 
     # -- futures, tasks, threads -------------------------------------------------------------------------------------
 
@@ -236,8 +239,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:
         task = _Task(coro, loop=self, name=name or "task", context=context)
-        self._tasks_made += 1
-        task.number = self._tasks_made
+        self._tasks_created += 1
+        task.number = self._tasks_created
         node = (context or copy_context()).get(_current, self.world)
         node.tasks.add(task)
         task.add_done_callback(node.tasks.discard)
@@ -246,7 +249,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
-        """Do the work after a while, in one go: files are touched at a moment of their own."""
+        """Run the work as a single step after a random delay."""
         future = self.create_future()
 
         def work() -> None:
@@ -254,13 +257,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 return
             try:
                 result = func(*args)
-            except BaseException as error:  # noqa: BLE001 - handed to who waits
+            except BaseException as error:  # noqa: BLE001 - passed on through the future
                 future.set_exception(error)
             else:
                 future.set_result(result)
 
-        node = self.node()
-        self.after_us(self.rng.randint(*node.file_work_us), node, work)
+        node = self.current_node()
+        self.call_after_us(self.rng.randint(*node.file_work_us), node, work)
         return future
 
     # -- the network -------------------------------------------------------------------------------------------------
@@ -269,13 +272,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         assert self.network is not None
         return await self.network.connect(protocol_factory, host, port)
 
-    # -- what asyncio asks of a loop ---------------------------------------------------------------------------------
+    # -- the rest of asyncio's event loop interface ------------------------------------------------------------------
 
     def get_debug(self) -> bool:
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """There is nothing to see."""
+        """Nothing to do: there is no debug mode."""
 
     def is_running(self) -> bool:
         return True
@@ -284,22 +287,22 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """End the world: whatever its remains still want scheduled is not."""
+        """End the simulation; whatever is scheduled afterwards is dropped."""
         self._is_closed = True
         with catch_warnings():
-            simplefilter("ignore", RuntimeWarning)  # of what was never begun, and what that would have begun
-            for node in [self.world, *self._graveyard]:
+            simplefilter("ignore", RuntimeWarning)  # about coroutines that were never awaited
+            for node in [self.world, *self._crashed_nodes]:
                 for task in node.tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     coroutine: Any = task.get_coro()
                     if getcoroutinestate(coroutine) == CORO_CREATED:
                         coroutine.close()
-        self._graveyard.clear()
+        self._crashed_nodes.clear()
         self._timers.clear()
         self._ready.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised: no code of ours may, unless its process died in it."""
+        """Record an exception raised by a callback, unless the callback killed its own process."""
         if not (self._running.is_dead or self._is_closed):
             self.failures.append({**context, "node": self._running.name})
 

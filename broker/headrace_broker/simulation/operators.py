@@ -1,7 +1,7 @@
-"""What operators do to a cluster while it is at work, and while things go wrong: moves, and configs that change.
+"""Administrative changes made during a run: partition reassignments and config changes.
 
-Kinds of fault like those of `nemesis`, drawn together with them; clients do what else operators may ask for
-(`workload`).
+`Nemesis` chooses and runs them like its faults.  The admin client of `workload` makes the other administrative
+requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 async def reassign(nemesis: Nemesis) -> None:
-    """A partition of any topic goes to other brokers, or its move is taken back."""
+    """Reassign a partition of any topic to other brokers, or cancel its reassignment."""
     world, rng = nemesis.world, nemesis.rng
     if not world.image.topics:
         return
@@ -35,35 +35,37 @@ async def reassign(nemesis: Nemesis) -> None:
     index = rng.randrange(len(topic.partitions))
     brokers = sorted(world.image.brokers)
     target = None if rng.random() < 0.2 else rng.sample(brokers, rng.randint(2, min(3, len(brokers))))
-    wanted = ReassignablePartition(partition_index=index, replicas=target)
-    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic.name, partitions=[wanted])])
-    _ask(world, f"{topic.name}-{index} is to move to {target}", lambda active: active.alter_reassignments(request))
+    partition = ReassignablePartition(partition_index=index, replicas=target)
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic.name, partitions=[partition])])
+    _request_change(
+        world, f"{topic.name}-{index}: reassign to {target}", lambda active: active.alter_reassignments(request)
+    )
 
 
 async def change_min_insync(nemesis: Nemesis) -> None:
-    """min.insync.replicas of the writers' topic is set, to one or to two."""
+    """Set min.insync.replicas of the writers' topic to 1 or 2."""
     value = nemesis.rng.choice(("1", "2"))
     resources = [(TOPIC_RESOURCE, _TOPIC, {_MIN_INSYNC_REPLICAS: value})]
-    _ask(
+    _request_change(
         nemesis.world,
-        f"{_MIN_INSYNC_REPLICAS} of {_TOPIC} is to be {value}",
+        f"{_TOPIC}: set {_MIN_INSYNC_REPLICAS}={value}",
         lambda active: active.alter_configs(resources, validate_only=False),
     )
 
 
-def _ask(world: World, what: str, change: Callable[[ControllerService], Awaitable[object]]) -> None:
-    """Have the active controller, if there is one, make the change."""
+def _request_change(world: World, what: str, change: Callable[[ControllerService], Awaitable[object]]) -> None:
+    """Request the change from the active controller, if there is one."""
 
     async def attempt(active: ControllerService) -> None:
         try:
             await change(active)
         except ApiError:
-            pass  # it is no controller any more
+            pass  # the node is no longer the active controller
 
     for machine, node in list(world.nodes()):
         if machine.process is not None and node.controller is not None and node.controller.is_active:
-            world.say(what)
-            world.within(machine, attempt(node.controller))
+            world.log_event(what)
+            world.run_on_machine(machine, attempt(node.controller))
 
 
-CHANGES: dict[str, Fault] = {change.__name__: change for change in (reassign, change_min_insync)}
+ADMIN_CHANGES: dict[str, Fault] = {change.__name__: change for change in (reassign, change_min_insync)}

@@ -1,4 +1,4 @@
-"""One run of a seed: a cluster, clients, faults, and the question whether everything is as it was promised."""
+"""Runs one seed: starts a cluster and clients, injects faults, and checks the cluster's guarantees."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace_broker.simulation.topics import UNCLEAN
 from headrace_broker.simulation.workload import Workload
 from headrace_broker.simulation.world import Violation, World
 
-TORMENT_S = 4.5
+FAULTS_S = 4.5
 RECOVERY_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run came to; equal for two runs of one seed."""
+    """The result of a run; equal for two runs of the same seed."""
 
     seed: int
     records: int
@@ -32,13 +32,13 @@ def run_seed(
     *,
     faults: tuple[str, ...] = (),
     topics: tuple[str, ...] = (),
-    torment_s: float = TORMENT_S,
+    torment_s: float = FAULTS_S,
     verbose: bool = False,
     prepare: Callable[[World], None] = lambda world: None,
 ) -> Summary:
-    """Run one seed, with just these faults or topics if any are named.
+    """Run one seed; `faults` and `topics`, if not empty, restrict the kinds of fault and the extra topics.
 
-    Raises Violation; its notes tell what had happened.
+    Raises Violation, with the events of the run as its notes.
     """
     world = World(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     world.verbose = verbose
@@ -46,26 +46,28 @@ def run_seed(
     invariants = Invariants(world)
     workload = Workload(world, invariants, only_topics=topics)
 
-    async def live() -> None:
+    async def scenario() -> None:
         for machine in world.machines.values():
             world.boot(machine)
-        await world.until(
-            lambda: all(machine.is_serving for machine in world.machines.values()), 10.0, lambda: "the cluster starts"
+        await world.wait_until(
+            lambda: all(machine.is_serving for machine in world.machines.values()), 10.0, lambda: "all nodes serve"
         )
-        await workload.begin()
-        await Nemesis(world, only=faults).torment(torment_s)
-        await world.until(lambda: _is_whole(world), RECOVERY_S, lambda: f"the cluster is whole: {_state(world)}")
-        await workload.end(RECOVERY_S)
-        invariants.check_agreement(UNCLEAN)
+        await workload.start_clients()
+        await Nemesis(world, only=faults).inject_faults(torment_s)
+        await world.wait_until(
+            lambda: _is_fully_replicated(world), RECOVERY_S, lambda: f"the cluster is whole: {_describe_state(world)}"
+        )
+        await workload.stop_and_check(RECOVERY_S)
+        invariants.check_replicas_agree(UNCLEAN)
 
     try:
-        world.run(live())
+        world.run(scenario())
     except Violation as violation:
         for line in world.events:
             violation.add_note(line)
         if not verbose:
-            violation.__traceback__ = None  # it holds on to nodes, and the events say more
-            world.bury()
+            violation.__traceback__ = None  # it references the nodes, which would not be collected
+            world.collect_garbage()
         raise
     return Summary(
         seed,
@@ -76,8 +78,8 @@ def run_seed(
     )
 
 
-def _is_whole(world: World) -> bool:
-    """Whether every machine serves and every replica is in sync, as every node knows."""
+def _is_fully_replicated(world: World) -> bool:
+    """Whether all machines serve, all nodes have the same image, and all replicas are in sync in it."""
     machines = world.machines.values()
     if not all(machine.is_serving for machine in machines):
         return False
@@ -89,7 +91,7 @@ def _is_whole(world: World) -> bool:
     )
 
 
-def _state(world: World) -> str:
+def _describe_state(world: World) -> str:
     parts = [
         f"{machine.name} {'serves' if machine.is_serving else 'is up' if machine.is_up else 'is down'}"
         for machine in world.machines.values()

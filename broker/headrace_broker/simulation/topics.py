@@ -1,7 +1,7 @@
-"""The topics of a run: one that keeps everything, and those that a seed draws beside it, which may lose records.
+"""The topics of a run: one that keeps all records, and others, chosen by the seed, that may remove records.
 
-Some lose them by rule: a compacted one all but the newest of a key, one with retention the oldest.  Of one that lets
-anybody lead nothing is promised but that its replicas agree in the end.
+A compacted topic keeps the latest record of each key; a topic with retention deletes its oldest segments.  A topic
+with unclean leader election may lose any record; the only guarantee is that its replicas agree at the end of the run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ COMPACTED = "c"
 RETAINED = "r"
 UNCLEAN = "u"
 PARTITIONS: list[TopicPartition] = [(TOPIC, 0), (TOPIC, 1)]
-"""Those that keep everything."""
+"""The partitions of the topic that keeps all records."""
 
 
-def drawn(rng: Random, only: tuple[str, ...] = ()) -> dict[str, NewTopic]:
-    """{name: topic}: the one that keeps everything, and two others at most, or just these."""
+def choose_topics(rng: Random, only: tuple[str, ...] = ()) -> dict[str, NewTopic]:
+    """Return {name: topic}: the topic that keeps all records, and at most two others, or the `only` ones."""
     short = {"segment.ms": "400", "file.delete.delay.ms": "500"}
     compaction = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
     horizon = {"delete.retention.ms": rng.choice(("100", "1000", "100000"))}

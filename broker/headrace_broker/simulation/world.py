@@ -1,8 +1,8 @@
-"""A simulated cluster: machines with disks and clocks, the real `Node` running on each, and clients beside them.
+"""A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
-A machine outlives its processes.  Whoever is killed is started again with what its disk still has; a start that fails
-is tried again, as a supervisor would.  `World` also knows what a Kafka cluster promises to survive: `may_kill` and
-`may_lose_power` say whether one more fault is within that (KIP-966: somebody who was in sync stays unharmed).
+A machine outlives its processes.  A killed process is restarted with the current contents of its disk; a failed start
+is retried, as by a process supervisor.  `World` also knows which faults a Kafka cluster must tolerate: `may_kill` and
+`may_lose_power` say whether it must tolerate one more (KIP-966: one in-sync replica must have no unclean shutdown).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from headrace_broker.log.directory import LogDirectory
 from headrace_broker.metadata.image import MetadataImage, PartitionImage
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.node import Node, Surroundings
+from headrace_broker.server.node import Environment, Node
 from headrace_broker.simulation.disk import SimulatedDisk, SimulatedStorage
 from headrace_broker.simulation.loop import Clock, SimulatedLoop, SimulatedNode
-from headrace_broker.simulation.network import SimulatedListening, SimulatedNetwork
+from headrace_broker.simulation.network import SimulatedNetwork, SimulatedSocketServer
 from headrace_broker.simulation.topics import UNCLEAN
 
 T = TypeVar("T")
@@ -63,11 +63,11 @@ NODE_PROPERTIES = {
 
 
 class Violation(AssertionError):
-    """Something that must never be true is."""
+    """An invariant does not hold."""
 
 
 class Machine:
-    """What a node runs on."""
+    """A machine with a disk and a clock, on which one node runs at a time."""
 
     def __init__(self, node_id: int, disk: SimulatedDisk, clock: Clock) -> None:
         self.node_id = node_id
@@ -77,14 +77,14 @@ class Machine:
         self.process: SimulatedNode | None = None
         self.storage: SimulatedStorage | None = None
         self.node: Node | None = None
-        """The node while its process lives and has got as far as serving requests."""
-        self.is_wanted = True
+        """The node, from its creation until its process ends."""
+        self.should_run = True
         self.is_serving = False
         self.is_stopping = False
-        """A controlled shutdown is under way, which takes it from the in-sync replicas."""
+        """Whether a controlled shutdown is in progress, which removes its replicas from the ISR."""
         self.starts = 0
-        self.unclean_since: int | None = None
-        """The broker epoch at which it was killed, while the controller has not registered it again."""
+        self.unclean_shutdown_epoch: int | None = None
+        """The broker epoch of an unclean shutdown, until the broker is registered again; otherwise None."""
         self.lost_power = False
 
     @property
@@ -93,7 +93,7 @@ class Machine:
 
 
 class World:
-    """The machines, the network, and the run of one seed: voters with both roles, and `observers` that are brokers."""
+    """The cluster of one run: `nodes` machines that are broker and controller, and `observers` that are broker only."""
 
     def __init__(self, seed: int, *, nodes: int = 3, observers: int = 0) -> None:
         self.seed = seed
@@ -106,12 +106,12 @@ class World:
             for node_id in range(1, nodes + observers + 1)
         }
         self.image = MetadataImage()
-        """The newest committed image that any node has had."""
-        self.decided: list[MetadataImage] = []
-        """What controllers have decided since: a log has it, and it may be committed even when they have ended."""
+        """The newest committed image of any node."""
+        self.uncommitted_images: list[MetadataImage] = []
+        """Newer images of controllers: appended to a log, they may be committed even after the controller has died."""
         self.properties = dict(NODE_PROPERTIES)
-        """What every node's file says."""
-        if seed % 4 == 3:  # short answers: who is behind asks ahead, which nobody does whose answers bring all there is
+        """The configuration of every node."""
+        if seed % 4 == 3:  # small responses, so that a lagging follower pipelines its fetches
             self.properties["replica.fetch.max.bytes"] = "500"
         self.events: list[str] = []
         self.verbose = False
@@ -124,29 +124,29 @@ class World:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the world; whatever the real code draws by itself comes from the seed, too."""
+        """Run the simulation until `work` is done.  The `random` module is also seeded.  Raises Violation."""
         state, was_collecting = random.getstate(), gc.isenabled()
         random.seed(self.seed)
-        gc.disable()  # when garbage is found must not depend on what ran before
-        watch = _LogWatch(self)
+        gc.disable()  # the time of a collection must not depend on earlier runs
+        logged_errors = _LoggedErrors(self)
         try:
             result = self.loop.run(work)
-            watch.check()
+            logged_errors.check()
             self._check_failures()
             return result
         finally:
-            watch.close()
+            logged_errors.close()
             for machine in self.machines.values():
                 self._kill(machine)
             self.loop.close()
             random.setstate(state)
-            self.bury()
+            self.collect_garbage()
             if was_collecting:
                 gc.enable()
 
     @staticmethod
-    def bury() -> None:
-        """Collect what is left: its `finally` blocks find disk and loop gone, of which nobody needs to hear."""
+    def collect_garbage() -> None:
+        """Collect the dead nodes silently: their `finally` blocks raise errors, because disk and loop are closed."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         logging.disable()
         try:
@@ -159,8 +159,8 @@ class World:
         for failure in self.loop.failures:
             raise Violation(f"{failure['node']}: {failure.get('message')}: {failure.get('exception')!r}")
 
-    def say(self, text: str) -> None:
-        """Note what happens, for whoever reads about a failure."""
+    def log_event(self, text: str) -> None:
+        """Record an event; the events are printed when a run fails."""
         line = f"{self.loop.now_us / 1e6:9.4f} {text}"
         self.events.append(line)
         if self.verbose:
@@ -170,66 +170,66 @@ class World:
     def now_s(self) -> float:
         return self.loop.now_us / 1e6
 
-    async def until(self, condition: Callable[[], bool], within_s: float, what: Callable[[], str]) -> None:
-        """Wait for a condition.  Raises Violation when it does not hold in time."""
-        end_s = self.now_s + within_s
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float, describe: Callable[[], str]) -> None:
+        """Wait for a condition, which `describe` describes.  Raises Violation on a timeout."""
+        end_s = self.now_s + timeout_s
         while not condition():
             self._check_failures()
             if self.now_s > end_s:
-                raise Violation(f"not within {within_s:g} s: {what()}")
+                raise Violation(f"timed out after {timeout_s:g} s waiting for: {describe()}")
             await asyncio.sleep(0.02)
 
     # -- machines ----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[tuple[Machine, Node]]:
-        """The nodes that live, serving or starting."""
+        """Iterate over the running nodes, including those that are starting."""
         for machine in self.machines.values():
             if machine.node is not None:
                 yield machine, machine.node
 
     def boot(self, machine: Machine) -> None:
-        """Start the machine's process, again and again until it serves or nobody wants it any more."""
-        machine.is_wanted = True
+        """Start the machine's process; restart it when it exits, until the machine is stopped or killed."""
+        machine.should_run = True
         if machine.process is not None:
             return
         process = machine.process = SimulatedNode(machine.name, machine.clock)
         storage = machine.storage = machine.disk.mount()
         process.on_crash.append(lambda: setattr(storage, "is_dead", True))
         machine.starts += 1
-        self.network.down.discard(machine.name)
-        self.network.booted(machine.name)
-        self.loop.within(process, lambda: self.loop.create_task(self._live(machine, process, storage)))
+        self.network.powered_off.discard(machine.name)
+        self.network.on_machine_started(machine.name)
+        self.loop.run_in_node(process, lambda: self.loop.create_task(self._run_node(machine, process, storage)))
 
-    async def _live(self, machine: Machine, process: SimulatedNode, storage: SimulatedStorage) -> None:
+    async def _run_node(self, machine: Machine, process: SimulatedNode, storage: SimulatedStorage) -> None:
         rng = Random(f"{self.seed} {machine.name} {machine.starts}")
-        surroundings = Surroundings(
+        environment = Environment(
             storage=storage,
             now_ms=self.loop.wall_ms,
             rng=rng,
             new_id=lambda: rng.randbytes(16),
-            listening=SimulatedListening(self.network),  # type: ignore[arg-type]
+            listening=SimulatedSocketServer(self.network),  # type: ignore[arg-type]
             processors=1,
         )
         try:
             config = self._config(machine)
             self._format(machine, storage)
-            node = Node(config, surroundings)
+            node = Node(config, environment)
             machine.node = node
             for listener in self.on_start:
                 listener(machine)
             await node.open(CLUSTER_ID)
         except (StartError, OSError) as error:
-            self.say(f"{machine.name} does not start: {error}")
-            self.loop.after_us(0, self.loop.world, self._ended, machine, process)
+            self.log_event(f"{machine.name} failed to start: {error}")
+            self.loop.call_after_us(0, self.loop.world, self._on_process_exit, machine, process)
             return
         except Exception as error:
-            self.loop.failures.append({"node": machine.name, "message": "does not start", "exception": error})
+            self.loop.failures.append({"node": machine.name, "message": "failed to start", "exception": error})
             raise
-        self.say(f"{machine.name} serves")
+        self.log_event(f"{machine.name} is started")
         machine.is_serving = True
         reason = await node.failed
-        self.say(f"{machine.name} gives up: {reason}")
-        self.loop.after_us(0, self.loop.world, self._ended, machine, process)
+        self.log_event(f"{machine.name} shuts down after a failure: {reason}")
+        self.loop.call_after_us(0, self.loop.world, self._on_process_exit, machine, process)
 
     def _config(self, machine: Machine) -> BrokerConfig:
         name = machine.name
@@ -248,36 +248,36 @@ class World:
         )
 
     def _format(self, machine: Machine, storage: SimulatedStorage) -> None:
-        """As kafka-storage would, with an id of the seed's."""
+        """Format the log directory as kafka-storage does, with a fixed directory id."""
         directory = LogDirectory(storage, _DIRECTORY)
         if not storage.exists(f"{_DIRECTORY}/meta.properties"):
             storage.makedirs(_DIRECTORY)
             directory.format(CLUSTER_ID, machine.node_id, f"{'A' * 20}{machine.node_id}A")
             storage.sync_directory(_DIRECTORY)
 
-    def _ended(self, machine: Machine, process: SimulatedNode) -> None:
-        """A process ended by itself."""
+    def _on_process_exit(self, machine: Machine, process: SimulatedNode) -> None:
+        """Restart a process that exited by itself, unless its machine was stopped."""
         if machine.process is process:
             if machine.is_serving:
-                self._note_unclean(machine)
+                self._mark_unclean(machine)
             self._kill(machine)
-            if machine.is_wanted:
-                self.loop.call_later(_RESTART_S, self._boot_if_wanted, machine)
+            if machine.should_run:
+                self.loop.call_later(_RESTART_S, self._restart, machine)
 
-    def _boot_if_wanted(self, machine: Machine) -> None:
-        if machine.is_wanted:
+    def _restart(self, machine: Machine) -> None:
+        if machine.should_run:
             self.boot(machine)
 
     def _kill(self, machine: Machine, *, silently: bool = False) -> None:
         process, machine.process, machine.node, machine.is_serving = machine.process, None, None, False
         if process is not None:
             self.loop.crash(process)
-            self.network.killed(process, silently=silently)
+            self.network.on_process_exit(process, silently=silently)
 
-    def within(self, machine: Machine, work: Coroutine[Any, Any, None]) -> None:
-        """Have the machine's process do something, whatever becomes of it."""
+    def run_on_machine(self, machine: Machine, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task in the machine's process; its result is ignored."""
         assert machine.process is not None
-        self.loop.within(machine.process, lambda: self.loop.create_task(work))
+        self.loop.run_in_node(machine.process, lambda: self.loop.create_task(work))
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -285,111 +285,116 @@ class World:
         broker = self.image.brokers.get(machine.node_id)
         return -1 if broker is None else broker.epoch
 
-    def note_image(self, image: MetadataImage) -> None:
-        """A node has a committed image: it may be the newest, and tell of brokers that are registered again."""
+    def record_committed_image(self, image: MetadataImage) -> None:
+        """Record a node's committed image if it is newer, and clear the unclean shutdowns of re-registered brokers."""
         if image.offset <= self.image.offset:
             return
         before, self.image = self.image, image
-        self.decided = [decided for decided in self.decided if decided.offset > image.offset]
+        self.uncommitted_images = [newer for newer in self.uncommitted_images if newer.offset > image.offset]
         if image.topics is not before.topics:
-            self._say_changes(before)
+            self._log_partition_changes(before)
         for machine in self.machines.values():
-            if machine.unclean_since is not None and self._broker_epoch(machine) > machine.unclean_since:
-                machine.unclean_since, machine.lost_power = None, False
+            if (
+                machine.unclean_shutdown_epoch is not None
+                and self._broker_epoch(machine) > machine.unclean_shutdown_epoch
+            ):
+                machine.unclean_shutdown_epoch, machine.lost_power = None, False
 
-    def note_decided(self, image: MetadataImage) -> None:
-        """A controller has decided something, and begun to write it."""
+    def record_uncommitted_image(self, image: MetadataImage) -> None:
+        """Record the image of a controller that has started to append its changes to the log."""
         if image.offset > self.image.offset:
-            self.decided.append(image)
+            self.uncommitted_images.append(image)
 
-    def _say_changes(self, before: MetadataImage) -> None:
+    def _log_partition_changes(self, before: MetadataImage) -> None:
         for name, topic in self.image.topics.items():
             known = before.topics.get(name)
             for index, new in enumerate(topic.partitions):
                 if known is None or index >= len(known.partitions) or known.partitions[index] != new:
                     elr = f", eligible {new.eligible_leader_replicas}" if new.eligible_leader_replicas else ""
                     last = f", last known {new.last_known_elr}" if new.last_known_elr else ""
-                    self.say(f"  {name}-{index}: {new.leader} leads epoch {new.leader_epoch}, isr {new.isr}{elr}{last}")
+                    self.log_event(
+                        f"  {name}-{index}: leader {new.leader}, epoch {new.leader_epoch}, isr {new.isr}{elr}{last}"
+                    )
 
-    def _harmed(self, partition: PartitionImage) -> tuple[int, int]:
-        """(how many of those that must have everything are unharmed, how many may have lost something)."""
+    def _count_members(self, partition: PartitionImage) -> tuple[int, int]:
+        """Count ISR and ELR members: (those without an unclean shutdown, those that lost power)."""
         members = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
         machines = [self.machines[replica] for replica in members]
-        unharmed = sum(machine.unclean_since is None and not machine.is_stopping for machine in machines)
-        return unharmed, sum(machine.lost_power for machine in machines)
+        clean = sum(machine.unclean_shutdown_epoch is None and not machine.is_stopping for machine in machines)
+        return clean, sum(machine.lost_power for machine in machines)
 
-    def _is_survivable(self) -> bool:
-        """Whether every partition has somebody in sync who was not harmed, or nobody who lost anything: both as it is
-        committed and as it is decided, for nobody can tell yet which of them will hold.
+    def _is_tolerable(self) -> bool:
+        """Whether each partition has an ISR or ELR member without an unclean shutdown, or none that lost power.
 
-        Of the topic that anybody may lead nothing is promised.
+        This must hold in the committed image and in the uncommitted ones, because any of them may become current.  The
+        topic with unclean leader election is exempt: its records may be lost.
         """
-        for image in (self.image, *self.decided):
+        for image in (self.image, *self.uncommitted_images):
             for topic in image.topics.values():
                 for partition in topic.partitions if topic.name != UNCLEAN else ():
-                    unharmed, lost = self._harmed(partition)
-                    if lost and not unharmed:
+                    clean, lost_power = self._count_members(partition)
+                    if lost_power and not clean:
                         return False
         return True
 
-    def _would_survive(self, machine: Machine, *, power: bool) -> bool:
-        before = machine.unclean_since, machine.lost_power
-        if machine.unclean_since is None:
-            machine.unclean_since = self._broker_epoch(machine)
+    def _must_tolerate(self, machine: Machine, *, power: bool) -> bool:
+        before = machine.unclean_shutdown_epoch, machine.lost_power
+        if machine.unclean_shutdown_epoch is None:
+            machine.unclean_shutdown_epoch = self._broker_epoch(machine)
         machine.lost_power = machine.lost_power or power
-        survives = self._is_survivable()
-        machine.unclean_since, machine.lost_power = before
-        return survives
+        is_tolerable = self._is_tolerable()
+        machine.unclean_shutdown_epoch, machine.lost_power = before
+        return is_tolerable
 
     def may_kill(self, machine: Machine) -> bool:
-        """Whether a kill -9 is within what is promised to be survived."""
-        return machine.is_up and self._would_survive(machine, power=False)
+        """Whether the machine is running and the cluster must tolerate a SIGKILL of its process."""
+        return machine.is_up and self._must_tolerate(machine, power=False)
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Whether a power failure is within what is promised to be survived."""
-        return self._would_survive(machine, power=True)
+        """Whether the cluster must tolerate a power failure of the machine."""
+        return self._must_tolerate(machine, power=True)
 
     def kill(self, machine: Machine) -> None:
-        """kill -9: nothing is cleaned up, and the system keeps what was written."""
-        self.say(f"{machine.name} is killed")
-        machine.is_wanted = False
-        self._note_unclean(machine)
+        """Kill the process with SIGKILL: no cleanup runs, and the page cache keeps what was written."""
+        self.log_event(f"{machine.name} is killed")
+        machine.should_run = False
+        self._mark_unclean(machine)
         self._kill(machine)
 
     def cut_power(self, machine: Machine) -> None:
-        """The machine falls silent and loses what was not synced."""
-        self.say(f"{machine.name} loses power")
-        machine.is_wanted = False
-        self._note_unclean(machine)
+        """Cut the machine's power: its peers are not notified, and unsynced data is lost."""
+        self.log_event(f"{machine.name} loses power")
+        machine.should_run = False
+        self._mark_unclean(machine)
         machine.lost_power = True
-        self.network.down.add(machine.name)
+        self.network.powered_off.add(machine.name)
         self._kill(machine, silently=True)
         machine.disk.lose_power()
 
-    def _note_unclean(self, machine: Machine) -> None:
-        if machine.unclean_since is None:
-            machine.unclean_since = self._broker_epoch(machine)
+    def _mark_unclean(self, machine: Machine) -> None:
+        if machine.unclean_shutdown_epoch is None:
+            machine.unclean_shutdown_epoch = self._broker_epoch(machine)
 
     def pause(self, machine: Machine) -> None:
-        """SIGSTOP."""
+        """Pause the process (SIGSTOP)."""
         if machine.process is not None:
-            self.say(f"{machine.name} is stopped (SIGSTOP)")
+            self.log_event(f"{machine.name} is paused (SIGSTOP)")
             self.loop.pause(machine.process)
 
     def resume(self, machine: Machine) -> None:
-        """SIGCONT."""
+        """Resume the process (SIGCONT)."""
         if machine.process is not None and machine.process.is_paused:
-            self.say(f"{machine.name} goes on")
+            self.log_event(f"{machine.name} is resumed (SIGCONT)")
             self.loop.resume(machine.process)
 
     async def stop(self, machine: Machine) -> None:
-        """SIGTERM, and kill -9 when it takes too long."""
+        """Stop the process with SIGTERM, or with SIGKILL after a timeout."""
         node, process = machine.node, machine.process
         if node is None or process is None or not machine.is_serving:
             return
-        self.say(f"{machine.name} is asked to stop")
-        machine.is_wanted = False
-        stopping = self.loop.within(process, lambda: self.loop.create_task(node.stop()))
+        self.log_event(f"{machine.name} is stopping")
+        machine.should_run = False
+        stopping = self.loop.run_in_node(process, lambda: self.loop.create_task(node.stop()))
         machine.is_stopping = True
         end_s = self.now_s + _STOP_TIMEOUT_S
         while not stopping.done() and machine.process is process and self.now_s < end_s:
@@ -399,15 +404,15 @@ class World:
             return
         if stopping.done():
             if stopping.exception() is not None:
-                raise Violation(f"{machine.name} could not stop: {stopping.exception()!r}")
-            self.say(f"{machine.name} has stopped")
+                raise Violation(f"{machine.name} failed to stop: {stopping.exception()!r}")
+            self.log_event(f"{machine.name} has stopped")
             self._kill(machine)
         else:
             self.kill(machine)
 
 
-class _LogWatch(logging.Handler):
-    """An exception that the code logs is one that nobody expected."""
+class _LoggedErrors(logging.Handler):
+    """Collects the exceptions that nodes log at ERROR or above; any such exception is a bug."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.DEBUG if world.verbose else logging.ERROR)
@@ -421,7 +426,7 @@ class _LogWatch(logging.Handler):
             logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        node = self._world.loop.node()
+        node = self._world.loop.current_node()
         if node.is_dead or self._world.loop.is_closed():
             return
         text = f"{node.name}: {record.getMessage()}"

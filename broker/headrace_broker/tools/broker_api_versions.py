@@ -1,4 +1,4 @@
-"""kafka-broker-api-versions: which versions of which APIs each broker of the cluster offers."""
+"""kafka-broker-api-versions: show the API versions that each broker supports."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace_broker.tools.command_line import Parser, admin_client, leave, run
+from headrace_broker.tools.command_line import Parser, admin_client, run, run_and_exit
 
 if TYPE_CHECKING:
     from headrace_broker.client.cluster_view import Node
 
 _CONTROLLER_APIS = frozenset((52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82))
-"""APIs that only controllers offer: not missed on a broker."""
+"""APIs that only controllers support: not listed as UNSUPPORTED for a broker."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    parser = Parser("kafka-broker-api-versions", "Show which API versions the brokers offer.")
+    parser = Parser("kafka-broker-api-versions", "Show the API versions that the brokers support.")
     parser.add_bootstrap_server()
     parser.add_command_config()
     options = parser.parse(argv)
@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 async def _print_versions(options: argparse.Namespace) -> int:
@@ -46,12 +46,12 @@ async def _print_versions(options: argparse.Namespace) -> int:
 
 
 def node_text(node: Node) -> str:
-    """Return a broker as Java prints it."""
+    """Format a broker as Java prints it."""
     return f"{node.host}:{node.port} (id: {node.node_id} rack: {node.rack or 'null'} isFenced: false)"
 
 
 def versions_text(offered: Mapping[int, tuple[int, int]]) -> str:
-    """Return the block of lines for one broker's {API key: (first, last version)}."""
+    """Format one broker's {API key: (first, last version)} as a block of lines."""
     from headrace_broker.protocol.apis import API
 
     lines = {key: _api_text(key, *versions) for key, versions in offered.items()}

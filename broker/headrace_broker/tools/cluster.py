@@ -1,4 +1,4 @@
-"""kafka-cluster: the cluster's id, its nodes, and forgetting brokers that are gone (Kafka's ClusterTool)."""
+"""kafka-cluster: show the cluster's id and its nodes, and unregister brokers (Kafka's ClusterTool)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from headrace_broker.tools.command_line import (
     Parser,
     admin_client,
-    asks_controllers,
-    leave,
     run,
+    run_and_exit,
+    uses_controllers,
     warn_deprecated,
 )
 
@@ -23,16 +23,16 @@ _COMMANDS = ("cluster-id", "unregister", "list-endpoints")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    parser = Parser("kafka-cluster", "Show and change what a cluster consists of.")
-    parser.add_argument("command", metavar="|".join(_COMMANDS), help="What to do.")
+    parser = Parser("kafka-cluster", "Show a cluster's id and nodes, or unregister a broker.")
+    parser.add_argument("command", metavar="|".join(_COMMANDS), help="The command to run.")
     parser.add_bootstrap_server("-b")
     parser.add_bootstrap_controller("-C")
     parser.add_command_config("-c", "--config")
     parser.add_argument(
-        "-i", "--id", type=int, dest="broker_id", metavar="ID", help="unregister: the broker to forget."
+        "-i", "--id", type=int, dest="broker_id", metavar="ID", help="unregister: the broker to unregister."
     )
     parser.add_argument(
-        "--include-fenced-brokers", action="store_true", help="list-endpoints: brokers that do not serve, too."
+        "--include-fenced-brokers", action="store_true", help="list-endpoints: also show fenced brokers."
     )
     options = parser.parse(argv)
     warn_deprecated(options, argv, {"--config": "--command-config"})
@@ -41,17 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.required_server(options)
     if options.command == "unregister" and options.broker_id is None:
         parser.error("argument -i/--id is required")
-    if options.include_fenced_brokers and asks_controllers(options):
+    if options.include_fenced_brokers and uses_controllers(options):
         parser.error("The option --include-fenced-brokers is only supported with --bootstrap-server option")
-    return run(_act(options))
+    return run(_run_action(options))
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
-async def _act(options: argparse.Namespace) -> int:
+async def _run_action(options: argparse.Namespace) -> int:
     async with admin_client(options) as admin:
         if options.command == "unregister":
             await admin.unregister_broker(options.broker_id)
@@ -61,14 +61,14 @@ async def _act(options: argparse.Namespace) -> int:
     if options.command == "cluster-id":
         print(f"Cluster ID: {description.cluster_id}")
         return 0
-    kind = "controller" if asks_controllers(options) else "broker"
-    for line in endpoints(description, kind, shows_state=not asks_controllers(options)):
+    kind = "controller" if uses_controllers(options) else "broker"
+    for line in endpoints(description, kind, shows_state=not uses_controllers(options)):
         print(line)
     return 0
 
 
 def endpoints(description: ClusterDescription, kind: str, *, shows_state: bool) -> list[str]:
-    """Return the lines of list-endpoints, as wide as their longest host and rack."""
+    """Return the lines of list-endpoints; the columns fit the longest host and rack."""
     rows = [("ID", "HOST", "PORT", "RACK", *(("STATE",) if shows_state else ()), "ENDPOINT_TYPE")]
     for node in sorted(description.nodes, key=lambda node: node.node_id):
         state = "fenced" if node.node_id in description.fenced else "unfenced"

@@ -1,8 +1,8 @@
-"""What every tool shares: Kafka's way with flags, the client behind `--bootstrap-server`, errors as one line.
+"""Code that all tools share: command-line parsing as in Kafka's tools, clients, and one-line error messages.
 
-Flags may be shortened to a unique prefix. A wrong command line is one line and the usage on standard error, status 1;
-so is a cluster that cannot be reached, after a bounded time. Names that Kafka deprecated (KIP-1147) are accepted and
-warned about. Heavy modules are imported when a tool needs them: `--help` costs nothing.
+Options may be abbreviated to a unique prefix. A usage error prints one line and the usage on standard error, with exit
+status 1; an unreachable cluster prints one line after a bounded time. Option names that Kafka has deprecated (KIP-1147)
+are accepted with a warning. Large modules are imported only when a tool needs them, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_REACH_TIMEOUT_MS = 5_000
-_PATIENCE_MS = 2_000
+_CONNECT_TIMEOUT_MS = 5_000
+_WARN_AFTER_MS = 2_000
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _TERMINATED = 143
 
 
 class ToolError(Exception):
-    """What keeps a tool from doing its work, as the user should read it."""
+    """An error that ends a tool; its text is printed for the user."""
 
 
 class _Version(argparse.Action):
@@ -51,7 +51,7 @@ class _Version(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with Kafka's manners: `--help` and `--version`, the fault and the usage on standard error, status 1."""
+    """A parser that behaves like Kafka's: `--help`, `--version`, and usage errors on standard error with status 1."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(
@@ -66,24 +66,24 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(1)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Parse the command line (None = this process's); without any argument, the whole help goes to stderr."""
+        """Parse `argv`, or this process's arguments if it is None; without arguments, print the help to stderr."""
         arguments = sys.argv[1:] if argv is None else list(argv)
         if not arguments:
             self.print_help(sys.stderr)
             raise SystemExit(1)
-        return self.parse_args(self._with_values(arguments))
+        return self.parse_args(self._attach_values(arguments))
 
-    def _with_values(self, arguments: list[str]) -> list[str]:
-        """Tie values to their options: other than argparse, Kafka takes a value that begins with a dash."""
-        tied: list[str] = []
-        rest = iter(range(len(arguments)))
-        for index in rest:
+    def _attach_values(self, arguments: list[str]) -> list[str]:
+        """Join options and values with "=": unlike argparse, Kafka accepts values that begin with a dash."""
+        joined: list[str] = []
+        indexes = iter(range(len(arguments)))
+        for index in indexes:
             word, following = arguments[index], arguments[index + 1 : index + 2]
             if following and self._takes_value(word) and following[0] not in self._option_string_actions:
-                next(rest)
+                next(indexes)
                 word = f"{word}={following[0]}"
-            tied.append(word)
-        return tied
+            joined.append(word)
+        return joined
 
     def _takes_value(self, word: str) -> bool:
         actions = self._option_string_actions
@@ -92,24 +92,26 @@ class Parser(argparse.ArgumentParser):
         return len(word) > 2 and word[:2] == "--" and len(found) == 1 and next(iter(found.values())).nargs is None
 
     def add_bootstrap_server(self, other_name: str | None = "--broker-list") -> None:
-        """Add `--bootstrap-server`, with the second name that Kafka's tool had or has; see `required_server`."""
+        """Add `--bootstrap-server`, and the other name that Kafka's tool accepts for it; see `required_server`."""
         names = [name for name in ("--bootstrap-server", other_name) if name]
         help_text = "REQUIRED: the brokers to connect to first."
         self.add_argument(*names, dest="bootstrap_server", metavar="HOST:PORT,…", help=help_text)
 
     def add_bootstrap_controller(self, *names: str) -> None:
-        """Add `--bootstrap-controller`, which stands in place of `--bootstrap-server`; see `required_server`."""
-        help_text = "Controllers to ask in place of brokers, also while no broker is up."
+        """Add `--bootstrap-controller`, the alternative to `--bootstrap-server`; see `required_server`."""
+        help_text = "The controllers to connect to instead of brokers; works while no broker is running."
         self.add_argument("--bootstrap-controller", *names, metavar="HOST:PORT,…", help=help_text)
 
     def add_command_config(self, *names: str) -> None:
-        """Add `--command-config FILE`, under these names too."""
+        """Add `--command-config FILE`, with these additional names."""
         names = ("--command-config", *names)
-        self.add_argument(*names, dest="command_config", metavar="FILE", help="A file of client properties.")
+        self.add_argument(*names, dest="command_config", metavar="FILE", help="A properties file for the client.")
 
     def required_server(self, options: argparse.Namespace) -> str:
-        """Return the bootstrap servers; a usage error when they are missing or no HOST:PORT list."""
-        self.exclude(options, "bootstrap_server", ["bootstrap_controller"] if asks_controllers(options) else [])
+        """Return the bootstrap servers; a usage error if they are missing or not a HOST:PORT list."""
+        self.reject_combination(
+            options, "bootstrap_server", ["bootstrap_controller"] if uses_controllers(options) else []
+        )
         servers = _servers(options)
         if not servers:
             self.error('Missing required argument "[bootstrap-server]"')
@@ -120,21 +122,21 @@ class Parser(argparse.ArgumentParser):
         return servers
 
     def only_action(self, options: argparse.Namespace, actions: Sequence[str]) -> str:
-        """Return the one of these options (destinations) that was given; a usage error for none, or several."""
+        """Return the action (option destination) that was given; a usage error unless there is exactly one."""
         given = [action for action in actions if is_given(options, action)]
         if len(given) != 1:
             names = ", ".join(f"--{action.replace('_', '-')}" for action in actions)
             self.error(f"Command must include exactly one action: {names}")
         return given[0]
 
-    def only_with(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
-        """A usage error for an option that does not go with the action; `allowed` = {option: its actions}."""
+    def require_action(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
+        """A usage error for an option that the action does not allow; `allowed` = {option: actions}."""
         for name, actions in allowed.items():
             if action not in actions:
-                self.exclude(options, name, [action])
+                self.reject_combination(options, name, [action])
 
-    def exclude(self, options: argparse.Namespace, used: str, others: Iterable[str]) -> None:
-        """A usage error when the option `used` is given together with one of the others (destinations)."""
+    def reject_combination(self, options: argparse.Namespace, used: str, others: Iterable[str]) -> None:
+        """A usage error if the option `used` is combined with one of the `others` (destinations)."""
         if not is_given(options, used):
             return
         for other in others:
@@ -142,7 +144,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f'Option "{_flag(used)}" can\'t be used with option "{_flag(other)}"')
 
     def require(self, options: argparse.Namespace, *names: str) -> None:
-        """A usage error when one of these options (destinations) is missing."""
+        """A usage error if one of these options (destinations) is missing."""
         for name in names:
             if not is_given(options, name):
                 self.error(f'Missing required argument "{_flag(name)}"')
@@ -157,13 +159,13 @@ def _flag(destination: str) -> str:
 
 
 def is_given(options: argparse.Namespace, name: str) -> bool:
-    """Whether an option was on the command line."""
+    """Whether an option was given on the command line."""
     value = getattr(options, name)
     return value is not None and value is not False and value != []
 
 
-def asks_controllers(options: argparse.Namespace) -> bool:
-    """Whether `--bootstrap-controller` was given, of a tool that knows it."""
+def uses_controllers(options: argparse.Namespace) -> bool:
+    """Whether `--bootstrap-controller` was given."""
     return bool(getattr(options, "bootstrap_controller", None))
 
 
@@ -173,7 +175,7 @@ def _servers(options: argparse.Namespace) -> str | None:
 
 
 def warn_deprecated(options: argparse.Namespace, argv: Sequence[str] | None, names: Mapping[str, str]) -> None:
-    """Say on standard error which old names ({old: new}) were used."""
+    """Warn on standard error about each deprecated option name in use; `names` = {old: new}."""
     for argument in sys.argv[1:] if argv is None else argv:
         name = argument.partition("=")[0]
         if name in names:
@@ -181,16 +183,16 @@ def warn_deprecated(options: argparse.Namespace, argv: Sequence[str] | None, nam
 
 
 def warn_without_metrics(options: argparse.Namespace) -> None:
-    """Say on standard error that `--print-metrics`, which is taken for the sake of scripts, prints nothing."""
+    """Warn that `--print-metrics`, which is accepted for compatibility with scripts, has no effect."""
     if options.print_metrics:
-        print("WARNING: --print-metrics: this client keeps no metrics, so none are printed", file=sys.stderr)
+        print("WARNING: --print-metrics has no effect: this client has no metrics", file=sys.stderr)
 
 
 # -- properties and clients ------------------------------------------------------------------------------------------
 
 
 def load_properties(path: str) -> dict[str, str]:
-    """Read a Java properties file; raises ToolError."""
+    """Read a Java properties file. Raises ToolError."""
     import javaproperties
 
     try:
@@ -201,22 +203,22 @@ def load_properties(path: str) -> dict[str, str]:
 
 
 def key_values(pairs: Iterable[str] | None) -> dict[str, str]:
-    """Return the properties that were given as `key=value`; the value may hold equals signs, or be missing."""
+    """Return the properties given as `key=value`; a value may contain equals signs, or be missing."""
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs or ())}
 
 
 def properties_of(path: str | None, pairs: Iterable[str] | None = None) -> dict[str, str]:
-    """Return the properties of a file, if one was given, and over them those given as `key=value`. Raises ToolError."""
+    """Return the properties of the file, if any, overridden by the `key=value` pairs. Raises ToolError."""
     return {**(load_properties(path) if path else {}), **key_values(pairs)}
 
 
 def client_properties(options: argparse.Namespace) -> dict[str, str]:
-    """Return the client properties of `--command-config` with the servers to ask first in them. Raises ToolError."""
+    """Return the client properties of `--command-config`, with bootstrap.servers set. Raises ToolError."""
     return {**properties_of(options.command_config), "bootstrap.servers": _servers(options) or ""}
 
 
 def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
-    """Make a client's configuration; its warnings go to standard error. Raises ClientConfigError."""
+    """Create a client's configuration and print its warnings to standard error. Raises ClientConfigError."""
     from headrace_broker.client.config import ClientConfig
 
     config = ClientConfig.from_properties(properties, kind)
@@ -225,41 +227,41 @@ def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
     return config
 
 
-async def open_cluster(config: ClientConfig, *, is_of_controllers: bool = False) -> Cluster:
-    """Connect, within default.api.timeout.ms if that was given, else within seconds. Raises ToolError."""
+async def open_cluster(config: ClientConfig, *, to_controllers: bool = False) -> Cluster:
+    """Connect within default.api.timeout.ms if that is set explicitly, else within 5 s. Raises ToolError."""
     from headrace_broker.client.cluster import Cluster
     from headrace_broker.client.controllers import Controllers
     from headrace_broker.client.errors import TimedOutError
 
     explicit = "default.api.timeout.ms" in config.explicit
-    timeout_ms = config.default_api_timeout_ms if explicit else _REACH_TIMEOUT_MS
+    timeout_ms = config.default_api_timeout_ms if explicit else _CONNECT_TIMEOUT_MS
     try:
-        return await (Controllers if is_of_controllers else Cluster).open(config, timeout_ms=timeout_ms)
+        return await (Controllers if to_controllers else Cluster).open(config, timeout_ms=timeout_ms)
     except TimedOutError as error:
         servers = ", ".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
-        why = f": {error.__cause__}" if str(error.__cause__ or "") else ""
-        kind = "controller" if is_of_controllers else "broker"
-        raise ToolError(f"no {kind} could be reached at {servers} within {timeout_ms / 1000:g} s{why}") from error
+        cause = f": {error.__cause__}" if str(error.__cause__ or "") else ""
+        kind = "controller" if to_controllers else "broker"
+        raise ToolError(f"no {kind} could be reached at {servers} within {timeout_ms / 1000:g} s{cause}") from error
 
 
-async def await_topic(cluster: Cluster, topic: str, timeout_ms: float) -> TopicView:
-    """Return a topic when it exists; says on standard error when that takes longer. Raises ToolError, BrokerError."""
+async def wait_for_topic(cluster: Cluster, topic: str, timeout_ms: float) -> TopicView:
+    """Wait until the topic exists and return it; warn on standard error after 2 s. Raises ToolError, BrokerError."""
     from headrace_broker.client.errors import TimedOutError
 
-    for patience_ms in (min(_PATIENCE_MS, timeout_ms), timeout_ms - _PATIENCE_MS):
+    for wait_ms in (min(_WARN_AFTER_MS, timeout_ms), timeout_ms - _WARN_AFTER_MS):
         try:
-            return await cluster.topic(topic, patience_ms)
+            return await cluster.topic(topic, wait_ms)
         except TimedOutError as error:
-            if patience_ms == _PATIENCE_MS < timeout_ms:
+            if wait_ms == _WARN_AFTER_MS < timeout_ms:
                 print(f"WARN waiting for {error.__cause__ or error}", file=sys.stderr)
                 continue
             raise ToolError(f"Topic {topic} not present in metadata after {timeout_ms:.0f} ms.") from error
-    raise AssertionError("the second try returns or raises")
+    raise AssertionError("the second attempt returns or raises")
 
 
 @asynccontextmanager
 async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncIterator[Admin]:
-    """An admin client of the servers that were named, for the length of a block; `a_b="x"` sets the property a.b.
+    """Open an admin client for the bootstrap servers and close it at the end; `a_b="x"` sets the property a.b.
 
     Raises ClientConfigError, ToolError.
     """
@@ -267,15 +269,15 @@ async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncI
 
     given = {key.replace("_", "."): value for key, value in properties.items()}
     config = client_config(client_properties(options) | given, "admin")
-    cluster = await open_cluster(config, is_of_controllers=asks_controllers(options))
+    cluster = await open_cluster(config, to_controllers=uses_controllers(options))
     try:
         yield await Admin.open(config, cluster=cluster)
     finally:
         await cluster.close()
 
 
-def reason(error: ClientError) -> str:
-    """Return the broker's own words for an error, without the subject and the code's name."""
+def broker_message(error: ClientError) -> str:
+    """Return the broker's message for an error, without the subject and the error code's name."""
     from headrace_broker.client.errors import BrokerError
 
     if isinstance(error, BrokerError):
@@ -287,21 +289,21 @@ def reason(error: ClientError) -> str:
 
 
 def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | None = None, fast: bool = False) -> int:
-    """Run a tool's work and return its status; a failure is one line and status 1. `fast` = on uvloop.
+    """Run a tool's coroutine and return its exit status; an error prints one line, with status 1. `fast` = use uvloop.
 
-    SIGINT and SIGTERM cancel the work; the status is then 130 or 143.
+    SIGINT and SIGTERM cancel the coroutine; the status is then 130 or 143.
     """
     import logging
 
     from headrace_broker.client.errors import ClientError
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="[%(asctime)s] %(levelname)s %(message)s")
-    tell = on_error or (lambda text: print(text, file=sys.stderr))
+    report = on_error or (lambda text: print(text, file=sys.stderr))
     try:
         with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
             return runner.run(_cancelled_by_sigterm(work))
     except (ClientError, ToolError) as error:
-        tell(str(error))
+        report(str(error))
     except KeyboardInterrupt:
         return _INTERRUPTED
     except asyncio.CancelledError:
@@ -325,12 +327,12 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """Run blocking work in a daemon thread: one that hangs in a read or write keeps no process from ending."""
+async def run_in_thread(function: Callable[[], T]) -> T:
+    """Run a blocking function in a daemon thread, so that a hanging read or write does not keep the process alive."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
+    def complete(value: T | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is not None:
@@ -341,19 +343,19 @@ async def in_thread(function: Callable[[], T]) -> T:
     def work() -> None:
         try:
             value, error = function(), None
-        except BaseException as failure:  # noqa: BLE001  (whatever it is belongs to the one who waits)
+        except BaseException as failure:  # noqa: BLE001  (passed on to the caller)
             value, error = None, failure
         try:
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(complete, value, error)
         except RuntimeError:
-            return  # the loop has ended: nobody waits any more
+            return  # the event loop is closed: the caller no longer waits
 
     threading.Thread(target=work, daemon=True).start()
     return await done
 
 
-def leave(main: Callable[[], int]) -> NoReturn:
-    """Run a tool as this process's console script, quietly when its reader has gone."""
+def run_and_exit(main: Callable[[], int]) -> NoReturn:
+    """Run a tool and exit with its status; silently if the reader of standard output has closed the pipe."""
     try:
         status = main()
         sys.stdout.flush()

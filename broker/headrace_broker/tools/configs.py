@@ -1,6 +1,6 @@
-"""kafka-configs: describe and alter the configuration of topics and brokers (Kafka's ConfigCommand).
+"""kafka-configs: describe and alter the configs of topics and brokers (Kafka's ConfigCommand).
 
-Users, clients, ips, groups, client metrics and loggers have no configuration of their own here yet; the tool says so.
+Users, clients, ips, groups, client metrics and broker loggers are not supported yet; the tool rejects them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    asks_controllers,
+    broker_message,
     is_given,
-    leave,
     properties_of,
-    reason,
     run,
+    run_and_exit,
+    uses_controllers,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TOPICS, _BROKERS = "topics", "brokers"
 _KINDS = {_TOPICS: 2, _BROKERS: 4}
-_LATER = ("users", "clients", "ips", "client-metrics", "groups", "broker-loggers")
+_UNSUPPORTED = ("users", "clients", "ips", "client-metrics", "groups", "broker-loggers")
 _SOURCES = (
     "UNKNOWN",
     "DYNAMIC_TOPIC_CONFIG",
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kind, name = _target(parser, options)
     parser.required_server(options)
     parser.only_action(options, ("describe", "alter"))
-    if options.describe and kind == _TOPICS and asks_controllers(options):
-        parser.error("--bootstrap-controller: brokers describe topics, controllers do not; name --bootstrap-server")
+    if options.describe and kind == _TOPICS and uses_controllers(options):
+        parser.error("--bootstrap-controller: controllers do not describe topics; use --bootstrap-server")
     if options.alter and name is None:
         parser.error("An entity name must be specified for every entity type")
     if options.alter and not (options.add_config or options.add_config_file or options.delete_config):
@@ -63,26 +63,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if kind == _BROKERS and name and not name.isdigit():
         parser.error(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
-    return run(_act(options, kind, name))
+    return run(_run_action(options, kind, name))
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-configs", "Show and change the configuration of topics and brokers.")
+    parser = Parser("kafka-configs", "Show and change the configs of topics and brokers.")
     parser.add_bootstrap_server()
     parser.add_bootstrap_controller()
     parser.add_command_config()
     add = parser.add_argument
-    add("--describe", action="store_true", help="Show the configuration.")
-    add("--alter", action="store_true", help="Change the configuration.")
-    add("--all", action="store_true", help="With --describe: defaults, too.")
-    add("--add-config", metavar="K=V,…", help="Keys to set; a value with commas stands in square brackets.")
-    add("--add-config-file", metavar="FILE", help="A properties file of keys to set.")
-    add("--delete-config", action="append", metavar="K,…", help="Keys to take back.")
+    add("--describe", action="store_true", help="Show configs.")
+    add("--alter", action="store_true", help="Change configs.")
+    add("--all", action="store_true", help="With --describe: include defaults.")
+    add("--add-config", metavar="K=V,…", help="Configs to set; put a value with commas into square brackets.")
+    add("--add-config-file", metavar="FILE", help="A properties file with configs to set.")
+    add("--delete-config", action="append", metavar="K,…", help="Configs to delete.")
     add("--entity-type", action="append", metavar="TYPE", help="topics or brokers.")
     add("--entity-name", metavar="NAME", help="The topic, or the broker's id.")
     add("--entity-default", action="store_true", help="The defaults of all brokers.")
@@ -95,10 +95,10 @@ def _parser() -> Parser:
 
 
 def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | None]:
-    """Return the entity's type and name: "" = the default of all, None = every entity."""
-    for later in ("user", "client", "ip", "group", "client_metrics", "broker_logger"):
-        if is_given(options, later):
-            parser.error(f"--{later.replace('_', '-')}: not available yet; there are topics and brokers")
+    """Return the entity's type and name; name "" = the default entity, None = all entities."""
+    for option in ("user", "client", "ip", "group", "client_metrics", "broker_logger"):
+        if is_given(options, option):
+            parser.error(f"--{option.replace('_', '-')}: not supported yet; only topics and brokers are supported")
     named: list[tuple[str, str | None]] = []
     for kind, name in ((_TOPICS, options.topic), (_BROKERS, options.broker)):
         if name is not None:
@@ -106,8 +106,8 @@ def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | Non
     if options.broker_defaults:
         named.append((_BROKERS, ""))
     for kind in options.entity_type or ():
-        if kind in _LATER:
-            parser.error(f"--entity-type {kind}: not available yet; there are topics and brokers")
+        if kind in _UNSUPPORTED:
+            parser.error(f"--entity-type {kind}: not supported yet; only topics and brokers are supported")
         if kind not in _KINDS:
             parser.error(f"Invalid entity type {kind}, the entity type must be one of topics, brokers")
         named.append((kind, "" if options.entity_default else options.entity_name))
@@ -116,7 +116,7 @@ def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | Non
     return named[0]
 
 
-async def _act(options: argparse.Namespace, kind: str, name: str | None) -> int:
+async def _run_action(options: argparse.Namespace, kind: str, name: str | None) -> int:
     async with admin_client(options) as admin:
         if options.alter:
             await _alter(admin, options, kind, name or "")
@@ -128,7 +128,7 @@ async def _act(options: argparse.Namespace, kind: str, name: str | None) -> int:
 
 
 def parse_additions(text: str) -> dict[str, str]:
-    """Return the keys of `a=b,c=[d,e]`. Raises ToolError."""
+    """Parse `a=b,c=[d,e]` into {key: value}. Raises ToolError."""
     additions = {}
     for pair in re.split(f",{_OUTSIDE_BRACKETS}", text):
         parts = re.split(rf"\s*=\s*{_OUTSIDE_BRACKETS}", pair)
@@ -158,7 +158,7 @@ async def _alter(admin: Admin, options: argparse.Namespace, kind: str, name: str
     changes = _changes(options)
     error = (await admin.incremental_alter_configs({(_KINDS[kind], name): changes}))[_KINDS[kind], name]
     if error is not None:
-        raise ToolError(reason(error))
+        raise ToolError(broker_message(error))
     if name:
         print(f"Completed updating config for {kind[:-1]} {name}.")
     else:
@@ -176,10 +176,10 @@ async def _describe(admin: Admin, kind: str, name: str | None, *, shows_all: boo
         print(f"The {kind[:-1]} '{name}' doesn't exist and doesn't have dynamic config.")
         return 0
     status = 0
-    wanted = [name] if name is not None else [*existing, *([""] if kind == _BROKERS else [])]
-    for entity, entries in (await admin.describe_configs([(_KINDS[kind], item) for item in wanted])).items():
+    names = [name] if name is not None else [*existing, *([""] if kind == _BROKERS else [])]
+    for entity, entries in (await admin.describe_configs([(_KINDS[kind], item) for item in names])).items():
         if isinstance(entries, BrokerError):
-            print(reason(entries), file=sys.stderr)
+            print(broker_message(entries), file=sys.stderr)
             status = 1
             continue
         for line in description(kind, entity[1], entries, shows_all=shows_all):
@@ -196,7 +196,7 @@ async def _existing(admin: Admin, kind: str) -> list[str]:
 def description(
     kind: str, name: str, entries: Sequence[DescribeConfigsResourceResult], *, shows_all: bool
 ) -> list[str]:
-    """Return the lines for one entity: what was set for it, or everything."""
+    """Return the lines for one entity: its dynamic configs, or all configs."""
     if kind == _BROKERS and not name:
         title, source = f"Default configs for {kind} in the cluster are:", _DYNAMIC_DEFAULT_BROKER
     else:

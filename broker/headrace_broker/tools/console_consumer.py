@@ -1,8 +1,8 @@
-"""kafka-console-consumer: the records of topics on standard output.
+"""kafka-console-consumer: write the records of topics to standard output.
 
-Records are fetched by the loop and formatted, batch by batch, by a thread of its own, so that a reader that is slow to
-take the output never keeps the client from its heartbeats. Without `--group` no group is joined: partitions are read
-by assignment, at once, and topics and partitions that appear later are read from their beginning.
+The event loop fetches records; a separate thread formats and writes them, so that slow output never delays the
+consumer's heartbeats. Without `--group` the consumer joins no group: it assigns itself all partitions, and reads topics
+and partitions that are created later from their beginning.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     client_config,
-    in_thread,
     is_given,
     key_values,
-    leave,
     open_cluster,
     properties_of,
     run,
+    run_and_exit,
+    run_in_thread,
     warn_deprecated,
 )
 
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
@@ -66,16 +66,18 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--topic", help="The topic to read.")
     add("--include", metavar="REGEX", help="A regular expression for the topics to read, instead of --topic.")
-    add("--from-beginning", action="store_true", help="Start with the first record, where nothing is committed.")
-    add("--partition", type=int, metavar="N", help="Read this partition only; from its end, without --offset.")
+    add("--from-beginning", action="store_true", help="Start at the first record if there is no committed offset.")
+    add("--partition", type=int, metavar="N", help="Read only this partition; from its end unless --offset is given.")
     add("--offset", metavar="N", help="With --partition: an offset, earliest or latest.")
-    add("--group", help="The consumer group to read as; without it, none.")
-    add("--max-messages", type=int, metavar="N", help="End after this many records.")
-    add("--timeout-ms", type=int, metavar="MS", help="End when no record came for this long.")
+    add("--group", help="The consumer group to join. Default: none.")
+    add("--max-messages", type=int, metavar="N", help="Exit after this many records.")
+    add("--timeout-ms", type=int, metavar="MS", help="Exit when no record arrives for this long.")
     add("--isolation-level", metavar="LEVEL", help="read_committed or read_uncommitted (default).")
-    add("--key-deserializer", metavar="CLASS", help="How to read keys, e.g. LongDeserializer; default: as they are.")
-    add("--value-deserializer", metavar="CLASS", help="How to read values.")
-    add("--skip-message-on-error", action="store_true", help="Go on after a record that cannot be formatted.")
+    add(
+        "--key-deserializer", metavar="CLASS", help="The keys' deserializer, e.g. LongDeserializer. Default: raw bytes."
+    )
+    add("--value-deserializer", metavar="CLASS", help="The values' deserializer. Default: raw bytes.")
+    add("--skip-message-on-error", action="store_true", help="Skip records that cannot be formatted.")
     add(
         "--formatter-property",
         "--property",
@@ -86,16 +88,16 @@ def _parser() -> Parser:
         "(default false), print.value (default true), key.separator (tab), line.separator, headers.separator, "
         "null.literal, key.deserializer, value.deserializer, headers.deserializer. May be repeated.",
     )
-    add("--formatter-config", metavar="FILE", help="A file of such properties.")
-    add("--formatter", metavar="CLASS", help=f"One of Kafka's own: {', '.join(_FORMATTERS + _COORDINATOR_FORMATTERS)}.")
-    add("--enable-systest-events", action="store_true", help="Print shutdown_complete at the end.")
+    add("--formatter-config", metavar="FILE", help="A properties file for the formatter.")
+    add("--formatter", metavar="CLASS", help=f"The formatter: {', '.join(_FORMATTERS + _COORDINATOR_FORMATTERS)}.")
+    add("--enable-systest-events", action="store_true", help="Print shutdown_complete at exit.")
     add(
         "--command-property",
         "--consumer-property",
         dest="command_property",
         action="append",
         metavar="KEY=VALUE",
-        help="A property of the consumer; goes before --command-config.",
+        help="A consumer property; overrides --command-config.",
     )
     parser.add_command_config("--consumer.config")
     return parser
@@ -121,7 +123,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def consumer_properties(parser: Parser, options: argparse.Namespace) -> dict[str, str]:
-    """Return the consumer's properties; the group id may come from any place, but must be the same in all."""
+    """Return the consumer's properties; a usage error if options, properties and file have different group ids."""
     from_file = properties_of(options.command_config)
     given = key_values(options.command_property)
     groups = {options.group, from_file.get("group.id"), given.get("group.id")} - {None}
@@ -152,7 +154,7 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
         return coordinator_formatter(name)
     if name not in _FORMATTERS:
         known = ", ".join(_FORMATTERS + _COORDINATOR_FORMATTERS)
-        parser.error(f"formatter {options.formatter} is not available here; there are {known}")
+        parser.error(f"formatter {options.formatter} is not supported; supported are {known}")
     if name.startswith("NoOp"):
         return lambda partition, columns: b""
     properties = properties_of(options.formatter_config)
@@ -168,7 +170,7 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
 
 async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     from headrace_broker.client.reader import Reader
-    from headrace_broker.tools.console_subscription import begin
+    from headrace_broker.tools.console_subscription import start_reading
 
     output = _Output(
         _formatter(parser, options), skips_errors=options.skip_message_on_error, max_messages=options.max_messages
@@ -180,10 +182,12 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     _stop_on_signals(stopped)
     timeout_ms = options.timeout_ms if options.timeout_ms is not None and options.timeout_ms >= 0 else None
     try:
-        if await _finished(begin(reader, options, config.group_id), stopped, lambda: None):
-            await _finished(in_thread(partial(output.copy, reader, timeout_ms)), stopped, partial(output.stop, reader))
+        if await _run_until_stopped(start_reading(reader, options, config.group_id), stopped, lambda: None):
+            await _run_until_stopped(
+                run_in_thread(partial(output.write_records, reader, timeout_ms)), stopped, partial(output.stop, reader)
+            )
     finally:
-        output.give_back(reader)
+        output.seek_to_unwritten(reader)
         await reader.close()
         await cluster.close()
         print(f"Processed a total of {output.count} messages", file=sys.stderr)
@@ -192,8 +196,10 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     return 128 + stopped.result() if stopped.done() else 0
 
 
-async def _finished(work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]) -> bool:
-    """Do the work, unless a signal comes; then `stop` it, give it a moment to end, and return False."""
+async def _run_until_stopped(
+    work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]
+) -> bool:
+    """Run the work to its end and return True; on a signal, call `stop`, wait briefly and return False."""
     task = asyncio.ensure_future(work)
     either: list[asyncio.Future[Any]] = [task, stopped]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -215,11 +221,11 @@ def _stop_on_signals(stopped: asyncio.Future[int]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
-# -- what is written -------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
 class _Output:
-    """Copies records from the reader to standard output; `copy` runs in a thread of its own."""
+    """Writes the reader's records to standard output; `write_records` runs in a separate thread."""
 
     def __init__(
         self, format_batch: Callable[[int, RecordColumns], bytes], *, skips_errors: bool, max_messages: int | None
@@ -232,12 +238,12 @@ class _Output:
         self.count = 0
 
     def stop(self, reader: Reader) -> None:
-        """Have `copy` return soon."""
+        """Make `write_records` return soon."""
         self._stopping.set()
         reader.wake_up()
 
-    def copy(self, reader: Reader, timeout_ms: int | None) -> None:
-        """Write records until enough of them came, none came in time, or nobody takes the output any more."""
+    def write_records(self, reader: Reader, timeout_ms: int | None) -> None:
+        """Write records until `max_messages` or the timeout is reached, or the output pipe is closed."""
         while not self._stopping.is_set() and self._left != 0:
             batches = reader.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)
             if not batches and timeout_ms is not None:
@@ -252,8 +258,8 @@ class _Output:
                     return
             self._unwritten = []
 
-    def give_back(self, reader: Reader) -> None:
-        """Set the positions before what was not written, so that it is not committed; in the loop's thread."""
+    def seek_to_unwritten(self, reader: Reader) -> None:
+        """Seek back to the first unwritten records, so that closing does not commit them. Call it in the event loop."""
         assigned = set(reader.assignment)
         for batch in reversed(self._unwritten):
             if batch.columns.offsets and (batch.topic, batch.partition) in assigned:
@@ -265,7 +271,7 @@ class _Output:
         except ValueError as error:
             if not self._skips_errors:
                 raise ToolError(f"{batch.topic}-{batch.partition}: {error}") from error
-            data = self._one_by_one(batch)
+            data = self._format_valid_records(batch)
         view = memoryview(data)
         while view:
             view = view[os.write(1, view) :]
@@ -273,17 +279,17 @@ class _Output:
         if self._left is not None:
             self._left -= len(batch)
 
-    def _one_by_one(self, batch: FetchedBatch) -> bytes:
-        """Format the records that can be, and say which cannot."""
-        done = []
+    def _format_valid_records(self, batch: FetchedBatch) -> bytes:
+        """Format the records one at a time; print an error for each one that cannot be formatted."""
+        formatted = []
         for index in range(len(batch)):
             record = batch.columns.slice(index, index + 1)
             try:
-                done.append(self._format(batch.partition, record))
+                formatted.append(self._format(batch.partition, record))
             except ValueError as error:
                 offset = record.offsets[0] if record.offsets else -1
                 print(f"ERROR {batch.topic}-{batch.partition}, offset {offset}: {error}; skipped", file=sys.stderr)
-        return b"".join(done)
+        return b"".join(formatted)
 
 
 if __name__ == "__main__":

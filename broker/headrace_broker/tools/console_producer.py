@@ -1,8 +1,8 @@
-"""kafka-console-producer: the lines of standard input as records of a topic.
+"""kafka-console-producer: send the lines of standard input to a topic.
 
-Input is read in large pieces by a thread of its own and sent in batches; a terminal gets a prompt. Where Kafka's tool
-gives up on a batch after three tries of 1.5 s each, this one keeps the producer's own defaults (two minutes), and its
-status is 1 when a record was lost.
+A separate thread reads the input in large chunks, which are sent in batches; on a terminal it prints a prompt. Kafka's
+tool fails a batch after three attempts of 1.5 s each; this one uses the producer's default timeout (two minutes), and
+its exit status is 1 if a record could not be sent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
-    await_topic,
+    broker_message,
     client_config,
-    in_thread,
-    leave,
     open_cluster,
     properties_of,
-    reason,
     run,
+    run_and_exit,
+    run_in_thread,
+    wait_for_topic,
     warn_deprecated,
 )
 
@@ -56,7 +56,7 @@ _PRODUCER_KEYS = {
     "metadata_expiry_ms": "metadata.max.age.ms",
     "max_block_ms": "max.block.ms",
 }
-"""The options that stand for producer properties."""
+"""{option: the producer property that it sets}."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
@@ -87,47 +87,47 @@ def _parser() -> Parser:
         metavar="KEY=VALUE",
         help="parse.key=true (default false), key.separator (default tab), parse.headers=true (default false), "
         "headers.delimiter (tab), headers.separator (comma), headers.key.separator (colon), ignore.error=true, "
-        "null.marker (a text that stands for null). May be repeated.",
+        "null.marker (a text that means null). May be repeated.",
     )
-    add("--reader-config", metavar="FILE", help="A file of such properties.")
-    add("--line-reader", metavar="CLASS", help="Only Kafka's own LineMessageReader.")
-    add("--sync", action="store_true", help="Send one record at a time, and wait for each acknowledgement.")
+    add("--reader-config", metavar="FILE", help="A properties file for the reader.")
+    add("--line-reader", metavar="CLASS", help="The line reader; only Kafka's LineMessageReader is supported.")
+    add("--sync", action="store_true", help="Send one record at a time and wait for its acknowledgement.")
     add(
         "--compression-codec",
         nargs="?",
         const="gzip",
         metavar="CODEC",
-        help="none, gzip, snappy, lz4 or zstd; without a value gzip. Default: none.",
+        help="none, gzip, snappy, lz4 or zstd; gzip if no value is given. Default: none.",
     )
     add("--request-required-acks", metavar="ACKS", help="0, 1 or all (-1). Default: all.")
     add("--timeout", metavar="MS", help="How long a record waits for others to fill a batch. Default: 1000.")
     add("--batch-size", "--max-partition-memory-bytes", dest="batch_size", metavar="BYTES", help="Size of a batch.")
-    add("--message-send-max-retries", metavar="N", help="How often a batch is sent again.")
-    add("--retry-backoff-ms", metavar="MS", help="The pause before sending again. Default: 100.")
-    add("--request-timeout-ms", metavar="MS", help="How long to wait for an answer. Default: 30000.")
-    add("--metadata-expiry-ms", metavar="MS", help="When to refresh the metadata anyway. Default: 300000.")
-    add("--max-block-ms", metavar="MS", help="How long to wait for the topic and for room. Default: 60000.")
-    add("--max-memory-bytes", metavar="BYTES", help="How much may wait to be sent. Default: 32 MiB.")
-    add("--socket-buffer-size", metavar="BYTES", help="Size of the socket's send buffer; else the kernel's.")
+    add("--message-send-max-retries", metavar="N", help="How many times to retry a batch.")
+    add("--retry-backoff-ms", metavar="MS", help="The delay before a retry. Default: 100.")
+    add("--request-timeout-ms", metavar="MS", help="How long to wait for a response. Default: 30000.")
+    add("--metadata-expiry-ms", metavar="MS", help="The interval of metadata refreshes. Default: 300000.")
+    add("--max-block-ms", metavar="MS", help="How long to wait for the topic and for buffer memory. Default: 60000.")
+    add("--max-memory-bytes", metavar="BYTES", help="The buffer memory for unsent records. Default: 32 MiB.")
+    add("--socket-buffer-size", metavar="BYTES", help="The socket's send buffer size. Default: the kernel's.")
     add(
         "--command-property",
         "--producer-property",
         dest="command_property",
         action="append",
         metavar="KEY=VALUE",
-        help="A property of the producer; goes before --command-config.",
+        help="A producer property; overrides --command-config.",
     )
     parser.add_command_config("--producer.config")
     return parser
 
 
 def producer_properties(options: argparse.Namespace, *, interactive: bool) -> dict[str, str]:
-    """Return the producer's properties: options before --command-property before --command-config."""
+    """Return the producer's properties; options override --command-property, which overrides --command-config."""
     properties = properties_of(options.command_config, options.command_property)
     properties["bootstrap.servers"] = options.bootstrap_server
     if options.compression_codec is not None:
         properties["compression.type"] = options.compression_codec
-    if not interactive:  # at a terminal a line leaves at once
+    if not interactive:  # at a terminal each line is sent at once
         properties.setdefault("linger.ms", str(_LINGER_MS))
     for option, key in _PRODUCER_KEYS.items():
         if getattr(options, option) is not None:
@@ -142,7 +142,7 @@ def _line_reader(options: argparse.Namespace) -> LineReader:
     from headrace_broker.tools.line_reader import LineReader
 
     if options.line_reader is not None and not options.line_reader.endswith("LineMessageReader"):
-        raise ToolError(f"line reader {options.line_reader} is not available here, only LineMessageReader is")
+        raise ToolError(f"line reader {options.line_reader} is not supported, only LineMessageReader is")
     return LineReader(properties_of(options.reader_config, options.reader_property))
 
 
@@ -154,12 +154,12 @@ async def _produce(options: argparse.Namespace) -> int:
     config = client_config(producer_properties(options, interactive=interactive), "producer")
     cluster = await open_cluster(config)
     writer = await Writer.open(config, cluster=cluster)
-    feeder = _Feeder(writer, reader, options.topic, sync=options.sync, prompts=interactive)
+    sender = _InputSender(writer, reader, options.topic, sync=options.sync, prompts=interactive)
     flush_timeout_ms = config.delivery_timeout_ms
     try:
-        await await_topic(cluster, options.topic, config.max_block_ms)
-        await in_thread(feeder.feed)
-    except asyncio.CancelledError:  # a signal: what was read is sent, if that does not take long
+        await wait_for_topic(cluster, options.topic, config.max_block_ms)
+        await run_in_thread(sender.send_all)
+    except asyncio.CancelledError:  # a signal: flush what was read, for at most 10 s
         flush_timeout_ms = min(flush_timeout_ms, _INTERRUPTED_FLUSH_MS)
         raise
     finally:
@@ -167,11 +167,11 @@ async def _produce(options: argparse.Namespace) -> int:
             await writer.close(flush_timeout_ms)
         finally:
             await cluster.close()
-    return 1 if feeder.failures else 0
+    return 1 if sender.failures else 0
 
 
-class _Feeder:
-    """Reads standard input to its end and sends it; runs in a thread of its own."""
+class _InputSender:
+    """Reads standard input to its end and sends its lines; runs in a separate thread."""
 
     def __init__(self, writer: Writer, reader: LineReader, topic: str, *, sync: bool, prompts: bool) -> None:
         self._writer = writer
@@ -181,8 +181,8 @@ class _Feeder:
         self._prompts = prompts
         self.failures = 0
 
-    def feed(self) -> None:
-        """Send every line. Raises ToolError for one that cannot be parsed, after the lines before it were sent."""
+    def send_all(self) -> None:
+        """Send every line. Raises ToolError for a line that cannot be parsed, after sending the lines before it."""
         from headrace_broker.tools.line_reader import LineSplitter
 
         splitter = LineSplitter()
@@ -193,11 +193,11 @@ class _Feeder:
             chunk = os.read(descriptor, _CHUNK_BYTES)
             lines = splitter.feed(chunk) if chunk else splitter.finish()
             first_line = self._reader.line_number + 1
-            columns, fault = self._reader.read(lines)
+            columns, error = self._reader.read(lines)
             if len(columns):
                 self._send(columns, first_line)
-            if fault is not None:
-                raise fault
+            if error is not None:
+                raise error
             if not chunk:
                 return
 
@@ -210,16 +210,16 @@ class _Feeder:
             return
         lines = f"line {first_line}" if len(columns) == 1 else f"lines {first_line}-{first_line + len(columns) - 1}"
         sent = self._writer.send_blocking(self._topic, None, columns)
-        sent.add_done_callback(partial(self._settled, lines))
+        sent.add_done_callback(partial(self._on_sent, lines))
 
-    def _settled(self, lines: str, sent: Future[RecordMetadata]) -> None:
+    def _on_sent(self, lines: str, sent: Future[RecordMetadata]) -> None:
         from headrace_broker.client.errors import ClientError
 
         error = sent.exception()
         if error is None:
             return
         self.failures += 1
-        text = reason(error) if isinstance(error, ClientError) else str(error)
+        text = broker_message(error) if isinstance(error, ClientError) else str(error)
         print(f"ERROR Error when sending {lines} to topic {self._topic}: {text}", file=sys.stderr)
 
 

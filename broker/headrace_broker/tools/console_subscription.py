@@ -1,4 +1,4 @@
-"""What kafka-console-consumer reads: one partition, a group's share, or all partitions of topics as they come."""
+"""The partitions that kafka-console-consumer reads: one, a group's assignment, or all of the selected topics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from headrace_broker.client.cluster_view import ClusterView
 from headrace_broker.client.errors import BrokerError
 from headrace_broker.client.reader import Reader
-from headrace_broker.tools.command_line import ToolError, await_topic
+from headrace_broker.tools.command_line import ToolError, wait_for_topic
 from headrace_broker.tools.topic_filter import TopicFilter, topic_filter
 
 _FOREVER_MS = 24 * 3600 * 1000
 _DISCOVERY_INTERVAL_MS = 1_000
 
 
-async def begin(reader: Reader, options: argparse.Namespace, group_id: str | None) -> None:
-    """Have the reader read what the options say. Raises ClientError, ToolError."""
+async def start_reading(reader: Reader, options: argparse.Namespace, group_id: str | None) -> None:
+    """Assign or subscribe the reader according to the options. Raises ClientError, ToolError."""
     if options.partition is not None:
         await _assign_partition(reader, options)
     elif group_id is None:
-        await _Following(reader, options).start()
+        await _TopicAssignment(reader, options).start()
     elif options.topic is not None:
         await reader.subscribe([options.topic], discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
     else:
@@ -29,61 +29,63 @@ async def begin(reader: Reader, options: argparse.Namespace, group_id: str | Non
 
 
 async def _assign_partition(reader: Reader, options: argparse.Namespace) -> None:
-    topic = await await_topic(reader.cluster, options.topic, options.timeout_ms or _FOREVER_MS)
+    topic = await wait_for_topic(reader.cluster, options.topic, options.timeout_ms or _FOREVER_MS)
     if not 0 <= options.partition < len(topic.partitions):
-        raise ToolError(f"topic {topic.name} has {len(topic.partitions)} partitions; there is no {options.partition}")
+        raise ToolError(
+            f"topic {topic.name} has no partition {options.partition}, its partition count is {len(topic.partitions)}"
+        )
     partition = (topic.name, options.partition)
     reader.assign([partition])
-    where = (options.offset or ("earliest" if options.from_beginning else "latest")).lower()
-    if where == "earliest":
+    offset = (options.offset or ("earliest" if options.from_beginning else "latest")).lower()
+    if offset == "earliest":
         await reader.seek_to_beginning([partition])
-    elif where == "latest":
+    elif offset == "latest":
         await reader.seek_to_end([partition])
     else:
-        reader.seek(partition, int(where))
+        reader.seek(partition, int(offset))
 
 
-class _Following:
-    """Assigns all partitions of the topics that are wanted, those that appear later too."""
+class _TopicAssignment:
+    """Assigns all partitions of the selected topics, including those that are created later."""
 
     def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
         self._reader = reader
         self._topic: str | None = options.topic
         matches = topic_filter(options.include) if self._topic is None else None
-        self._is_wanted: TopicFilter = matches or (lambda name: name == self._topic)
+        self._is_selected: TopicFilter = matches or (lambda name: name == self._topic)
         self._assigned: set[tuple[str, int]] = set()
 
     async def start(self) -> None:
-        """Assign what there is. Raises BrokerError when the topic cannot be."""
+        """Assign the existing partitions. Raises BrokerError if the topic has a permanent error."""
         cluster = self._reader.cluster
         cluster.refresh_at_least_every(_DISCOVERY_INTERVAL_MS)
         if self._topic is not None:
             cluster.track([self._topic])
         else:
             cluster.track_all(on=True)
-        view = await cluster.refreshed()
-        self._assigned.update(self._wanted(view))
+        view = await cluster.wait_for_refresh()
+        self._assigned.update(self._selected_partitions(view))
         self._reader.assign(sorted(self._assigned))
-        self._complain(view.errors)
+        self._check_topic_error(view.errors)
         cluster.listeners.append(self._on_metadata)
 
-    def _complain(self, errors: Mapping[str, int]) -> None:
+    def _check_topic_error(self, errors: Mapping[str, int]) -> None:
         if self._topic is not None and self._topic in errors:
             error = BrokerError(errors[self._topic], f"topic {self._topic}")
             if not error.retriable:
                 raise error
-            print(f"WARN {error} Waiting for it.", file=sys.stderr)
+            print(f"WARN {error} Waiting for the topic.", file=sys.stderr)
 
-    def _wanted(self, view: ClusterView) -> list[tuple[str, int]]:
+    def _selected_partitions(self, view: ClusterView) -> list[tuple[str, int]]:
         return [
             (name, part.partition)
             for name, topic in view.topics.items()
-            if self._is_wanted(name)
+            if self._is_selected(name)
             for part in topic.partitions
         ]
 
     def _on_metadata(self, view: ClusterView) -> None:
-        new = [item for item in self._wanted(view) if item not in self._assigned]
+        new = [item for item in self._selected_partitions(view) if item not in self._assigned]
         if not new:
             return
         self._assigned.update(new)

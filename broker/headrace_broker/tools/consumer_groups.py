@@ -1,6 +1,6 @@
 """kafka-consumer-groups: list, describe and delete consumer groups, reset and delete their offsets.
 
-Kafka's ConsumerGroupCommand. What goes wrong is said as Kafka says it, on standard output; the status is then 1.
+Like Kafka's ConsumerGroupCommand it prints errors on standard output; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_broker.tools import group_tables as tables
-from headrace_broker.tools.command_line import Parser, admin_client, is_given, leave, run
+from headrace_broker.tools.command_line import Parser, admin_client, is_given, run, run_and_exit
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
     from headrace_broker.client.admin_groups import GroupDescription, GroupListing
 
 _ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
-_ONLY_WITH = {
+_ACTIONS_OF_OPTION = {
     **dict.fromkeys(("members", "offsets", "verbose"), ("describe",)),
     "state": ("describe", "list"),
     "type": ("list",),
 }
-"""The actions that an option goes with."""
+"""{option: the actions that allow it}."""
 _SCENARIOS = (
     "to_offset",
     "shift_by",
@@ -48,31 +48,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.validate_regex is not None:
         return _validate_regex(options.validate_regex)
     return run(
-        _act(parser, options),
+        _run_action(parser, options),
         on_error=lambda text: print(f"\nError: Executing consumer group command failed due to {text}"),
     )
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-consumer-groups", "List, describe, delete consumer groups, and manage their offsets.")
+    parser = Parser("kafka-consumer-groups", "List, describe or delete consumer groups, and manage their offsets.")
     parser.add_bootstrap_server()
     parser.add_command_config()
     add = parser.add_argument
     add("--list", action="store_true", help="List all consumer groups.")
-    add("--describe", action="store_true", help="Show what groups have committed, and their lag.")
+    add("--describe", action="store_true", help="Show groups with their committed offsets and lag.")
     add("--delete", action="store_true", help="Delete groups without members.")
     add("--reset-offsets", action="store_true", help="Set the committed offsets of a group without members.")
-    add("--delete-offsets", action="store_true", help="Delete committed offsets of topics nobody is subscribed to.")
+    add("--delete-offsets", action="store_true", help="Delete committed offsets of topics that no member reads.")
     add("--validate-regex", metavar="REGEX", help="Check a regular expression.")
     add("--group", action="append", metavar="ID", help="A group. May be repeated.")
     add("--all-groups", action="store_true", help="All groups.")
     add("--topic", action="append", metavar="T[:0,1]", help="A topic, or some of its partitions. May be repeated.")
-    add("--all-topics", action="store_true", help="All topics the group has committed offsets of.")
+    add("--all-topics", action="store_true", help="All topics for which the group has committed offsets.")
     add("--members", action="store_true", help="With --describe: the members.")
     add("--offsets", action="store_true", help="With --describe: offsets and lag (the default).")
     add(
@@ -80,22 +80,22 @@ def _parser() -> Parser:
         nargs="?",
         const="",
         metavar="S,…",
-        help="With --describe: the state. With --list: states, or groups in these.",
+        help="With --describe: show the state. With --list: show states; with a value, only groups in these states.",
     )
-    add("--type", nargs="?", const="", metavar="T,…", help="With --list: the types, or groups of these types.")
+    add("--type", nargs="?", const="", metavar="T,…", help="With --list: show types, or only groups of these types.")
     add("--verbose", action="store_true", help="With --describe: more columns.")
-    add("--dry-run", action="store_true", help="Only show the plan (the default).")
-    add("--execute", action="store_true", help="Carry the plan out.")
-    add("--export", action="store_true", help="Show the plan as CSV, for --from-file.")
+    add("--dry-run", action="store_true", help="Only print the plan (the default).")
+    add("--execute", action="store_true", help="Commit the planned offsets.")
+    add("--export", action="store_true", help="Print the plan as CSV, for --from-file.")
     add("--to-offset", type=int, metavar="N", help="Reset to this offset.")
-    add("--shift-by", type=int, metavar="N", help="Move the committed offset by this many, back if negative.")
+    add("--shift-by", type=int, metavar="N", help="Add N to the committed offset; N may be negative.")
     add("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="Reset to the first record at or after this time.")
-    add("--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record not older than this.")
+    add("--by-duration", metavar="PnDTnHnMnS", help="Reset to the first record that is not older than this duration.")
     add("--to-earliest", action="store_true", help="Reset to the first record.")
-    add("--to-latest", action="store_true", help="Reset to the end.")
-    add("--to-current", action="store_true", help="Reset to what is committed; else to the end.")
-    add("--from-file", metavar="FILE", help="Reset by a CSV file of [group,]topic,partition,offset.")
-    add("--timeout", type=int, metavar="MS", help="How long to try a request. Default: 60000.")
+    add("--to-latest", action="store_true", help="Reset to the log end offset.")
+    add("--to-current", action="store_true", help="Reset to the committed offset, or to the end if there is none.")
+    add("--from-file", metavar="FILE", help="Reset to the offsets in a CSV file: [group,]topic,partition,offset.")
+    add("--timeout", type=int, metavar="MS", help="Timeout of a request. Default: 60000.")
     return parser
 
 
@@ -106,14 +106,14 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
     parser.required_server(options)
     if action in ("describe", "delete", "reset_offsets") and not (options.group or options.all_groups):
         parser.error(f"Option [{action.replace('_', '-')}] takes one of these options: [group], [all-groups]")
-    parser.exclude(options, "group", ["all_groups", "list"])
-    parser.only_with(options, action, _ONLY_WITH)
+    parser.reject_combination(options, "group", ["all_groups", "list"])
+    parser.require_action(options, action, _ACTIONS_OF_OPTION)
     if action == "describe":
         if sum(is_given(options, name) for name in ("members", "offsets", "state")) > 1:
             parser.error("Option [describe] takes at most one of these options: [members], [offsets], [state]")
         if options.state:
             parser.error("Option [describe] does not take a value for [state]")
-        parser.exclude(options, "topic", ["describe"])
+        parser.reject_combination(options, "topic", ["describe"])
     elif action == "delete" and options.topic:
         parser.error("The consumer does not support topic-specific offset deletion from a consumer group.")
     elif action == "delete_offsets" and not (options.group and options.topic):
@@ -127,7 +127,7 @@ def _check_reset(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
     given = [name for name in _SCENARIOS if is_given(options, name)]
     if len(given) > 1:
-        parser.exclude(options, given[0], given[1:])
+        parser.reject_combination(options, given[0], given[1:])
     if not given:
         names = ", ".join(f"[{name.replace('_', '-')}]" for name in _SCENARIOS)
         parser.error(f"Option '[reset-offsets]' requires one of the following scenarios: {names}")
@@ -135,8 +135,8 @@ def _check_reset(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("One of the reset scopes should be defined: --all-topics, --topic.")
     if not options.dry_run and not options.execute:
         print(
-            "WARN: No action will be performed as the --execute option is missing. Add --dry-run to say that this is "
-            "what you want.",
+            "WARN: No action will be performed as the --execute option is missing. Add --dry-run to suppress this "
+            "warning.",
             file=sys.stderr,
         )
 
@@ -151,7 +151,7 @@ def _validate_regex(text: str) -> int:
     return 0
 
 
-async def _act(parser: Parser, options: argparse.Namespace) -> int:
+async def _run_action(parser: Parser, options: argparse.Namespace) -> int:
     from headrace_broker.tools import group_changes
 
     timeout = {} if options.timeout is None else {"default_api_timeout_ms": str(options.timeout)}
@@ -173,8 +173,8 @@ async def _act(parser: Parser, options: argparse.Namespace) -> int:
 # -- list ------------------------------------------------------------------------------------------------------------
 
 
-def _chosen(parser: Parser, text: str | None, valid: Sequence[str], what: str) -> list[str]:
-    """Return the names in a list such as `stable,empty`, spelled as Kafka does; a usage error for others."""
+def _parse_choices(parser: Parser, text: str | None, valid: Sequence[str], what: str) -> list[str]:
+    """Parse a list such as `stable,empty` into Kafka's names; a usage error for a name that is not valid."""
     known = {name.lower(): name for name in valid}
     names = [name.strip().lower() for name in text.split(",")] if text else []
     if not all(name in known for name in names):
@@ -183,7 +183,7 @@ def _chosen(parser: Parser, text: str | None, valid: Sequence[str], what: str) -
 
 
 async def _consumer_groups(admin: Admin, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-    """Return the groups of consumers: not those of Connect workers and the like."""
+    """Return the consumer groups, without the groups of Connect workers and other protocol types."""
     return [
         listing
         for listing in await admin.list_groups(states=states, types=types)
@@ -196,8 +196,8 @@ async def _consumer_groups(admin: Admin, states: Sequence[str] = (), types: Sequ
 
 async def _list(parser: Parser, admin: Admin, options: argparse.Namespace) -> int:
     with_state, with_type = options.state is not None, options.type is not None
-    states = _chosen(parser, options.state, _STATES, "state")
-    types = _chosen(parser, options.type, _TYPES, "type")
+    states = _parse_choices(parser, options.state, _STATES, "state")
+    types = _parse_choices(parser, options.type, _TYPES, "type")
     listings = await _consumer_groups(admin, states, types)
     if not with_state and not with_type:
         for listing in listings:
@@ -255,7 +255,7 @@ async def _lines(admin: Admin, options: argparse.Namespace, group: GroupDescript
 
 
 async def _offset_rows(admin: Admin, group: GroupDescription) -> list[tables.OffsetRow]:
-    """Return the rows of members with many partitions first, then those of partitions without a member."""
+    """Return the rows of members, those with most partitions first, then of partitions without a member."""
     from headrace_broker.tools.group_changes import end_offsets
 
     committed = {item: offset for item, offset in (await admin.list_group_offsets(group.group_id)).items() if offset}

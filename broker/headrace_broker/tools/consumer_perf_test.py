@@ -1,4 +1,4 @@
-"""kafka-consumer-perf-test: read as member of a group, and show how fast it went (Kafka's ConsumerPerformance)."""
+"""kafka-consumer-perf-test: measure the throughput of a consumer group member (Kafka's ConsumerPerformance)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headrace_broker.tools.command_line import (
     ToolError,
     client_config,
     is_given,
-    leave,
     open_cluster,
     properties_of,
     run,
+    run_and_exit,
     warn_deprecated,
     warn_without_metrics,
 )
@@ -48,34 +48,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-consumer-perf-test", "Measure how fast records can be consumed.")
+    parser = Parser("kafka-consumer-perf-test", "Measure a consumer's throughput.")
     parser.add_bootstrap_server()
     parser.add_command_config("--consumer.config")
     add = parser.add_argument
-    add("--topic", help="The topic.")
-    add("--include", metavar="REGEX", help="The topics, as a regular expression.")
-    add("--num-records", "--messages", dest="num_records", type=int, metavar="N", help="REQUIRED: how many records.")
-    add("--group", default=None, help="The group; else one of its own.")
-    add("--fetch-size", type=int, default=1024 * 1024, metavar="BYTES", help="How much to fetch of one partition.")
-    add("--socket-buffer-size", type=int, default=2 * 1024 * 1024, metavar="BYTES", help="The receive buffer.")
-    add("--from-latest", action="store_true", help="Without a committed offset begin at the end.")
-    add("--timeout", type=int, default=10_000, metavar="MS", help="Give up when nothing came for so long.")
-    add("--reporting-interval", type=int, default=5_000, metavar="MS", help="With --show-detailed-stats: how often.")
-    add("--show-detailed-stats", action="store_true", help="A line for each interval instead of one at the end.")
-    add("--date-format", default="yyyy-MM-dd HH:mm:ss:SSS", metavar="FORMAT", help="How times are written, as in Java.")
-    add("--hide-header", action="store_true", help="No line with the names of the columns.")
-    add("--command-property", action="append", metavar="K=V", help="A client property.")
+    add("--topic", help="The topic to read.")
+    add("--include", metavar="REGEX", help="A regular expression for the topics to read, instead of --topic.")
+    add("--num-records", "--messages", dest="num_records", type=int, metavar="N", help="REQUIRED: records to read.")
+    add("--group", default=None, help="The consumer group. Default: a new group.")
+    add("--fetch-size", type=int, default=1024 * 1024, metavar="BYTES", help="Bytes to fetch per partition.")
+    add("--socket-buffer-size", type=int, default=2 * 1024 * 1024, metavar="BYTES", help="The receive buffer size.")
+    add("--from-latest", action="store_true", help="Start at the log end if there is no committed offset.")
+    add("--timeout", type=int, default=10_000, metavar="MS", help="Exit when no record arrives for this long.")
+    add("--reporting-interval", type=int, default=5_000, metavar="MS", help="Interval of --show-detailed-stats.")
+    add("--show-detailed-stats", action="store_true", help="Print a line per interval instead of one at the end.")
+    add("--date-format", default="yyyy-MM-dd HH:mm:ss:SSS", metavar="FORMAT", help="Java's format of times.")
+    add("--hide-header", action="store_true", help="Do not print the column names.")
+    add("--command-property", action="append", metavar="K=V", help="A consumer property.")
     add("--print-metrics", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def format_date(moment_ms: float, pattern: str) -> str:
-    """Return a time as Java's SimpleDateFormat writes it with the letters that --date-format is used with."""
+    """Format a time like Java's SimpleDateFormat; supports yyyy, MM, dd, HH, mm, ss and SSS."""
     moment = datetime.fromtimestamp(moment_ms / 1000)
     text = pattern.replace("SSS", f"{moment.microsecond // 1000:03d}")
     for java, python in _DATE_PARTS.items():
@@ -83,8 +83,8 @@ def format_date(moment_ms: float, pattern: str) -> str:
     return text
 
 
-class _Count:
-    """What was read, and how long joining the group took."""
+class _ConsumeCounts:
+    """Counts records and bytes, and the time spent joining the group."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -99,14 +99,14 @@ class _Count:
         for items in (columns.values, columns.keys or ()):
             self.size_bytes += sum(map(len, filter(None, items)))
 
-    def assigned(self, *ignored: object) -> None:
+    def on_assigned(self, *ignored: object) -> None:
         if self.join_started_ms is not None:
-            took_ms = _now_ms() - self.join_started_ms
-            self.join_ms += took_ms
-            self.join_ms_in_interval += took_ms
+            elapsed_ms = _now_ms() - self.join_started_ms
+            self.join_ms += elapsed_ms
+            self.join_ms_in_interval += elapsed_ms
             self.join_started_ms = None
 
-    def revoked(self, *ignored: object) -> None:
+    def on_revoked(self, *ignored: object) -> None:
         self.join_started_ms = _now_ms()
 
 
@@ -130,7 +130,7 @@ async def _consume(options: argparse.Namespace) -> int:
     cluster = await open_cluster(config)
     try:
         reader = await Reader.open(config, cluster=cluster)
-        count = _Count()
+        count = _ConsumeCounts()
         start_ms = _now_ms()
         await _subscribe(reader, options, count)
         try:
@@ -149,22 +149,22 @@ def _header(options: argparse.Namespace) -> str:
     return f"{first}, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec{_EXTRA_HEADER}"
 
 
-async def _subscribe(reader: Reader, options: argparse.Namespace, count: _Count) -> None:
+async def _subscribe(reader: Reader, options: argparse.Namespace, count: _ConsumeCounts) -> None:
     if options.topic is not None:
-        await reader.subscribe([options.topic], on_assigned=count.assigned, on_revoked=count.revoked)
+        await reader.subscribe([options.topic], on_assigned=count.on_assigned, on_revoked=count.on_revoked)
         return
-    wanted = topic_filter(options.include)
-    if wanted is None:
-        raise ToolError(f"--include {options.include}: no regular expression")
-    await reader.subscribe(pattern=wanted, on_assigned=count.assigned, on_revoked=count.revoked)
+    matches = topic_filter(options.include)
+    if matches is None:
+        raise ToolError(f"--include {options.include}: not a regular expression")
+    await reader.subscribe(pattern=matches, on_assigned=count.on_assigned, on_revoked=count.on_revoked)
 
 
-async def _read(reader: Reader, options: argparse.Namespace, count: _Count) -> None:
+async def _read(reader: Reader, options: argparse.Namespace, count: _ConsumeCounts) -> None:
     reported_ms = consumed_ms = now_ms = _now_ms()
     reported = (0, 0)
     while count.records < options.num_records and now_ms - consumed_ms <= options.timeout:
-        left = options.num_records - count.records
-        batches = await reader.poll(_POLL_MS, min(left, reader.records_max or left))
+        remaining = options.num_records - count.records
+        batches = await reader.poll(_POLL_MS, min(remaining, reader.records_max or remaining))
         now_ms = _now_ms()
         for batch in batches:
             count.add(batch)
@@ -183,7 +183,7 @@ async def _read(reader: Reader, options: argparse.Namespace, count: _Count) -> N
 
 
 def _progress(
-    options: argparse.Namespace, count: _Count, reported: tuple[int, int], since_ms: float, now_ms: float
+    options: argparse.Namespace, count: _ConsumeCounts, reported: tuple[int, int], since_ms: float, now_ms: float
 ) -> str:
     records, mb = count.records - reported[0], (count.size_bytes - reported[1]) / _MB
     elapsed_s = (now_ms - since_ms) / 1000
@@ -196,7 +196,7 @@ def _progress(
     )
 
 
-def _total(options: argparse.Namespace, count: _Count, start_ms: float, end_ms: float) -> str:
+def _total(options: argparse.Namespace, count: _ConsumeCounts, start_ms: float, end_ms: float) -> str:
     mb = count.size_bytes / _MB
     elapsed_s = max(end_ms - start_ms, 1) / 1000
     fetch_ms = max(end_ms - start_ms - count.join_ms, 1)

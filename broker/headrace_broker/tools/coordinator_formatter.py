@@ -1,8 +1,8 @@
-"""The records of internal topics as JSON, by the names of Kafka's formatters for the console consumer. Pure.
+"""Formats records of internal topics as JSON, like Kafka's formatters for the console consumer. Does no I/O.
 
     {"key":{"type":1,"data":{…}},"value":{"version":4,"data":{…}}}
 
-One line for each record of the kinds that the formatter shows; a tombstone's value is null.
+Writes one line for each record of the types that the formatter shows; a tombstone's value is null.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FORMATTERS: dict[str, tuple[Mapping[int, type[RecordKey]], frozenset[int]]] = {
 
 
 def coordinator_formatter(name: str) -> Callable[[int, RecordColumns], bytes]:
-    """Return the formatter of that name; it raises ValueError for a record that cannot be read."""
+    """Return the formatter with this name; it raises ValueError for a record that cannot be decoded."""
     return _Formatter(*_FORMATTERS[name]).format
 
 

@@ -1,4 +1,4 @@
-"""kafka-delete-records: delete the records before given offsets (Kafka's DeleteRecordsCommand)."""
+"""kafka-delete-records: delete records below given offsets (Kafka's DeleteRecordsCommand)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import json_files
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, leave, reason, run
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, broker_message, run, run_and_exit
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    parser = Parser("kafka-delete-records", "Delete the records of partitions before given offsets.")
+    parser = Parser("kafka-delete-records", "Delete records of partitions below given offsets.")
     parser.add_bootstrap_server()
     parser.add_command_config()
     parser.add_argument(
@@ -32,21 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
     """Return {partition: offset} of the file. Raises ToolError."""
     offsets: dict[TopicPartition, int] = {}
-    twice: list[TopicPartition] = []
+    duplicates: list[TopicPartition] = []
     for item in json_files.entries(json_files.read_json(path), "partitions"):
         partition = json_files.topic_partition(item)
         if partition in offsets:
-            twice.append(partition)
+            duplicates.append(partition)
         offsets[partition] = json_files.value(item, "offset", int)
-    if twice:
-        names = ",".join(json_files.names(twice))
+    if duplicates:
+        names = ",".join(json_files.names(duplicates))
         raise ToolError(f"Offset json file contains duplicate topic partitions: {names}")
     return offsets
 
@@ -58,10 +58,10 @@ async def _delete(options: argparse.Namespace) -> int:
     offsets = read_offsets(options.offset_json_file)
     async with admin_client(options) as admin:
         print("Executing records delete operation")
-        known = await _known(admin, offsets)
+        existing = await _existing_partitions(admin, offsets)
         results: dict[TopicPartition, int | ClientError] = {}
-        for partition, offset in offsets.items():  # one by one: a partition in trouble does not hide the others
-            if partition not in known:
+        for partition, offset in offsets.items():  # one request each: an error affects only its own partition
+            if partition not in existing:
                 results[partition] = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition")
                 continue
             try:
@@ -73,13 +73,13 @@ async def _delete(options: argparse.Namespace) -> int:
         if isinstance(result, int):
             print(f"partition: {topic}-{index}\tlow_watermark: {result}")
         else:
-            why = reason(result) if isinstance(result, BrokerError) else str(result)
-            print(f"partition: {topic}-{index}\terror: {why}")
+            message = broker_message(result) if isinstance(result, BrokerError) else str(result)
+            print(f"partition: {topic}-{index}\terror: {message}")
     sys.stdout.flush()
     return 0
 
 
-async def _known(admin: Admin, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+async def _existing_partitions(admin: Admin, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
     from headrace_broker.client.errors import BrokerError
 
     topics = await admin.describe_topics(sorted({topic for topic, _ in offsets}))

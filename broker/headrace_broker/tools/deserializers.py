@@ -1,4 +1,4 @@
-"""Bytes as text, by the names of Kafka's deserializers. Pure."""
+"""Converts bytes to text, by the names of Kafka's deserializers. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 Deserializer = Callable[[bytes], bytes]
-"""Returns the text of what the bytes stand for; raises ValueError for bytes that stand for nothing."""
+"""Returns the text of the deserialized value; raises ValueError for invalid bytes."""
 
 
 def deserializer(name: str) -> Deserializer:
@@ -17,16 +17,16 @@ def deserializer(name: str) -> Deserializer:
     found = _DESERIALIZERS.get(simple) or _DESERIALIZERS.get(f"{simple}Deserializer")
     if found is None:
         known = ", ".join(sorted(_DESERIALIZERS))
-        raise ValueError(f"deserializer {name} is not available here; there are {known}")
+        raise ValueError(f"deserializer {name} is not supported; supported are {known}")
     return found
 
 
-def _number(layout: str, what: str, text: Callable[[float], str] = str) -> Deserializer:
+def _number(layout: str, class_name: str, text: Callable[[float], str] = str) -> Deserializer:
     packed = struct.Struct(f">{layout}")
 
     def convert(data: bytes) -> bytes:
         if len(data) != packed.size:
-            raise ValueError(f"Size of data received by {what} is not {packed.size}")
+            raise ValueError(f"Size of data received by {class_name} is not {packed.size}")
         return text(packed.unpack(data)[0]).encode()
 
     return convert
@@ -54,7 +54,7 @@ def _void(data: bytes) -> bytes:
 
 
 def java_double(value: float, shortest: str | None = None) -> str:
-    """Return a number as Java's Double.toString does; `shortest` = its shortest digits, where they are not Python's."""
+    """Format a number like Java's Double.toString; `shortest` = its shortest digits, if they differ from Python's."""
     if value != value or value in (float("inf"), float("-inf")):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     if value == 0:
@@ -73,7 +73,7 @@ def java_double(value: float, shortest: str | None = None) -> str:
 
 
 def java_float(value: float) -> str:
-    """Return a number of 32 bits as Java's Float.toString does."""
+    """Format a 32-bit number like Java's Float.toString."""
     if value != value or abs(value) == float("inf"):
         return java_double(value)
     shortest = next(

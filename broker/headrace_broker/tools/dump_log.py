@@ -1,6 +1,6 @@
 """kafka-dump-log: print the batches, records, indexes and snapshots in a partition's files.
 
-Flags and output are those of Apache Kafka's DumpLogSegments. Reads files only, of a stopped broker or a running one.
+Options and output are those of Apache Kafka's DumpLogSegments. It only reads the files, so the broker may be running.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from headrace_broker.records.batch import (
 from headrace_broker.records.compression import Compression
 from headrace_broker.records.reader import read_batch
 from headrace_broker.tools.command_line import Parser as CommandLineParser
-from headrace_broker.tools.command_line import leave
+from headrace_broker.tools.command_line import run_and_exit
 from headrace_broker.tools.record_decoders import (
-    Parser,
+    RecordParser,
     control_text,
     parse_metadata,
     parse_offsets,
@@ -45,7 +45,7 @@ _DESCRIPTION = (
 
 @dataclass(slots=True)
 class Findings:
-    """What does not fit together, by file; printed after everything else."""
+    """Inconsistencies found, by file; printed at the end."""
 
     index_mismatches: dict[str, list[str]] = field(default_factory=dict)
     time_mismatches: dict[str, list[str]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             _dump_file(path, options, findings)
         except BrokenPipeError:
-            raise  # of who reads the output, not of the file
+            raise  # the reader of the output has closed the pipe; not an error in the file
         except (OSError, ValueError, CorruptBatchError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1
@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -92,21 +92,23 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--files", required=True, help="REQUIRED: The comma separated list of data and index log files to be dumped.")
     add(
-        "--print-data-log", action="store_true", help="Print the records' contents, too; any decoder option implies it."
+        "--print-data-log", action="store_true", help="Also print the records' contents; any decoder option implies it."
     )
-    add("--deep-iteration", action="store_true", help="Look at each record, not only at the batches.")
+    add("--deep-iteration", action="store_true", help="Print each record, not only the batches.")
     add("--verify-index-only", action="store_true", help="Verify the index without printing its content.")
-    add("--index-sanity-check", action="store_true", help="Do only the check of the index that a broker does at start.")
+    add(
+        "--index-sanity-check", action="store_true", help="Only run the check of the index that a broker runs at start."
+    )
     add("--max-message-size", type=int, default=5 * 1024 * 1024, metavar="SIZE", help="Size of the largest batch.")
-    add("--max-bytes", type=int, default=_INT32_MAX, metavar="SIZE", help="Read no more than this much of a log file.")
-    add("--skip-record-metadata", action="store_true", help="Print no metadata of records, and no control records.")
-    add("--key-decoder-class", help="Only Kafka's own StringDecoder.")
-    add("--value-decoder-class", help="Only Kafka's own StringDecoder.")
+    add("--max-bytes", type=int, default=_INT32_MAX, metavar="SIZE", help="Read at most this many bytes of a log file.")
+    add("--skip-record-metadata", action="store_true", help="Do not print records' metadata, or control records.")
+    add("--key-decoder-class", help="The keys' decoder; only Kafka's StringDecoder is supported.")
+    add("--value-decoder-class", help="The values' decoder; only Kafka's StringDecoder is supported.")
     decoder = parser.add_mutually_exclusive_group()
     add = decoder.add_argument
-    add("--offsets-decoder", action="store_true", help="Records are those of __consumer_offsets.")
-    add("--transaction-log-decoder", action="store_true", help="Records are those of __transaction_state.")
-    add("--cluster-metadata-decoder", action="store_true", help="Records are those of __cluster_metadata.")
+    add("--offsets-decoder", action="store_true", help="Decode records of __consumer_offsets.")
+    add("--transaction-log-decoder", action="store_true", help="Decode records of __transaction_state.")
+    add("--cluster-metadata-decoder", action="store_true", help="Decode records of __cluster_metadata.")
     return parser.parse(argv)
 
 
@@ -195,10 +197,10 @@ def _dump_records(
     path: str,
     options: argparse.Namespace,
     findings: Findings,
-    parser: Parser,
+    parser: RecordParser,
     is_printed: bool,
 ) -> int:
-    """Print a batch's records and return the last offset among them."""
+    """Print a batch's records and return their last offset."""
     if header.records_count == 0:
         return last_offset
     columns = read_batch(view, position, header)
@@ -244,11 +246,11 @@ def _sequence(header: BatchHeader, offset: int) -> int:
 def _has_decoder_class(options: argparse.Namespace) -> bool:
     for name in (options.key_decoder_class, options.value_decoder_class):
         if name is not None and not name.endswith("StringDecoder"):
-            raise ValueError(f"decoder class {name} is not available here, only StringDecoder is")
+            raise ValueError(f"decoder class {name} is not supported, only StringDecoder is")
     return bool(options.key_decoder_class or options.value_decoder_class)
 
 
-def _record_parser(options: argparse.Namespace) -> Parser:
+def _record_parser(options: argparse.Namespace) -> RecordParser:
     if options.offsets_decoder:
         return parse_offsets
     if options.transaction_log_decoder:
@@ -330,7 +332,7 @@ def _dump_producers(path: str) -> None:
         )
         if not entry.batches:
             print(f"{producer}lastTimestamp: {entry.timestamp}")
-        for batch in entry.batches:  # each stands in the file as an entry of its own, as Kafka's tool shows them
+        for batch in entry.batches:  # Kafka's tool prints each batch as a separate entry
             print(
                 f"{producer}lastTimestamp: {batch.timestamp} "
                 f"firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "

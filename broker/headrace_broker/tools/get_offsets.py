@@ -1,4 +1,4 @@
-"""kafka-get-offsets: the offsets of topics' partitions, `topic:partition:offset` line by line (GetOffsetShell)."""
+"""kafka-get-offsets: print the offsets of partitions as lines `topic:partition:offset` (Kafka's GetOffsetShell)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, leave, run
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, run, run_and_exit
 from headrace_broker.tools.topic_filter import topic_and_partitions_filter, topic_partition_filter
 
 _NAMED_TIMES = {
@@ -29,35 +29,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-get-offsets", "Show the offsets of topics' partitions.")
+    parser = Parser("kafka-get-offsets", "Show the offsets of partitions.")
     parser.add_bootstrap_server()
     parser.add_command_config()
     add = parser.add_argument
-    add("--topic", help="The topic, or a regular expression; all topics if neither it nor --topic-partitions is given.")
-    add("--partitions", help="Comma separated partition ids; all partitions if not given.")
+    add("--topic", help="The topic, or a regular expression. Default, without --topic-partitions: all topics.")
+    add("--partitions", help="Comma separated partition ids. Default: all partitions.")
     add(
         "--topic-partitions",
         metavar="T:0,T:1-4,T:5-,…",
-        help="Comma separated topic-partition patterns: a regular expression for topics (empty = all), after a colon "
-        "a number, FROM-TO (TO excluded), FROM- or -TO.",
+        help="Comma separated topic-partition patterns: a regular expression for topics (empty = all), then after a "
+        "colon a partition, FROM-TO (TO excluded), FROM- or -TO.",
     )
     add(
         "--time",
         default="latest",
-        help="A timestamp in ms: the first offset at or after it; or -1 or latest / -2 or earliest / -3 or "
+        help="A timestamp in ms, for the first offset at or after it; or -1 or latest / -2 or earliest / -3 or "
         "max-timestamp / -4 or earliest-local / -5 or latest-tiered / -6 or earliest-pending-upload. Default: latest.",
     )
-    add("--exclude-internal-topics", action="store_true", help="Leave internal topics out.")
+    add("--exclude-internal-topics", action="store_true", help="Exclude internal topics.")
     return parser
 
 
 def parse_time(text: str) -> int:
-    """Return the timestamp that ListOffsets is asked for. Raises ToolError."""
+    """Return the timestamp for the ListOffsets request. Raises ToolError."""
     try:
         return _NAMED_TIMES[text] if text in _NAMED_TIMES else int(text)
     except ValueError:
@@ -68,7 +68,7 @@ def parse_time(text: str) -> int:
 
 
 async def _print_offsets(options: argparse.Namespace) -> int:
-    from headrace_broker.client.admin import checked
+    from headrace_broker.client.admin import values_or_raise
     from headrace_broker.client.errors import BrokerError, ClientError
 
     if options.topic_partitions and (options.topic or options.partitions):
@@ -82,7 +82,7 @@ async def _print_offsets(options: argparse.Namespace) -> int:
         names = await admin.list_topics(include_internal=True)
         if options.exclude_internal_topics:
             names = [name for name in names if name not in INTERNAL_TOPICS]
-        topics = checked(await admin.describe_topics([name for name in names if is_wanted_topic(name)]))
+        topics = values_or_raise(await admin.describe_topics([name for name in names if is_wanted_topic(name)]))
         partitions = [(name, view.partition) for name, topic in topics.items() for view in topic.partitions]
         partitions = sorted((item for item in partitions if is_wanted(*item)), key=lambda item: f"{item[0]}-{item[1]}")
         if not partitions:
@@ -93,12 +93,14 @@ async def _print_offsets(options: argparse.Namespace) -> int:
             if not isinstance(error, BrokerError):
                 raise
             found = {}
-            for item in partitions:  # one by one: a partition in trouble does not hide the others
+            for item in partitions:  # one request each: an error affects only its own partition
                 try:
                     found |= await admin.list_offsets({item: timestamp})
                 except ClientError as failure:
-                    what = f"topic-partition {item[0]}-{item[1]} due to error: {failure}"
-                    print(f"Skip getting offsets for {what}", file=sys.stderr)
+                    print(
+                        f"Skip getting offsets for topic-partition {item[0]}-{item[1]} due to error: {failure}",
+                        file=sys.stderr,
+                    )
     for topic, partition in partitions:
         listed = found.get((topic, partition))
         if listed is not None and listed.offset >= 0:

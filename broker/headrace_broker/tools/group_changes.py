@@ -1,4 +1,4 @@
-"""What kafka-consumer-groups does to groups: delete them, delete their offsets, reset their offsets."""
+"""The changes that kafka-consumer-groups makes: deleting groups, and deleting or resetting their offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from headrace_broker.client.admin import Admin, checked
+from headrace_broker.client.admin import Admin, values_or_raise
 from headrace_broker.client.cluster_view import TopicView
 from headrace_broker.client.errors import BrokerError
 from headrace_broker.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
@@ -16,7 +16,7 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools import group_tables as tables
 from headrace_broker.tools import offset_resets as resets
-from headrace_broker.tools.command_line import ToolError, reason
+from headrace_broker.tools.command_line import ToolError, broker_message
 
 _INACTIVE = ("Empty", "Dead")
 _WHOLE_REQUEST_ERRORS = (
@@ -25,21 +25,21 @@ _WHOLE_REQUEST_ERRORS = (
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.NON_EMPTY_GROUP,
 )
-_JAVA_NAMES = {ErrorCode.NON_EMPTY_GROUP: "GroupNotEmptyException"}
+_JAVA_EXCEPTIONS = {ErrorCode.NON_EMPTY_GROUP: "GroupNotEmptyException"}
 
 
 def java_error(error: BrokerError) -> str:
-    """Return an error as Java prints its exception, for those who look for its name."""
+    """Format an error like the Java exception that Kafka's tool prints, for scripts that search for its name."""
     code = error.code or ErrorCode.UNKNOWN_SERVER_ERROR
-    name = _JAVA_NAMES.get(code) or "".join(word.capitalize() for word in code.name.split("_")) + "Exception"
-    return f"org.apache.kafka.common.errors.{name}: {reason(error)}"
+    name = _JAVA_EXCEPTIONS.get(code) or "".join(word.capitalize() for word in code.name.split("_")) + "Exception"
+    return f"org.apache.kafka.common.errors.{name}: {broker_message(error)}"
 
 
 # -- deleting --------------------------------------------------------------------------------------------------------
 
 
 async def delete_groups(admin: Admin, groups: Sequence[str]) -> int:
-    """Delete groups and say which were; returns the exit code."""
+    """Delete groups, print the results and return the exit code."""
     results = await admin.delete_groups(groups)
     deleted = ", ".join(f"'{group}'" for group, error in results.items() if error is None)
     failed = {group: error for group, error in results.items() if error is not None}
@@ -55,7 +55,7 @@ async def delete_groups(admin: Admin, groups: Sequence[str]) -> int:
 
 
 async def delete_offsets(admin: Admin, group: str, arguments: Sequence[str]) -> int:
-    """Delete a group's offsets of topics or partitions and say which were; returns the exit code."""
+    """Delete a group's offsets for topics or partitions, print the results and return the exit code."""
     partitions, topics = resets.parse_topics(arguments)
     results: dict[TopicPartition, str | None] = {}
     for name, topic in (await admin.describe_topics(topics)).items() if topics else ():
@@ -63,16 +63,18 @@ async def delete_offsets(admin: Admin, group: str, arguments: Sequence[str]) -> 
             results[name, -1] = java_error(topic)
         else:
             partitions += [(name, view.partition) for view in topic.partitions]
-    whole = None
+    request_error = None
     try:
         for item, error in (await admin.delete_group_offsets(group, partitions)).items():
             results[item] = None if error is None else java_error(error)
     except BrokerError as error:
-        whole = error
+        request_error = error
         results |= dict.fromkeys(partitions, java_error(error))
-    if whole is not None:
-        known = whole.code in _WHOLE_REQUEST_ERRORS
-        print(f"\nError: {reason(whole) if known else f'Encountered some unknown error: {whole.code}'}")
+    if request_error is not None:
+        if request_error.code in _WHOLE_REQUEST_ERRORS:
+            print(f"\nError: {broker_message(request_error)}")
+        else:
+            print(f"\nError: Encountered some unknown error: {request_error.code}")
     elif any(results.values()):
         print("\nError: Encountered some partition-level error, see the follow-up details.")
     else:
@@ -85,9 +87,9 @@ async def delete_offsets(admin: Admin, group: str, arguments: Sequence[str]) -> 
 
 
 async def reset_offsets(admin: Admin, options: argparse.Namespace, groups: Sequence[str]) -> int:
-    """Plan, and with --execute carry out, new offsets for groups without members; returns the exit code."""
+    """Plan new offsets for groups without members, commit them with --execute, and return the exit code."""
     status = 0
-    plans: dict[str, resets.Plan] = {}
+    plans: dict[str, resets.OffsetPlan] = {}
     for group_id, group in (await admin.describe_groups(groups)).items():
         if isinstance(group, BrokerError):
             raise group
@@ -107,12 +109,14 @@ async def reset_offsets(admin: Admin, options: argparse.Namespace, groups: Seque
     return status
 
 
-async def _reset_group(admin: Admin, options: argparse.Namespace, group_id: str, groups: Sequence[str]) -> resets.Plan:
+async def _reset_group(
+    admin: Admin, options: argparse.Namespace, group_id: str, groups: Sequence[str]
+) -> resets.OffsetPlan:
     committed = {
         item: offset.offset for item, offset in (await admin.list_group_offsets(group_id)).items() if offset is not None
     }
     partitions = await _partitions_to_reset(admin, options, committed)
-    plan = await _plan(admin, options, group_id, groups, partitions, committed)
+    plan = await _plan_offsets(admin, options, group_id, groups, partitions, committed)
     if options.execute and plan:
         done = await admin.alter_group_offsets(
             group_id, {item: OffsetAndMetadata(offset) for item, offset in plan.items()}
@@ -131,95 +135,95 @@ async def _partitions_to_reset(
     else:
         partitions, topics = resets.parse_topics(options.topic or ())
         if topics:
-            found = checked(await admin.describe_topics(topics))
+            found = values_or_raise(await admin.describe_topics(topics))
             partitions += [(name, view.partition) for name, topic in found.items() for view in topic.partitions]
     await _check_existence(admin, partitions)
     return partitions
 
 
 async def _check_existence(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
-    """Raises ToolError when a partition does not exist or has no leader."""
+    """Raises ToolError if a partition does not exist or has no leader."""
     leaders = await _leaders(admin, partitions)
-    for lack, faulty in (
+    for problem, affected in (
         ("do not exist", [item for item in partitions if item not in leaders]),
         ("have no leader", [item for item in partitions if leaders.get(item, 0) < 0]),
     ):
-        if faulty:
-            names = ",".join(f"{topic}-{partition}" for topic, partition in faulty)
-            raise ToolError(f'The partitions "{names}" {lack}')
+        if affected:
+            names = ",".join(f"{topic}-{partition}" for topic, partition in affected)
+            raise ToolError(f'The partitions "{names}" {problem}')
 
 
 async def _leaders(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    wanted = set(partitions)
-    views = await admin.describe_topics({topic for topic, _ in wanted}) if wanted else {}
+    requested = set(partitions)
+    views = await admin.describe_topics({topic for topic, _ in requested}) if requested else {}
     return {
         (name, view.partition): view.leader_id
         for name, topic in views.items()
         if isinstance(topic, TopicView)
         for view in topic.partitions
-        if (name, view.partition) in wanted
+        if (name, view.partition) in requested
     }
 
 
-async def _plan(
+async def _plan_offsets(
     admin: Admin,
     options: argparse.Namespace,
     group_id: str,
     groups: Sequence[str],
     partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, int],
-) -> resets.Plan:
+) -> resets.OffsetPlan:
     if options.to_offset is not None:
-        return await _bounded(admin, dict.fromkeys(partitions, options.to_offset))
+        return await _clamp_offsets(admin, dict.fromkeys(partitions, options.to_offset))
     if options.to_earliest:
-        return await _listed(admin, dict.fromkeys(partitions, EARLIEST))
+        return await _list_offsets(admin, dict.fromkeys(partitions, EARLIEST))
     if options.to_latest:
-        return await _listed(admin, dict.fromkeys(partitions, LATEST))
+        return await _list_offsets(admin, dict.fromkeys(partitions, LATEST))
     if options.shift_by is not None:
-        return await _bounded(admin, resets.shifted(partitions, committed, options.shift_by))
+        return await _clamp_offsets(admin, resets.shift_offsets(partitions, committed, options.shift_by))
     if options.to_datetime is not None:
-        return await _at_time(admin, partitions, resets.parse_datetime_ms(options.to_datetime))
+        return await _offsets_at_time(admin, partitions, resets.parse_datetime_ms(options.to_datetime))
     if options.by_duration is not None:
         now_ms = time.time_ns() // 1_000_000
-        return await _at_time(admin, partitions, now_ms - resets.parse_duration_ms(options.by_duration))
+        return await _offsets_at_time(admin, partitions, now_ms - resets.parse_duration_ms(options.by_duration))
     if options.from_file is not None:
-        return await _from_file(admin, options.from_file, group_id, groups)
+        return await _plan_from_file(admin, options.from_file, group_id, groups)
     kept = {item: committed[item] for item in partitions if item in committed}
-    return kept | await _listed(admin, {item: LATEST for item in partitions if item not in committed})
+    return kept | await _list_offsets(admin, {item: LATEST for item in partitions if item not in committed})
 
 
-async def _listed(admin: Admin, timestamps: Mapping[TopicPartition, int]) -> resets.Plan:
+async def _list_offsets(admin: Admin, timestamps: Mapping[TopicPartition, int]) -> resets.OffsetPlan:
     if not timestamps:
         return {}
     return {item: listed.offset for item, listed in (await admin.list_offsets(timestamps)).items()}
 
 
 async def end_offsets(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return where the logs of those partitions end that have a leader."""
+    """Return the log end offsets of the partitions that have a leader."""
     leaders = await _leaders(admin, partitions)
-    return await _listed(admin, {item: LATEST for item in partitions if leaders.get(item, -1) >= 0})
+    return await _list_offsets(admin, {item: LATEST for item in partitions if leaders.get(item, -1) >= 0})
 
 
-async def _bounded(admin: Admin, requested: Mapping[TopicPartition, int]) -> resets.Plan:
-    starts = await _listed(admin, dict.fromkeys(requested, EARLIEST))
-    ends = await _listed(admin, dict.fromkeys(requested, LATEST))
-    plan, warnings = resets.bounded(requested, starts, ends)
+async def _clamp_offsets(admin: Admin, requested: Mapping[TopicPartition, int]) -> resets.OffsetPlan:
+    starts = await _list_offsets(admin, dict.fromkeys(requested, EARLIEST))
+    ends = await _list_offsets(admin, dict.fromkeys(requested, LATEST))
+    plan, warnings = resets.clamp_offsets(requested, starts, ends)
     for warning in warnings:
         print(f"WARN {warning}", file=sys.stderr)
     return plan
 
 
-async def _at_time(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> resets.Plan:
+async def _offsets_at_time(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> resets.OffsetPlan:
     if timestamp < 0:
-        raise ToolError(f"the time asked for is before 1970: {timestamp} ms")
-    found = await _listed(admin, dict.fromkeys(partitions, timestamp))
-    late = [item for item, offset in found.items() if offset < 0]
-    for topic, partition in late:
+        raise ToolError(f"the requested time is before 1970: {timestamp} ms")
+    found = await _list_offsets(admin, dict.fromkeys(partitions, timestamp))
+    beyond_end = [item for item, offset in found.items() if offset < 0]
+    for topic, partition in beyond_end:
         print(
             f"WARN Partition {partition} from topic {topic} is empty. Falling back to latest known offset.",
             file=sys.stderr,
         )
-    return found | await _listed(admin, dict.fromkeys(late, LATEST))
+    return found | await _list_offsets(admin, dict.fromkeys(beyond_end, LATEST))
 
 
 def _read(path: str) -> str:
@@ -229,10 +233,10 @@ def _read(path: str) -> str:
         raise ToolError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-async def _from_file(admin: Admin, path: str, group_id: str, groups: Sequence[str]) -> resets.Plan:
+async def _plan_from_file(admin: Admin, path: str, group_id: str, groups: Sequence[str]) -> resets.OffsetPlan:
     plan = resets.from_csv(_read(path), list(groups)).get(group_id)
     if plan is None:
         print(f"\nError: No reset plan for group {group_id} found.")
         return {}
     await _check_existence(admin, list(plan))
-    return await _bounded(admin, plan)
+    return await _clamp_offsets(admin, plan)

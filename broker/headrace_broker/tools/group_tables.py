@@ -1,18 +1,18 @@
-"""The tables that kafka-consumer-groups prints, with Kafka's columns and widths. Pure."""
+"""Formats the tables of kafka-consumer-groups, with Kafka's columns and widths. Does no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace_broker.protocol.topic_names import TopicPartition, by_topic
+from headrace_broker.protocol.topic_names import TopicPartition, group_by_topic
 
 MISSING = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group: what is committed, where the log ends, who reads it."""
+    """One partition of a group: its committed offset, log end offset and consumer."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class OffsetRow:
 
     @property
     def lag(self) -> int | None:
-        """How many offsets are left to read."""
+        """The number of offsets from the committed offset to the log end."""
         if self.offset is None or self.log_end_offset is None:
             return None
         return self.log_end_offset - self.offset
@@ -43,7 +43,7 @@ class MemberRow:
 
 
 def _table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the rows as lines: columns padded to their widths, 0 = as it is, one space between them."""
+    """Yield the rows as lines: cells are padded to the widths (0 = no padding) and joined by one space."""
     for row in rows:
         yield " ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
 
@@ -57,7 +57,7 @@ def _shown(number: int | None) -> object:
 
 
 def offsets_table(group: str, rows: Sequence[OffsetRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --offsets`, an empty one first."""
+    """Return the lines for `--describe --offsets`, starting with an empty one."""
     header: list[object] = ["GROUP", "TOPIC", "PARTITION"]
     header += ["LEADER-EPOCH"] if verbose else []
     header += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
@@ -83,12 +83,12 @@ def offsets_table(group: str, rows: Sequence[OffsetRow], *, verbose: bool) -> li
 
 def assignment_text(partitions: Sequence[TopicPartition]) -> str:
     """Return partitions as `topic:0,1;other:0`."""
-    texts = [f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic(sorted(partitions)).items()]
+    texts = [f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in group_by_topic(sorted(partitions)).items()]
     return ";".join(sorted(texts)) or MISSING
 
 
 def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --members`, an empty one first; every line ends with a space, as Kafka's do."""
+    """Return the lines for `--describe --members`, starting with an empty one; as in Kafka they end with a space."""
     has_instances = any(row.group_instance_id for row in rows)
     header: list[object] = ["GROUP", "CONSUMER-ID"]
     header += ["GROUP-INSTANCE-ID"] if has_instances else []
@@ -97,7 +97,7 @@ def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> li
     cells: list[Sequence[object]] = [header]
     for row in rows:
         instance = [row.group_instance_id] if has_instances else []
-        # Epochs and target assignments are the consumer protocol's (KIP-848); classic members have none.
+        # Only the consumer protocol (KIP-848) has epochs and target assignments; classic members have none.
         rest = [MISSING, assignment_text(row.partitions), MISSING, MISSING] if verbose else [""]
         cells.append([group, row.consumer_id, *instance, row.host, row.client_id, len(row.partitions), *rest])
     widths = [
@@ -113,7 +113,7 @@ def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> li
 
 
 def state_table(group: str, coordinator: str, strategy: str, state: str, members: int, *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --state`, an empty one first."""
+    """Return the lines for `--describe --state`, starting with an empty one."""
     widths = [_widest([group], 15), _widest([coordinator], 25), 20, 20, *([15, 25] if verbose else []), 0]
     epochs = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS"]
@@ -123,17 +123,17 @@ def state_table(group: str, coordinator: str, strategy: str, state: str, members
 
 
 def groups_table(groups: Sequence[tuple[str, str, str]], *, with_type: bool, with_state: bool) -> list[str]:
-    """Return the lines for `--list --state|--type`; the groups as (id, type, state)."""
-    wanted = [True, with_type, with_state]
+    """Return the lines for `--list --state|--type`; `groups` are (id, type, state)."""
+    shown = [True, with_type, with_state]
     rows = [("GROUP", "TYPE", "STATE"), *groups]
     widths = [_widest((group for group, _, _ in groups), 15) + 10, 20, 20]
-    chosen = [width for width, is_wanted in zip(widths, wanted, strict=True) if is_wanted]
-    cells = [[cell for cell, is_wanted in zip(row, wanted, strict=True) if is_wanted] for row in rows]
-    return list(_table(cells, chosen))
+    shown_widths = [width for width, is_shown in zip(widths, shown, strict=True) if is_shown]
+    cells = [[cell for cell, is_shown in zip(row, shown, strict=True) if is_shown] for row in rows]
+    return list(_table(cells, shown_widths))
 
 
 def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> list[str]:
-    """Return the lines for the plan of `--reset-offsets`, an empty one first."""
+    """Return the lines for the plan of `--reset-offsets`, starting with an empty one."""
     topics = [topic for offsets in resets.values() for topic, _ in offsets]
     widths = [_widest(resets, 15), _widest(topics, 15), 10, 0]
     cells: list[Sequence[object]] = [["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]] if resets else []
@@ -143,7 +143,7 @@ def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> list[str
 
 
 def deleted_offsets_table(results: Mapping[TopicPartition, str | None]) -> list[str]:
-    """Return the lines for `--delete-offsets`, an empty one first; partition -1 = a topic that is not there."""
+    """Return the lines for `--delete-offsets`, starting with an empty one; partition -1 = the topic does not exist."""
     widths = [_widest((topic for topic, _ in results), 15), 10, 15]
     cells: list[Sequence[object]] = [["TOPIC", "PARTITION", "STATUS"]]
     for (topic, partition), error in sorted(results.items()):

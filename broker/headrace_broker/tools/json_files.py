@@ -1,4 +1,4 @@
-"""The JSON files that partition tools are given, `{"version": 1, "partitions": [...]}`, read with clear complaints."""
+"""Reads and checks the JSON files of partition tools, `{"version": 1, "partitions": [...]}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = 1
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return the object in a file of version 1. Raises ToolError."""
+    """Return the object in the file, which must have version 1. Raises ToolError."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
@@ -22,7 +22,7 @@ def read_json(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ToolError(f"{path} is not a valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise ToolError(f"{path}: expected an object with a field per list, found a {type(data).__name__}")
+        raise ToolError(f"{path}: expected a JSON object, found a {type(data).__name__}")
     if data.get("version", _VERSION) != _VERSION:
         raise ToolError(f"Not supported version field value {data['version']}")
     return data
@@ -41,7 +41,7 @@ def entries(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
 
 
 def value(entry: dict[str, Any], name: str, kind: type) -> Any:
-    """Return a field of one entry, of that type. Raises ToolError."""
+    """Return a field of one entry. Raises ToolError if it is missing or not of that type."""
     found = entry.get(name)
     if not isinstance(found, kind) or isinstance(found, bool):
         raise ToolError(f'"{name}" is missing or not of the right type in {json.dumps(entry)}')
@@ -54,5 +54,5 @@ def topic_partition(entry: dict[str, Any]) -> TopicPartition:
 
 
 def names(partitions: Iterator[TopicPartition] | list[TopicPartition]) -> list[str]:
-    """Return partitions as Kafka writes them, `topic-0`."""
+    """Format partitions as `topic-0`."""
     return [f"{topic}-{partition}" for topic, partition in partitions]

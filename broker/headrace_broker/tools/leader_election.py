@@ -1,4 +1,4 @@
-"""kafka-leader-election: elect preferred leaders, or any that is alive (Kafka's LeaderElectionCommand)."""
+"""kafka-leader-election: trigger preferred or unclean leader elections (Kafka's LeaderElectionCommand)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
+    broker_message,
     is_given,
-    leave,
-    reason,
     run,
+    run_and_exit,
 )
 
 _TYPES = ("preferred", "unclean")
@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
@@ -39,10 +39,10 @@ def _parser() -> Parser:
     parser.add_bootstrap_server()
     parser.add_command_config("--admin.config")
     add = parser.add_argument
-    add("--election-type", metavar="TYPE", help="REQUIRED: preferred, or unclean (any replica that is alive).")
-    add("--topic", help="The topic; goes with --partition.")
+    add("--election-type", metavar="TYPE", help="REQUIRED: preferred, or unclean (any live replica).")
+    add("--topic", help="The topic; requires --partition.")
     add("--partition", type=int, metavar="N", help="The partition of --topic.")
-    add("--all-topic-partitions", action="store_true", help="Every partition for which it is due.")
+    add("--all-topic-partitions", action="store_true", help="All partitions that are eligible for the election.")
     add("--path-to-json-file", metavar="FILE", help='{"partitions": [{"topic": "foo", "partition": 1}]}')
     return parser
 
@@ -64,14 +64,16 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def read_partitions(path: str) -> list[TopicPartition]:
-    """Return the partitions of the file. Raises ToolError."""
+    """Return the partitions in the file. Raises ToolError."""
     data = json_files.read_json(path)
     if "partitions" not in data:
         raise ToolError('Replica election data is missing "partitions" field')
     partitions = [json_files.topic_partition(item) for item in json_files.entries(data, "partitions")]
-    twice = [item for item in dict.fromkeys(partitions) if partitions.count(item) > 1]
-    if twice:
-        raise ToolError(f"Replica election data contains duplicate partitions: {', '.join(json_files.names(twice))}")
+    duplicates = [item for item in dict.fromkeys(partitions) if partitions.count(item) > 1]
+    if duplicates:
+        raise ToolError(
+            f"Replica election data contains duplicate partitions: {', '.join(json_files.names(duplicates))}"
+        )
     return partitions
 
 
@@ -88,15 +90,17 @@ async def _elect(options: argparse.Namespace) -> int:
         results = await admin.elect_leaders(_TYPES.index(kind), partitions)
     not_needed = ErrorCode.ELECTION_NOT_NEEDED
     elected = [item for item, error in results.items() if error is None]
-    idle = [item for item, error in results.items() if error is not None and error.code == not_needed]
+    unneeded = [item for item, error in results.items() if error is not None and error.code == not_needed]
     failed = {item: error for item, error in results.items() if error is not None and error.code != not_needed}
     if elected:
         names = ", ".join(json_files.names(elected))
         print(f"Successfully completed leader election ({kind.upper()}) for partitions {names}")
-    if idle:
-        print(f"Valid replica already elected for partitions {', '.join(json_files.names(idle))}")
+    if unneeded:
+        print(f"Valid replica already elected for partitions {', '.join(json_files.names(unneeded))}")
     for (topic, index), error in failed.items():
-        print(f"Error completing leader election ({kind.upper()}) for partition: {topic}-{index}: {reason(error)}")
+        print(
+            f"Error completing leader election ({kind.upper()}) for partition: {topic}-{index}: {broker_message(error)}"
+        )
     if failed:
         raise ToolError(f"{len(failed)} replica(s) could not be elected")
     return 0

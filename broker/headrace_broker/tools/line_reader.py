@@ -1,9 +1,9 @@
-"""Lines of text to records, as Kafka's LineMessageReader reads them. Pure.
+"""Parses lines of text into records, like Kafka's LineMessageReader. Does no I/O.
 
     headers <headers.delimiter> key <key.separator> value      with parse.headers=true and parse.key=true
-    h1:v1,h2:v2                                                 headers, by headers.separator and headers.key.separator
+    h1:v1,h2:v2                                                 headers with headers.separator, headers.key.separator
 
-Lines end with \\n, \\r or \\r\\n. Bytes stay as they are: what is no UTF-8 goes through unchanged.
+Lines end with \\n, \\r or \\r\\n. Bytes that are not valid UTF-8 are kept unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROPERTIES = {
 
 
 class LineSplitter:
-    """Cuts chunks of bytes into whole lines and keeps what is left for the next chunk."""
+    """Splits chunks of bytes into complete lines and keeps the incomplete last line for the next chunk."""
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []
@@ -38,22 +38,22 @@ class LineSplitter:
             return []
         data = b"".join((*self._pending, chunk))
         # A carriage return at the very end may be the first half of \r\n.
-        cut = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
-        self._pending = [data[cut:]]
-        return data[:cut].splitlines()
+        end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
+        self._pending = [data[end:]]
+        return data[:end].splitlines()
 
     def finish(self) -> list[bytes]:
-        """Return what is left: a last line without an end."""
-        rest = b"".join(self._pending)
+        """Return the last line, if it has no line ending."""
+        pending = b"".join(self._pending)
         self._pending = []
-        return rest.splitlines()
+        return pending.splitlines()
 
 
 class LineReader:
-    """Parses lines by the reader's properties; counts them for its messages."""
+    """Parses lines according to the reader's properties, and counts them for error messages."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises ToolError for separators that could not be told apart."""
+        """Raises ToolError for separators that are empty or equal."""
         given = {**_PROPERTIES, **properties}
         self._parses_key = _is_true(given["parse.key"])
         self._parses_headers = _is_true(given["parse.headers"])
@@ -72,10 +72,7 @@ class LineReader:
             raise ToolError(f"headers.separator: {given['headers.separator']} is an invalid regex: {error}") from None
 
     def read(self, lines: Sequence[bytes]) -> tuple[RecordColumns, ToolError | None]:
-        """Return the records of these lines, and what is wrong with the first line that cannot be parsed.
-
-        Then the records are those of the lines before it.
-        """
+        """Return the records of the lines, up to the first line that cannot be parsed, and the error for that line."""
         if not self._parses_key and not self._parses_headers:
             self.line_number += len(lines)
             return RecordColumns(
@@ -84,13 +81,13 @@ class LineReader:
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         headers: list[Headers] = []
-        fault: ToolError | None = None
+        parse_error: ToolError | None = None
         for line in lines:
             self.line_number += 1
             try:
                 key, value, line_headers = self._parse(line)
             except ToolError as error:
-                fault = error
+                parse_error = error
                 break
             keys.append(key)
             values.append(value)
@@ -100,29 +97,29 @@ class LineReader:
             keys=keys if self._parses_key else None,
             headers=headers if any(headers) else None,
         )
-        return columns, fault
+        return columns, parse_error
 
     def _value(self, text: bytes) -> bytes | None:
         return None if text == self._null_marker else text
 
     def _parse(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
         headers: Headers = []
-        rest = line
+        remaining = line
         if self._parses_headers:
-            before, separator, after = rest.partition(self._headers_delimiter)
+            before, separator, after = remaining.partition(self._headers_delimiter)
             if separator:
-                rest = after
+                remaining = after
                 headers = [] if before == self._null_marker else self._headers(before)
             elif not self._ignores_errors:
-                raise self._missing("headers delimiter", line)
+                raise self._missing_error("headers delimiter", line)
         key: bytes | None = None
         if self._parses_key:
-            before, separator, after = rest.partition(self._key_separator)
+            before, separator, after = remaining.partition(self._key_separator)
             if separator:
-                key, rest = self._value(before), after
+                key, remaining = self._value(before), after
             elif not self._ignores_errors:
-                raise self._missing("key separator", line)
-        return key, self._value(rest), headers
+                raise self._missing_error("key separator", line)
+        return key, self._value(remaining), headers
 
     def _headers(self, text: bytes) -> Headers:
         pairs = self._headers_pattern.split(text)
@@ -141,7 +138,7 @@ class LineReader:
             )
         return name.decode("utf-8", "replace"), self._value(value) if separator else None
 
-    def _missing(self, what: str, line: bytes) -> ToolError:
+    def _missing_error(self, what: str, line: bytes) -> ToolError:
         return ToolError(f"No {what} found on line number {self.line_number}: '{line.decode('utf-8', 'replace')}'")
 
 

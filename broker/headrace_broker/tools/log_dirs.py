@@ -1,4 +1,4 @@
-"""kafka-log-dirs: what lies in the brokers' log directories, as one line of JSON (Kafka's LogDirsCommand)."""
+"""kafka-log-dirs: show the contents of the brokers' log directories as one line of JSON (Kafka's LogDirsCommand)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.tools.command_line import Parser, ToolError, admin_client, leave, run
+from headrace_broker.tools.command_line import Parser, ToolError, admin_client, run, run_and_exit
 
 if TYPE_CHECKING:
     from headrace_broker.protocol.messages.describe_log_dirs import DescribeLogDirsResult
@@ -17,10 +17,10 @@ _JAVA_ERRORS = "org.apache.kafka.common.errors."
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    parser = Parser("kafka-log-dirs", "Show what lies in the log directories of brokers.")
+    parser = Parser("kafka-log-dirs", "Show the contents of the brokers' log directories.")
     parser.add_bootstrap_server(None)
     parser.add_command_config()
-    parser.add_argument("--describe", action="store_true", help="REQUIRED: show the directories.")
+    parser.add_argument("--describe", action="store_true", help="REQUIRED: show the log directories.")
     parser.add_argument("--topic-list", default="", metavar="T,T,…", help="Only partitions of these topics.")
     parser.add_argument("--broker-list", default="", metavar="0,1,…", help="Only these brokers.")
     options = parser.parse(argv)
@@ -30,34 +30,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 async def _describe(options: argparse.Namespace) -> int:
     try:
-        wanted = sorted({int(item) for item in options.broker_list.split(",") if item})
+        requested = sorted({int(item) for item in options.broker_list.split(",") if item})
     except ValueError:
         raise ToolError(f"--broker-list {options.broker_list}: expected broker ids, separated by commas") from None
     topics = {item for item in options.topic_list.split(",") if item}
     async with admin_client(options) as admin:
         existing = sorted(node.node_id for node in (await admin.describe_cluster()).nodes)
-        missing = [broker for broker in wanted if broker not in existing]
+        missing = [broker for broker in requested if broker not in existing]
         if missing:
             raise ToolError(
                 f"ERROR: The given brokers do not exist from --broker-list: {_joined(missing)}. "
                 f"Current existent brokers: {_joined(existing)}"
             )
-        asked = wanted or existing
+        brokers = requested or existing
         print("Querying brokers for log directories information")
-        found = await admin.describe_log_dirs(asked)
-    print(f"Received log directory information from brokers {_joined(asked)}")
+        found = await admin.describe_log_dirs(brokers)
+    print(f"Received log directory information from brokers {_joined(brokers)}")
     print(json.dumps(as_json(found, topics), separators=(",", ":"), ensure_ascii=False))
     return 0
 
 
 def as_json(found: Mapping[int, Sequence[DescribeLogDirsResult]], topics: Collection[str]) -> dict[str, Any]:
-    """Return what is printed, its keys in the order that Java's hash maps give them."""
+    """Return the JSON object to print, with its keys in the order of Java's hash maps."""
     brokers = [
         {"broker": broker, "logDirs": [_directory(item, topics) for item in directories]}
         for broker, directories in found.items()
@@ -85,7 +85,7 @@ def _error_class(code: int) -> str | None:
 
     if code == ErrorCode.NONE:
         return None
-    words = ErrorCode.of(code).name.lower().split("_")
+    words = ErrorCode.from_code(code).name.lower().split("_")
     name = "".join(word.capitalize() for word in words).removesuffix("Error")
     return f"{_JAVA_ERRORS}{name}Exception"
 

@@ -1,4 +1,4 @@
-"""kafka-metadata-quorum: who leads the metadata quorum, and how far the others are (Kafka's MetadataQuorumCommand)."""
+"""kafka-metadata-quorum: show the metadata quorum's leader and its followers' lag (Kafka's MetadataQuorumCommand)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    leave,
     run,
+    run_and_exit,
 )
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_bootstrap_server()
     parser.add_bootstrap_controller()
     parser.add_command_config()
-    parser.add_argument("command", metavar="describe", help="What to do.")
-    parser.add_argument("--status", action="store_true", help="A short summary.")
-    parser.add_argument("--replication", action="store_true", help="How far each replica is.")
-    parser.add_argument("--human-readable", action="store_true", help="With --replication: times as ages.")
+    parser.add_argument("command", metavar="describe", help="The command to run.")
+    parser.add_argument("--status", action="store_true", help="Show a short summary.")
+    parser.add_argument("--replication", action="store_true", help="Show the replication state of each replica.")
+    parser.add_argument("--human-readable", action="store_true", help="With --replication: show times as ages.")
     options = parser.parse(argv)
     if options.command not in _COMMANDS:
         parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
     if options.command != "describe":
-        parser.error(f"{options.command}: not available yet; the voters are those of controller.quorum.voters")
+        parser.error(f"{options.command}: not supported yet; controller.quorum.voters defines the voters")
     if options.status and options.replication:
         parser.error("Only one of --status or --replication should be specified with describe sub-command")
     if not options.status and not options.replication:
@@ -52,15 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 async def _describe(options: argparse.Namespace) -> int:
     async with admin_client(options) as admin:
         cluster = await admin.describe_cluster()
-        if cluster.controller_id < 0:  # which brokers do not tell, but refuse to describe the quorum
-            raise ToolError(f"the controllers know no leader: {_NO_LEADER}")
+        if cluster.controller_id < 0:  # brokers do not report this, they fail the DescribeQuorum request
+            raise ToolError(f"the metadata quorum has no leader: {_NO_LEADER}")
         quorum = await admin.describe_quorum()
     if options.status:
         lines = status(quorum, cluster.cluster_id or "")
@@ -124,7 +124,7 @@ def _node(quorum: QuorumDescription, replica: ReplicaState) -> str:
 
 
 def replication(quorum: QuorumDescription, now_ms: int | None) -> list[str]:
-    """Return the lines of --replication; with `now_ms`, times as ages. Raises ToolError."""
+    """Return the lines of --replication; with `now_ms`, times are shown as ages. Raises ToolError."""
     leader = _leader(quorum)
     state = quorum.state
     replicas = [(leader, "Leader")]

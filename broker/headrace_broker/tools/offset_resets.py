@@ -1,4 +1,4 @@
-"""The arithmetic of `kafka-consumer-groups --reset-offsets`: times, durations, CSV plans, bounds. Pure."""
+"""Times, durations, CSV plans and bounds for `kafka-consumer-groups --reset-offsets`. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.tools.command_line import ToolError
 
-Plan = dict[TopicPartition, int]
+OffsetPlan = dict[TopicPartition, int]
 
 _DURATION = re.compile(
     r"([-+]?)P(?:([-+]?\d+)D)?(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?\Z", re.IGNORECASE
@@ -17,7 +17,7 @@ _DURATION = re.compile(
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Return the timestamp of `YYYY-MM-DDThh:mm:ss.sss`, UTC without a zone. Raises ToolError."""
+    """Return the timestamp of `YYYY-MM-DDThh:mm:ss.sss`, in UTC unless it has a zone. Raises ToolError."""
     try:
         if "T" not in text:
             raise ValueError("It does not contain a 'T' according to ISO8601 format")
@@ -30,7 +30,7 @@ def parse_datetime_ms(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the length of `PnDTnHnMnS`, as Java's Duration reads it. Raises ToolError."""
+    """Parse the duration `PnDTnHnMnS`, as Java's Duration does. Raises ToolError."""
     found = _DURATION.match(text)
     if found is None or found[3] == "T" or not any(found[group] for group in (2, 4, 5, 6)):
         raise ToolError(f"Text '{text}' cannot be parsed to a Duration; expected PnDTnHnMnS, for example PT1H30M")
@@ -41,7 +41,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_topics(arguments: Iterable[str]) -> tuple[list[TopicPartition], list[str]]:
-    """Return the partitions of `topic:0,1` arguments, and the topics given without any. Raises ToolError."""
+    """Return the partitions of `topic:0,1` arguments, and the topics without partitions. Raises ToolError."""
     partitions: list[TopicPartition] = []
     topics: list[str] = []
     for argument in arguments:
@@ -58,8 +58,10 @@ def parse_topics(arguments: Iterable[str]) -> tuple[list[TopicPartition], list[s
     return partitions, topics
 
 
-def shifted(partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, int], shift: int) -> Plan:
-    """Return the committed offsets moved by `shift`. Raises ToolError where nothing is committed."""
+def shift_offsets(
+    partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, int], shift: int
+) -> OffsetPlan:
+    """Return the committed offsets plus `shift`. Raises ToolError for a partition without a committed offset."""
     plan = {}
     for topic, partition in partitions:
         if (topic, partition) not in committed:
@@ -70,13 +72,13 @@ def shifted(partitions: Iterable[TopicPartition], committed: Mapping[TopicPartit
     return plan
 
 
-def bounded(
+def clamp_offsets(
     requested: Mapping[TopicPartition, int],
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-) -> tuple[Plan, list[str]]:
-    """Return the offsets, brought inside of their logs, and what to say about those that were not."""
-    plan: Plan = {}
+) -> tuple[OffsetPlan, list[str]]:
+    """Return the offsets, limited to the range of their logs, and a warning for each changed offset."""
+    plan: OffsetPlan = {}
     warnings = []
     for (topic, partition), offset in requested.items():
         start, end = starts[topic, partition], ends[topic, partition]
@@ -90,8 +92,8 @@ def bounded(
     return plan, warnings
 
 
-def to_csv(resets: Mapping[str, Plan], *, with_group: bool) -> str:
-    """Return a plan as `[group,]topic,partition,offset` lines."""
+def to_csv(resets: Mapping[str, OffsetPlan], *, with_group: bool) -> str:
+    """Format plans as CSV lines `[group,]topic,partition,offset`."""
     import csv
     import io
 
@@ -103,11 +105,11 @@ def to_csv(resets: Mapping[str, Plan], *, with_group: bool) -> str:
     return text.getvalue()
 
 
-def from_csv(text: str, groups: list[str]) -> dict[str, Plan]:
-    """Read such lines; those without a group are for the only group of `groups`. Raises ToolError naming the line."""
+def from_csv(text: str, groups: list[str]) -> dict[str, OffsetPlan]:
+    """Parse CSV lines; lines without a group are for the only group in `groups`. Raises ToolError with the line."""
     import csv
 
-    plans: dict[str, Plan] = {}
+    plans: dict[str, OffsetPlan] = {}
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         if not row:
             continue

@@ -1,4 +1,4 @@
-"""What kafka-producer-perf-test counts and prints: windows, totals, percentiles of latency. Pure."""
+"""Statistics of kafka-producer-perf-test: throughput and latency per interval and in total. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _MB = 1024 * 1024
 _PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 
 
-class Failures:
-    """Records that were not acknowledged, by kind of error: the first of a kind is told as it comes, all at the end."""
+class FailureCounts:
+    """Counts failed records by kind of error; the first error of each kind is printed at once, counts at the end."""
 
     def __init__(self) -> None:
         self.records = 0
         self._by_kind: dict[str, int] = {}
 
     def add(self, records: int, error: BaseException) -> list[str]:
-        """Count records that failed together; returns lines to print."""
+        """Count records that failed together; return the lines to print."""
         code = getattr(error, "code", None)
         kind = type(error).__name__ if code is None else code.name
         lines = [] if kind in self._by_kind else [f"{error} (the first of its kind, more are only counted)"]
@@ -26,13 +26,13 @@ class Failures:
         return lines
 
     def summary(self, records: int) -> list[str]:
-        """Return the line at the end, of a test with so many records; none if nothing failed."""
+        """Return the summary line of a test with `records` records; no line if none failed."""
         kinds = ", ".join(f"{count} with {kind}" for kind, count in self._by_kind.items())
         return [f"{self.records} of {records} records failed: {kinds}"] if kinds else []
 
 
 class Window:
-    """Counts since a moment."""
+    """Counts and latencies of one interval."""
 
     def __init__(self, start_ms: float) -> None:
         self.start_ms = start_ms
@@ -49,18 +49,18 @@ class Window:
         self.latency_max_ms = max(self.latency_max_ms, latency_ms)
 
     def rates(self, now_ms: float) -> tuple[float, float]:
-        """(records, MB) a second."""
+        """Return (records, MB) per second."""
         elapsed_s = max(now_ms - self.start_ms, 1) / 1000
         return self.records / elapsed_s, self.size_bytes / elapsed_s / _MB
 
     @property
     def latency_average_ms(self) -> float:
-        """Mean latency; 0 of nothing."""
+        """The mean latency; 0 without records."""
         return self.latency_sum_ms / self.records if self.records else 0.0
 
 
 class ProduceStats:
-    """Everything that was acknowledged, with a line for each reporting interval."""
+    """Counts acknowledged records, and formats a line for each reporting interval."""
 
     def __init__(
         self, records: int, start_ms: float, reporting_interval_ms: int, *, is_steady_state: bool = False
@@ -75,8 +75,8 @@ class ProduceStats:
         self._has_reported = False
         self.is_quiet = False
 
-    def acknowledged(self, records: int, size_bytes: int, latency_ms: int, now_ms: float) -> list[str]:
-        """Count records that were sent and acknowledged together; returns lines to print."""
+    def add_acknowledged(self, records: int, size_bytes: int, latency_ms: int, now_ms: float) -> list[str]:
+        """Count records that were sent and acknowledged together; return the lines to print."""
         self._total.add(records, size_bytes, latency_ms)
         self._window.add(records, size_bytes, latency_ms)
         samples, self._skip = divmod(self._skip + records, self._sampling)
@@ -99,7 +99,7 @@ class ProduceStats:
         )
 
     def total_line(self, now_ms: float) -> str:
-        """Return the line at the end."""
+        """Return the summary line."""
         total = self._total
         records_s, mb_s = total.rates(now_ms)
         latencies = sorted(self._latencies) or [0]

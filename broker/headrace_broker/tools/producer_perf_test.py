@@ -1,7 +1,7 @@
-"""kafka-producer-perf-test: send records as fast as wanted, and show how fast it went (Kafka's ProducerPerformance).
+"""kafka-producer-perf-test: measure a producer's throughput and latency (Kafka's ProducerPerformance).
 
-Records that are due at the same moment are handed to the client together, as a list; each is counted with the latency
-of its own acknowledgement.
+Records that are due at the same time are passed to the client together; each counts with the latency of its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from headrace_broker.tools.command_line import (
     ToolError,
     client_config,
     is_given,
-    leave,
     open_cluster,
     properties_of,
     run,
+    run_and_exit,
     warn_deprecated,
     warn_without_metrics,
 )
-from headrace_broker.tools.produce_stats import Failures, ProduceStats
+from headrace_broker.tools.produce_stats import FailureCounts, ProduceStats
 
 if TYPE_CHECKING:
     from headrace_broker.client.writer import RecordMetadata, Writer
 
-_AT_ONCE = 500
-_AT_ONCE_BYTES = 256 * 1024
+_BATCH_RECORDS_MAX = 500
+_BATCH_BYTES_MAX = 256 * 1024
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _PAYLOADS = ("record_size", "payload_file", "payload_monotonic")
 _DEPRECATED = {"--producer-props": "--command-property", "--producer.config": "--command-config"}
@@ -49,28 +49,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-producer-perf-test", "Measure how fast records can be produced.")
+    parser = Parser("kafka-producer-perf-test", "Measure a producer's throughput and latency.")
     add = parser.add_argument
     add("--bootstrap-server", metavar="HOST:PORT,…", help="The brokers to connect to first.")
-    add("--topic", help="REQUIRED: the topic.")
-    add("--num-records", type=int, metavar="N", help="REQUIRED: how many records.")
-    add("--record-size", type=int, metavar="BYTES", help="Records of so many random bytes.")
-    add("--payload-file", metavar="FILE", help="Records taken at random from a file.")
-    add("--payload-monotonic", action="store_true", help="Records that are numbers, counting up.")
-    add("--payload-delimiter", default="\\n", metavar="TEXT", help="What separates records in --payload-file.")
-    add("--throughput", type=float, metavar="N", help="REQUIRED: records a second; -1 = as fast as possible.")
+    add("--topic", help="REQUIRED: the topic to write to.")
+    add("--num-records", type=int, metavar="N", help="REQUIRED: the number of records to send.")
+    add("--record-size", type=int, metavar="BYTES", help="Send random records of this size.")
+    add("--payload-file", metavar="FILE", help="Send records chosen at random from a file.")
+    add("--payload-monotonic", action="store_true", help="Send ascending numbers.")
+    add("--payload-delimiter", default="\\n", metavar="TEXT", help="The delimiter of records in --payload-file.")
+    add("--throughput", type=float, metavar="N", help="REQUIRED: records per second; -1 = as fast as possible.")
     add("--command-property", "--producer-props", nargs="+", action="extend", metavar="K=V", help="Client properties.")
-    add("--command-config", "--producer.config", dest="command_config", metavar="FILE", help="A file of them.")
-    add("--warmup-records", type=int, default=0, metavar="N", help="Count the records after so many once more apart.")
-    add("--reporting-interval", type=int, default=5_000, metavar="MS", help="How often to print a line.")
-    add("--record-key-range", type=int, metavar="N", help="How many different keys.")
-    add("--key-distribution", default="none", choices=("none", "range", "random"), help="Which key a record gets.")
-    add("--random-seed", type=int, default=0, metavar="N", help="The seed of what is random.")
+    add(
+        "--command-config", "--producer.config", dest="command_config", metavar="FILE", help="A client properties file."
+    )
+    add("--warmup-records", type=int, default=0, metavar="N", help="Also report the records after the first N apart.")
+    add("--reporting-interval", type=int, default=5_000, metavar="MS", help="The interval of the statistics lines.")
+    add("--record-key-range", type=int, metavar="N", help="The number of different keys.")
+    add("--key-distribution", default="none", choices=("none", "range", "random"), help="How keys are chosen.")
+    add("--random-seed", type=int, default=0, metavar="N", help="The seed of the random generator.")
     add("--print-metrics", action="store_true", help=argparse.SUPPRESS)
     add("--transactional-id", help=argparse.SUPPRESS)
     add("--transaction-duration-ms", help=argparse.SUPPRESS)
@@ -83,38 +85,38 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("Exactly one of --record-size, --payload-file or --payload-monotonic is required")
     for name in ("transactional_id", "transaction_duration_ms"):
         if is_given(options, name):
-            parser.error(f"--{name.replace('_', '-')}: not available yet; there are no transactions")
-    for name, least in (("num_records", 1), ("record_size", 1), ("reporting_interval", 1), ("warmup_records", 0)):
+            parser.error(f"--{name.replace('_', '-')}: not supported yet; there are no transactions")
+    for name, minimum in (("num_records", 1), ("record_size", 1), ("reporting_interval", 1), ("warmup_records", 0)):
         number = getattr(options, name)
-        if number is not None and number < least:
-            parser.error(f"--{name.replace('_', '-')} {number}: expected {least} or more")
+        if number is not None and number < minimum:
+            parser.error(f"--{name.replace('_', '-')} {number}: expected {minimum} or more")
     if options.warmup_records >= options.num_records:
         parser.error("The value for --warmup-records must be strictly fewer than the number of records in the test")
     if options.key_distribution != "none" and not is_given(options, "record_key_range"):
         parser.error("--record-key-range is required with --key-distribution")
 
 
-# -- what is sent ----------------------------------------------------------------------------------------------------
+# -- payloads and keys -----------------------------------------------------------------------------------------------
 
 
 def payloads(options: argparse.Namespace, rng: random.Random) -> Callable[[int, int], list[bytes | None]]:
-    """Return a function that makes the values of records `first` to `first + count`. Raises ToolError."""
+    """Return a function that returns the values of `count` records from record number `first` on. Raises ToolError."""
     if options.record_size is not None:
         size: int = options.record_size
 
         def random_values(first: int, count: int) -> list[bytes | None]:
             text = rng.randbytes(size * count).translate(_LETTERS)
-            return [text[at : at + size] for at in range(0, size * count, size)]
+            return [text[position : position + size] for position in range(0, size * count, size)]
 
         return random_values
     if options.payload_monotonic:
         return lambda first, count: [b"%d" % number for number in range(first, first + count)]
-    known = read_payloads(options.payload_file, options.payload_delimiter)
-    return lambda first, count: list(rng.choices(known, k=count))
+    choices = read_payloads(options.payload_file, options.payload_delimiter)
+    return lambda first, count: list(rng.choices(choices, k=count))
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """Return the records of a file. Raises ToolError."""
+    """Return the records in the file. Raises ToolError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -129,7 +131,7 @@ def read_payloads(path: str, delimiter: str) -> list[bytes]:
 
 
 def keys(options: argparse.Namespace, rng: random.Random, first: int, count: int) -> list[bytes | None] | None:
-    """Return the keys of records `first` to `first + count`, None when there are none."""
+    """Return the keys of `count` records from record number `first` on, or None for records without keys."""
     if options.key_distribution == "none":
         return None
     if options.key_distribution == "range":
@@ -140,8 +142,8 @@ def keys(options: argparse.Namespace, rng: random.Random, first: int, count: int
 # -- sending ---------------------------------------------------------------------------------------------------------
 
 
-class _Run:
-    """One test: what is to be sent, and what came of it."""
+class _ProducerTest:
+    """Sends the records of one test and collects its statistics."""
 
     def __init__(self, options: argparse.Namespace, writer: Writer) -> None:
         self._options = options
@@ -151,32 +153,32 @@ class _Run:
         now_ms = _now_ms()
         self.stats = ProduceStats(options.num_records, now_ms, options.reporting_interval)
         self.steady: ProduceStats | None = None
-        self.failures = Failures()
+        self.failures = FailureCounts()
 
     async def send_all(self) -> None:
         start_s = time.monotonic()
         sent = 0
-        for count in self._portions():
+        for count in self._batch_sizes():
             await self._wait_until_due(start_s, sent)
             await self._writer.ready()
-            self._begin_steady_state(sent)
+            self._start_steady_state(sent)
             self._send(sent, count)
             sent += count
             await asyncio.sleep(0)
         await self._writer.flush()
 
-    def _portions(self) -> Iterator[int]:
-        """How many records go together: what is due within a few milliseconds, and not too many bytes."""
+    def _batch_sizes(self) -> Iterator[int]:
+        """Yield the number of records to send at once: those due within 2 ms, limited in number and in bytes."""
         options = self._options
         size = options.record_size or 100
-        most = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // size))
+        limit = max(1, min(_BATCH_RECORDS_MAX, _BATCH_BYTES_MAX // size))
         if options.throughput > 0:
-            most = max(1, min(most, int(options.throughput / 500)))
-        left, until_steady = options.num_records, options.warmup_records
-        while left:
-            count = min(most, left, until_steady or left)
-            until_steady = max(0, until_steady - count)
-            left -= count
+            limit = max(1, min(limit, int(options.throughput / 500)))
+        remaining, warmup_remaining = options.num_records, options.warmup_records
+        while remaining:
+            count = min(limit, remaining, warmup_remaining or remaining)
+            warmup_remaining = max(0, warmup_remaining - count)
+            remaining -= count
             yield count
 
     async def _wait_until_due(self, start_s: float, sent: int) -> None:
@@ -185,12 +187,12 @@ class _Run:
             if early_s > 0:
                 await asyncio.sleep(early_s)
 
-    def _begin_steady_state(self, sent: int) -> None:
+    def _start_steady_state(self, sent: int) -> None:
         options = self._options
         if options.warmup_records and sent == options.warmup_records:
             self.stats.is_quiet = True
-            left = options.num_records - sent
-            self.steady = ProduceStats(left, _now_ms(), options.reporting_interval, is_steady_state=True)
+            remaining = options.num_records - sent
+            self.steady = ProduceStats(remaining, _now_ms(), options.reporting_interval, is_steady_state=True)
 
     def _send(self, first: int, count: int) -> None:
         from headrace_broker.records.columns import RecordColumns
@@ -211,7 +213,7 @@ class _Run:
             now_ms = _now_ms()
             for stats in (self.stats, steady):
                 if stats is not None:
-                    for line in stats.acknowledged(count, size_bytes, int(now_ms - sent_ms), now_ms):
+                    for line in stats.add_acknowledged(count, size_bytes, int(now_ms - sent_ms), now_ms):
                         print(line, flush=True)
 
         self._writer.send(self._options.topic, None, columns).add_done_callback(done)
@@ -236,7 +238,7 @@ async def _produce(options: argparse.Namespace) -> int:
                 f"Warmup first {options.warmup_records} records. Steady state results will print after the complete "
                 "test summary."
             )
-        test = _Run(options, await Writer.open(config, cluster=cluster))
+        test = _ProducerTest(options, await Writer.open(config, cluster=cluster))
         await test.send_all()
         print(test.stats.total_line(_now_ms()))
         if test.steady is not None:

@@ -1,7 +1,7 @@
 """kafka-reassign-partitions: move partitions to other brokers (Kafka's ReassignPartitionsCommand, KIP-455).
 
-Replicas go where a plan says; which of its directories a broker takes is its own choice, so a plan may name only a
-directory that the replica would be in anyway.
+A plan chooses the brokers of the replicas. Each broker chooses the log directory itself, so a plan may name a log
+directory only if it is the broker's only one.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    leave,
-    reason,
+    broker_message,
     run,
+    run_and_exit,
 )
 from headrace_broker.tools.reassignment_plans import (
     Move,
-    Plan,
+    ReassignmentPlan,
     Replica,
     as_json,
     check_brokers,
     check_log_dirs,
     check_plan,
-    joined,
-    listing,
+    join_numbers,
+    list_lines,
     log_dir_states,
     parse_brokers,
     parse_plan,
     parse_topics,
+    plan_states,
     propose,
     replica_moves,
-    states,
 )
 
 if TYPE_CHECKING:
     from headrace_broker.client.admin import Admin, Resource
     from headrace_broker.client.errors import BrokerError
 
-_NEEDS = {
+_REQUIRED = {
     "generate": ("broker_list", "topics_to_move_json_file"),
     "execute": ("reassignment_json_file",),
     "verify": ("reassignment_json_file",),
     "cancel": ("reassignment_json_file",),
     "list": (),
 }
-"""The actions, and the options that each cannot do without."""
-_ONLY_WITH = {
+"""{action: the options that it requires}."""
+_ACTIONS_OF_OPTION = {
     "broker_list": ("generate",),
     "topics_to_move_json_file": ("generate",),
     "disable_rack_aware": ("generate",),
@@ -66,14 +66,14 @@ _ONLY_WITH = {
     "preserve_throttles": ("verify", "cancel"),
     "bootstrap_controller": ("cancel", "list"),
 }
-"""The actions that an option goes with."""
+"""{option: the actions that allow it}."""
 _EXISTING = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create "
     "a new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
     "throttle by resubmitting the current reassignment."
 )
-_TERSE = ("Cannot execute because ", "Error reassigning ", "Error cancelling ")
-"""How messages begin that Kafka's tool prints as they are; before others it writes "Error: "."""
+_UNPREFIXED = ("Cannot execute because ", "Error reassigning ", "Error cancelling ")
+"""The prefixes of messages that Kafka's tool prints unchanged; it prints "Error: " before others."""
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _BROKER_THROTTLES = (*THROTTLED_RATES, "replica.alter.log.dirs.io.max.bytes.per.second")
 
@@ -84,13 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse(argv)
     action = _check(parser, options)
     return run(
-        _act(options, action), on_error=lambda text: print(text if text.startswith(_TERSE) else f"Error: {text}")
+        _run_action(options, action),
+        on_error=lambda text: print(text if text.startswith(_UNPREFIXED) else f"Error: {text}"),
     )
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
@@ -99,37 +100,37 @@ def _parser() -> Parser:
     parser.add_bootstrap_controller()
     parser.add_command_config()
     add = parser.add_argument
-    add("--generate", action="store_true", help="Propose an assignment; nothing is moved.")
-    add("--execute", action="store_true", help="Begin the moves of --reassignment-json-file.")
-    add("--verify", action="store_true", help="Show whether these moves are done; clear throttles if all are.")
-    add("--cancel", action="store_true", help="Take these moves back.")
-    add("--list", action="store_true", help="Show the moves under way.")
-    add("--reassignment-json-file", metavar="FILE", help="The moves, as --generate prints them.")
+    add("--generate", action="store_true", help="Print a proposed assignment without moving anything.")
+    add("--execute", action="store_true", help="Start the reassignment in --reassignment-json-file.")
+    add("--verify", action="store_true", help="Show whether the reassignment is complete; if so, remove its throttles.")
+    add("--cancel", action="store_true", help="Cancel the reassignment.")
+    add("--list", action="store_true", help="List the reassignments in progress.")
+    add("--reassignment-json-file", metavar="FILE", help="The reassignment, as --generate prints it.")
     add("--topics-to-move-json-file", metavar="FILE", help='{"topics": [{"topic": "foo"}], "version": 1}')
     add("--broker-list", metavar="0,1,…", help="The brokers to move the topics to.")
-    add("--disable-rack-aware", action="store_true", help="Take no notice of racks.")
-    add("--throttle", type=int, metavar="BYTES/S", help="How fast to copy between brokers.")
+    add("--disable-rack-aware", action="store_true", help="Ignore racks.")
+    add("--throttle", type=int, metavar="BYTES/S", help="The limit of replication traffic between brokers.")
     add("--replica-alter-log-dirs-throttle", type=int, metavar="BYTES/S", help=argparse.SUPPRESS)
     add("--timeout", type=int, metavar="MS", help=argparse.SUPPRESS)
-    add("--additional", action="store_true", help="Execute beside moves that are under way.")
-    add("--preserve-throttles", action="store_true", help="Leave throttles as they are.")
+    add("--additional", action="store_true", help="Execute even if other reassignments are in progress.")
+    add("--preserve-throttles", action="store_true", help="Do not change throttles.")
     add(
         "--disallow-replication-factor-change",
         action="store_true",
-        help="Refuse to change how many replicas there are.",
+        help="Fail if the reassignment would change a replication factor.",
     )
     return parser
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> str:
-    action = parser.only_action(options, tuple(_NEEDS))
+    action = parser.only_action(options, tuple(_REQUIRED))
     parser.required_server(options)
-    parser.require(options, *_NEEDS[action])
-    parser.only_with(options, action, _ONLY_WITH)
+    parser.require(options, *_REQUIRED[action])
+    parser.require_action(options, action, _ACTIONS_OF_OPTION)
     return action
 
 
-async def _act(options: argparse.Namespace, action: str) -> int:
+async def _run_action(options: argparse.Namespace, action: str) -> int:
     if action == "generate":
         topics = parse_topics(json_files.read_json(options.topics_to_move_json_file))
         brokers = parse_brokers(options.broker_list)
@@ -145,12 +146,12 @@ async def _act(options: argparse.Namespace, action: str) -> int:
         elif action == "cancel":
             await _cancel(admin, plan, keeps_throttles=options.preserve_throttles)
         else:
-            print("\n".join(listing(await admin.list_reassignments())))
+            print("\n".join(list_lines(await admin.list_reassignments())))
     return 0
 
 
 async def _replicas(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, Sequence[int]]:
-    """Where the partitions of these topics are; a topic that does not exist has none."""
+    """Return the replicas of these topics' partitions; nonexistent topics are left out."""
     from headrace_broker.client.errors import BrokerError
 
     found: dict[TopicPartition, Sequence[int]] = {}
@@ -161,26 +162,28 @@ async def _replicas(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition,
 
 
 async def _existing(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, Sequence[int]]:
-    """Where the partitions of these topics are. Raises ToolError for a topic that does not exist."""
-    wanted = list(topics)
-    found = await _replicas(admin, wanted)
-    missing = [topic for topic in wanted if (topic, 0) not in found]
+    """Return the replicas of these topics' partitions. Raises ToolError for a topic that does not exist."""
+    names = list(topics)
+    found = await _replicas(admin, names)
+    missing = [topic for topic in names if (topic, 0) not in found]
     if missing:
         raise ToolError(f"Topic {missing[0]} not found.")
     return found
 
 
 async def _log_dirs(
-    admin: Admin, current: Mapping[TopicPartition, Sequence[int]], *, is_for_a_plan: bool = True
+    admin: Admin, current: Mapping[TopicPartition, Sequence[int]], *, for_plan: bool = True
 ) -> dict[Replica, str]:
-    """The directories that the replicas are in, of live brokers; for a plan, of those that have but one: it can name
-    no other."""
+    """Return the log directories of the replicas on live brokers.
+
+    `for_plan` leaves out brokers with several log directories, which a plan cannot name.
+    """
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)
     return {
         (topic.name, part.partition_index, broker): directory.log_dir
         for broker, directories in (await admin.describe_log_dirs(brokers)).items()
-        if len(directories) == 1 or not is_for_a_plan
+        if len(directories) == 1 or not for_plan
         for directory in directories
         for topic in directory.topics
         for part in topic.partitions
@@ -209,7 +212,7 @@ async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int],
 # -- execute ---------------------------------------------------------------------------------------------------------
 
 
-async def _execute(admin: Admin, plan: Plan, options: argparse.Namespace) -> None:
+async def _execute(admin: Admin, plan: ReassignmentPlan, options: argparse.Namespace) -> None:
     check_plan(plan)
     moving = await admin.list_reassignments()
     if moving and not options.additional:
@@ -237,14 +240,14 @@ async def _execute(admin: Admin, plan: Plan, options: argparse.Namespace) -> Non
     print(f"Successfully started partition reassignment{plural} for {names}")
 
 
-async def _check_directories(admin: Admin, plan: Plan) -> None:
+async def _check_directories(admin: Admin, plan: ReassignmentPlan) -> None:
     brokers = sorted({broker for _, _, broker in plan.log_dirs})
     found = await admin.describe_log_dirs(brokers)
     check_log_dirs(plan, {broker: [item.log_dir for item in directories] for broker, directories in found.items()})
 
 
 async def _throttle(admin: Admin, moves: Mapping[TopicPartition, Move], bytes_per_s: int) -> None:
-    """Slow these moves down on both sides: the replicas that are there as leaders, the new ones as followers."""
+    """Set the throttles of these moves: the existing replicas as leaders, the new ones as followers."""
     from headrace_broker.client.admin import BROKER, SET, TOPIC
 
     print(
@@ -253,19 +256,19 @@ async def _throttle(admin: Admin, moves: Mapping[TopicPartition, Move], bytes_pe
     )
     changes: dict[Resource, list[tuple[str, int, str | None]]] = {}
     for topic in sorted({topic for topic, _ in moves}):
-        here = [(index, move) for (name, index), move in moves.items() if name == topic]
-        sides = [sorted(f"{index}:{broker}" for index, move in here for broker in move[side]) for side in (0, 1)]
+        topic_moves = [(index, move) for (name, index), move in moves.items() if name == topic]
+        sides = [sorted(f"{index}:{broker}" for index, move in topic_moves for broker in move[side]) for side in (0, 1)]
         changes[TOPIC, topic] = [(key, SET, ",".join(value)) for key, value in zip(_THROTTLED, sides, strict=True)]
     for broker in sorted({broker for move in moves.values() for side in move for broker in side}):
         changes[BROKER, str(broker)] = [(key, SET, str(bytes_per_s)) for key in THROTTLED_RATES]
     for error in (await admin.incremental_alter_configs(changes)).values():
         if error is not None:
-            raise ToolError(reason(error))
+            raise ToolError(broker_message(error))
     print(f"The inter-broker throttle limit was set to {bytes_per_s} B/s")
 
 
 def _raise_for(title: str, results: Mapping[TopicPartition, BrokerError | None]) -> None:
-    failed = [f"{topic}-{index}: {reason(error)}" for (topic, index), error in sorted(results.items()) if error]
+    failed = [f"{topic}-{index}: {broker_message(error)}" for (topic, index), error in sorted(results.items()) if error]
     if failed:
         raise ToolError("\n".join([title, *failed]))
 
@@ -273,17 +276,17 @@ def _raise_for(title: str, results: Mapping[TopicPartition, BrokerError | None])
 # -- verify and cancel -----------------------------------------------------------------------------------------------
 
 
-async def _verify(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> None:
+async def _verify(admin: Admin, plan: ReassignmentPlan, *, keeps_throttles: bool) -> None:
     moving = await admin.list_reassignments()
     current = await _replicas(admin, (topic for topic, _ in plan.replicas))
-    print("\n".join(states(plan, moving, current)))
-    log_dirs = await _log_dirs(admin, current, is_for_a_plan=False) if plan.log_dirs else {}
+    print("\n".join(plan_states(plan, moving, current)))
+    log_dirs = await _log_dirs(admin, current, for_plan=False) if plan.log_dirs else {}
     print("\n".join(log_dir_states(plan, log_dirs)))
     if not moving and not keeps_throttles:
         await _clear_throttles(admin, plan)
 
 
-async def _cancel(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> None:
+async def _cancel(admin: Admin, plan: ReassignmentPlan, *, keeps_throttles: bool) -> None:
     moving = await admin.list_reassignments(plan.replicas)
     active = sorted(partition for partition, move in moving.items() if move.adding or move.removing)
     if active:
@@ -298,30 +301,30 @@ async def _cancel(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> None:
         await _clear_throttles(admin, plan)
 
 
-async def _clear_throttles(admin: Admin, plan: Plan) -> None:
+async def _clear_throttles(admin: Admin, plan: ReassignmentPlan) -> None:
     from headrace_broker.client.admin import BROKER, DELETE, TOPIC
 
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted(live | {broker for replicas in plan.replicas.values() for broker in replicas})
     topics = sorted({topic for topic, _ in plan.replicas})
-    print(f"Clearing broker-level throttles on broker{'' if len(brokers) == 1 else 's'} {joined(brokers)}")
+    print(f"Clearing broker-level throttles on broker{'' if len(brokers) == 1 else 's'} {join_numbers(brokers)}")
     await _delete_keys(admin, [(BROKER, str(item)) for item in brokers if item in live], _BROKER_THROTTLES, DELETE)
     print(f"Clearing topic-level throttles on topic{'' if len(topics) == 1 else 's'} {','.join(topics)}")
     await _delete_keys(admin, [(TOPIC, topic) for topic in topics], _THROTTLED, DELETE)
 
 
 async def _delete_keys(admin: Admin, resources: Sequence[Resource], keys: Sequence[str], delete: int) -> None:
-    """Take back what was set of these keys; what was not set needs no change."""
+    """Delete those of the keys that are set on the resources."""
     from headrace_broker.client.errors import BrokerError
 
     for resource, entries in (await admin.describe_configs(dict.fromkeys(resources, keys))).items():
         if isinstance(entries, BrokerError):
-            continue  # a topic that is gone
+            continue  # the topic was deleted
         is_set = [entry.name for entry in entries if entry.config_source in (1, 2)]
         if is_set:
             error = (await admin.incremental_alter_configs({resource: [(key, delete, "") for key in is_set]}))[resource]
             if error is not None:
-                raise ToolError(reason(error))
+                raise ToolError(broker_message(error))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reassignments as JSON and as text: what kafka-reassign-partitions reads, proposes and prints. Pure."""
+"""Parses, proposes and formats the plans of kafka-reassign-partitions. Does no I/O."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 ANY_LOG_DIR = "any"
 Move = tuple[set[int], set[int]]
-"""(brokers that have the partition, brokers that get it)."""
+"""(brokers that have a replica, brokers to which one is copied)."""
 Replica = tuple[str, int, int]
 """(topic, partition, broker)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The wanted replicas of partitions, and the log directories that were named for some of them."""
+class ReassignmentPlan:
+    """The target replicas of partitions, and the target log directories of some of these replicas."""
 
     replicas: Mapping[TopicPartition, Sequence[int]]
     log_dirs: Mapping[Replica, str]
 
 
-def parse_plan(data: Mapping[str, Any]) -> Plan:
-    """Return the reassignment in a file's object. Raises ToolError."""
+def parse_plan(data: Mapping[str, Any]) -> ReassignmentPlan:
+    """Parse the JSON object of a reassignment file. Raises ToolError."""
     replicas: dict[TopicPartition, list[int]] = {}
     log_dirs: dict[Replica, str] = {}
-    twice: list[TopicPartition] = []
+    duplicates: list[TopicPartition] = []
     for entry in json_files.entries({"partitions": [], **data}, "partitions"):
         partition = json_files.topic_partition(entry)
         brokers = json_files.value(entry, "replicas", list)
@@ -48,52 +48,53 @@ def parse_plan(data: Mapping[str, Any]) -> Plan:
                 f"for partition {_name(partition)}"
             )
         if partition in replicas:
-            twice.append(partition)
+            duplicates.append(partition)
         replicas[partition] = brokers
         for broker, directory in zip(brokers, directories, strict=True):
             if directory != ANY_LOG_DIR:
                 log_dirs[*partition, broker] = directory
-    if twice:
-        names = ",".join(json_files.names(list(dict.fromkeys(twice))))
+    if duplicates:
+        names = ",".join(json_files.names(list(dict.fromkeys(duplicates))))
         raise ToolError(f"Partition reassignment contains duplicate topic partitions: {names}")
-    return Plan(replicas, log_dirs)
+    return ReassignmentPlan(replicas, log_dirs)
 
 
-def check_plan(plan: Plan) -> None:
-    """Raises ToolError when nothing, or nonsense, would be moved."""
+def check_plan(plan: ReassignmentPlan) -> None:
+    """Raises ToolError if the plan, or the replicas of a partition, are empty, or a broker is listed twice."""
     if not plan.replicas:
         raise ToolError("Partition reassignment list cannot be empty")
     if not all(plan.replicas.values()):
         raise ToolError("Partition replica list cannot be empty")
-    faults = []
+    errors = []
     for partition, brokers in plan.replicas.items():
-        twice = [broker for broker in dict.fromkeys(brokers) if list(brokers).count(broker) > 1]
-        if twice:
-            faults.append(f"{_name(partition)} contains multiple entries for {joined(twice)}")
-    if faults:
-        raise ToolError(f"Partition replica lists may not contain duplicate entries: {'. '.join(faults)}")
+        duplicates = [broker for broker in dict.fromkeys(brokers) if list(brokers).count(broker) > 1]
+        if duplicates:
+            errors.append(f"{_name(partition)} contains multiple entries for {join_numbers(duplicates)}")
+    if errors:
+        raise ToolError(f"Partition replica lists may not contain duplicate entries: {'. '.join(errors)}")
 
 
-def check_log_dirs(plan: Plan, there: Mapping[int, Sequence[str]]) -> None:
-    """Raises ToolError when a plan names a directory that its broker (`there`: {broker: directories}) might not choose.
+def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
+    """Raises ToolError if the plan names a directory that is not its broker's only one.
 
-    Moves between the log directories of a broker are not built.
+    `directories` = {broker: log directories}. The broker chooses the directory of a replica; choosing one is not
+    supported.
     """
     for (topic, index, broker), directory in plan.log_dirs.items():
-        if there[broker] != [directory]:
+        if directories[broker] != [directory]:
             raise ToolError(
-                f"{topic}-{index}: log_dirs names {directory} for broker {broker}, which has "
-                f"{', '.join(there[broker])}; moves to a certain one of its log directories are not built: "
-                'write "any", and the broker chooses'
+                f"{topic}-{index}: log_dirs names {directory} for broker {broker}, whose log directories are "
+                f"{', '.join(directories[broker])}; choosing a log directory is not supported: "
+                'use "any" to let the broker choose'
             )
 
 
 def parse_topics(data: Mapping[str, Any]) -> list[str]:
-    """Return the topics to move. Raises ToolError."""
+    """Return the topics in a file's object. Raises ToolError."""
     topics = [json_files.value(entry, "topic", str) for entry in json_files.entries({"topics": [], **data}, "topics")]
-    twice = [topic for topic in dict.fromkeys(topics) if topics.count(topic) > 1]
-    if twice:
-        raise ToolError(f"List of topics to reassign contains duplicate entries: [{', '.join(twice)}]")
+    duplicates = [topic for topic in dict.fromkeys(topics) if topics.count(topic) > 1]
+    if duplicates:
+        raise ToolError(f"List of topics to reassign contains duplicate entries: [{', '.join(duplicates)}]")
     return topics
 
 
@@ -103,34 +104,37 @@ def parse_brokers(text: str) -> list[int]:
         brokers = [int(part) for part in text.split(",")]
     except ValueError:
         raise ToolError(f"--broker-list {text}: expected broker ids, separated by commas") from None
-    twice = [broker for broker in dict.fromkeys(brokers) if brokers.count(broker) > 1]
-    if twice:
-        raise ToolError(f"Broker list contains duplicate entries: [{joined(twice, ', ')}]")
+    duplicates = [broker for broker in dict.fromkeys(brokers) if brokers.count(broker) > 1]
+    if duplicates:
+        raise ToolError(f"Broker list contains duplicate entries: [{join_numbers(duplicates, ', ')}]")
     return brokers
 
 
 def check_brokers(
-    wanted: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
+    brokers: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Raises ToolError when the brokers of `--broker-list` are not there, or too few for what is to be moved."""
-    gone = [broker for broker in wanted if broker not in live]
-    if gone:
+    """Raises ToolError if brokers of `--broker-list` are not live, or too few for the replication factor."""
+    missing = [broker for broker in brokers if broker not in live]
+    if missing:
         raise ToolError(
-            f"--broker-list {joined(wanted)}: there is no broker {joined(gone)} now; the cluster "
-            f"has {joined(sorted(live))}"
+            f"--broker-list {join_numbers(brokers)}: broker {join_numbers(missing)} is not live; the live brokers "
+            f"are {join_numbers(sorted(live))}"
         )
     for (topic, _), replicas in current.items():
-        if len(replicas) > len(wanted):
+        if len(replicas) > len(brokers):
             raise ToolError(
-                f"--broker-list {joined(wanted)}: topic {topic} has {len(replicas)} replicas of each partition, which "
-                "take as many brokers"
+                f"--broker-list {join_numbers(brokers)}: topic {topic} has replication factor {len(replicas)} and "
+                f"needs at least {len(replicas)} brokers"
             )
 
 
 def propose(
     current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], start: int
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Return new replicas for every partition, striped over these brokers from place `start` on; they are enough."""
+    """Return new replicas for every partition, placed round-robin on the brokers of `racks`, starting at `start`.
+
+    There must be at least as many brokers as replicas per partition.
+    """
     brokers = {broker: BrokerImage(broker, bytes(16), 0, (), rack=rack, fenced=False) for broker, rack in racks.items()}
     image = MetadataImage(brokers=brokers)
     proposed: dict[TopicPartition, Sequence[int]] = {}
@@ -142,20 +146,22 @@ def propose(
 
 
 def replica_moves(
-    plan: Plan, moving: Mapping[TopicPartition, Reassignment], current: Mapping[TopicPartition, Sequence[int]]
+    plan: ReassignmentPlan,
+    moving: Mapping[TopicPartition, Reassignment],
+    current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, Move]:
-    """Return what copies what once a plan is begun, the moves under way included."""
+    """Return the moves after a plan is started, including the reassignments in progress."""
     found: dict[TopicPartition, Move] = {
         partition: (set(move.replicas) - set(move.adding), set(move.adding)) for partition, move in moving.items()
     }
-    for partition, wanted in plan.replicas.items():
+    for partition, target in plan.replicas.items():
         sources = found[partition][0] if partition in found else set(current[partition])
-        found[partition] = (sources, set(wanted) - sources)
+        found[partition] = (sources, set(target) - sources)
     return found
 
 
 def as_json(replicas: Mapping[TopicPartition, Sequence[int]], log_dirs: Mapping[Replica, str]) -> str:
-    """Return an assignment as the file that --execute reads."""
+    """Return an assignment in the JSON format that --execute reads."""
     partitions = [
         {
             "topic": topic,
@@ -168,10 +174,12 @@ def as_json(replicas: Mapping[TopicPartition, Sequence[int]], log_dirs: Mapping[
     return json.dumps({"version": 1, "partitions": partitions}, separators=(",", ":"), ensure_ascii=False)
 
 
-def states(
-    plan: Plan, moving: Mapping[TopicPartition, Reassignment], current: Mapping[TopicPartition, Sequence[int]]
+def plan_states(
+    plan: ReassignmentPlan,
+    moving: Mapping[TopicPartition, Reassignment],
+    current: Mapping[TopicPartition, Sequence[int]],
 ) -> list[str]:
-    """Return the lines of --verify: what has become of each partition of a plan."""
+    """Return the lines of --verify: the reassignment state of each partition of a plan."""
     lines = ["Status of partition reassignment:"]
     for partition, target in sorted(plan.replicas.items()):
         name, found = _name(partition), list(current.get(partition, ()))
@@ -181,42 +189,42 @@ def states(
             lines.append(f"Reassignment of partition {name} is completed.")
         else:
             lines.append(
-                f"There is no active reassignment of partition {name}, but replica set is {joined(found)} "
-                f"rather than {joined(target)}."
+                f"There is no active reassignment of partition {name}, but replica set is {join_numbers(found)} "
+                f"rather than {join_numbers(target)}."
             )
     return lines
 
 
-def log_dir_states(plan: Plan, found: Mapping[Replica, str]) -> list[str]:
-    """Return the lines of --verify for the log directories that a plan names; `found`: where the replicas are."""
+def log_dir_states(plan: ReassignmentPlan, found: Mapping[Replica, str]) -> list[str]:
+    """Return the lines of --verify for the log directories in a plan; `found` = the replicas' current directories."""
     lines = []
-    for (topic, index, broker), wanted in sorted(plan.log_dirs.items()):
-        there = found.get((topic, index, broker))
-        if there is None:
+    for (topic, index, broker), target in sorted(plan.log_dirs.items()):
+        current = found.get((topic, index, broker))
+        if current is None:
             lines.append(f"Partition {topic}-{index} cannot be found in any live log directory on broker {broker}.")
-        elif there == wanted:
+        elif current == target:
             lines.append(f"Reassignment of replica {topic}-{index}-{broker} completed successfully.")
         else:
             lines.append(
-                f"Partition {topic}-{index} on broker {broker} is not being moved from log dir {there} to {wanted}."
+                f"Partition {topic}-{index} on broker {broker} is not being moved from log dir {current} to {target}."
             )
     return lines
 
 
-def listing(moving: Mapping[TopicPartition, Reassignment]) -> list[str]:
+def list_lines(moving: Mapping[TopicPartition, Reassignment]) -> list[str]:
     """Return the lines of --list."""
     if not moving:
         return ["No partition reassignments found."]
     lines = ["Current partition reassignments:"]
     for partition, move in sorted(moving.items()):
-        adding = f" adding: {joined(move.adding)}." if move.adding else ""
-        removing = f" removing: {joined(move.removing)}." if move.removing else ""
-        lines.append(f"{_name(partition)}: replicas: {joined(move.replicas)}.{adding}{removing}")
+        adding = f" adding: {join_numbers(move.adding)}." if move.adding else ""
+        removing = f" removing: {join_numbers(move.removing)}." if move.removing else ""
+        lines.append(f"{_name(partition)}: replicas: {join_numbers(move.replicas)}.{adding}{removing}")
     return lines
 
 
-def joined(numbers: Iterable[int], separator: str = ",") -> str:
-    """Return numbers as Kafka lists them."""
+def join_numbers(numbers: Iterable[int], separator: str = ",") -> str:
+    """Join numbers with a separator."""
     return separator.join(map(str, numbers))
 
 

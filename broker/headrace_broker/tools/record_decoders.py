@@ -1,4 +1,4 @@
-"""The records of Kafka's internal topics as text, in the form that Kafka's DumpLogSegments prints them."""
+"""Decodes records of Kafka's internal topics to text, in the format of Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TRANSACTION_STATES = (
 )
 
 Parsed = tuple[str | None, str | None]
-"""The texts of a record's key and payload; None = not printed."""
-Parser = Callable[[int, bytes | None, bytes | None], Parsed]
+"""The text of a record's key and of its payload; None = not printed."""
+RecordParser = Callable[[int, bytes | None, bytes | None], Parsed]
 
 
 def control_text(key: bytes | None, value: bytes | None) -> str:
@@ -95,7 +95,7 @@ def _parse_coordinator_record(
 
 
 def value_class(key_class: type[RecordKey]) -> type[RecordValue]:
-    """Return the class of the values that go with a class of keys."""
+    """Return the value class for a key class."""
     name = key_class.__name__.removesuffix("Key") + "Value"
     return next(value_class for value_class in RecordValue.__subclasses__() if value_class.__name__ == name)
 
@@ -117,7 +117,7 @@ def _show_consumer_bytes(shown: dict[str, Any], name: str, data: bytes, message:
     try:
         shown[name] = to_json(decode(message, version, data, 2), version)
     except (ProtocolError, ValueError):
-        return  # not what it should be: the bytes themselves stay there
+        return  # not valid: show the bytes instead
 
 
 def parse_metadata(offset: int, key: bytes | None, value: bytes | None) -> Parsed:

@@ -1,9 +1,9 @@
-"""Records to lines of bytes, as Kafka's DefaultMessageFormatter writes them. Pure.
+"""Formats records as lines, like Kafka's DefaultMessageFormatter. Does no I/O.
 
     CreateTime:1700000000000  Partition:0  Offset:5  Delivery:…  Epoch:…  h1:v1,h2:v2  key  value
 
-Only the parts that were asked for, in this order, by key.separator, each record ended by line.separator. Whole batches
-are formatted at once; with nothing but values asked for that is one join.
+The enabled parts are written in this order, separated by key.separator; line.separator ends each record. A batch is
+formatted at once; if only values are enabled, that is a single join.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _FLAGS = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "k
 
 
 class RecordFormatter:
-    """Formats records by the formatter's properties."""
+    """Formats records according to the formatter's properties."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises ValueError for a deserializer that is not available."""
+        """Raises ValueError for a deserializer that is not supported."""
         self._prints = {
             name: _is_true(properties.get(f"print.{name}", "true" if name == "value" else "false")) for name in _FLAGS
         }
@@ -34,7 +34,7 @@ class RecordFormatter:
         self._is_plain = sum(self._prints.values()) == 1 and self._prints["value"] and self._value is None
 
     def format(self, partition: int, columns: RecordColumns) -> bytes:
-        """Return the text of these records of one partition. Raises ValueError for bytes that make no sense."""
+        """Return the text of one partition's records. Raises ValueError for bytes that cannot be deserialized."""
         if not len(columns):
             return b""
         if self._is_plain:
@@ -43,7 +43,7 @@ class RecordFormatter:
         return self._joined([self._separator.join(row) for row in zip(*parts, strict=True)]) if parts else b""
 
     def _joined(self, lines: list[bytes]) -> bytes:
-        lines.append(b"")  # the last line is ended, too
+        lines.append(b"")  # the last line also ends with the separator
         return self._line_separator.join(lines)
 
     def _parts(self, partition: int, columns: RecordColumns) -> list[list[bytes]]:
@@ -57,7 +57,7 @@ class RecordFormatter:
             parts.append([f"Partition:{partition}".encode()] * count)
         if prints["offset"]:
             parts.append([f"Offset:{offset}".encode() for offset in columns.offsets or [-1] * count])
-        # Share groups have the one, and Kafka's console consumer does not know the other.
+        # Only share groups have a delivery count, and Kafka's console consumer never has an epoch.
         absent = [name for name in ("delivery", "epoch") if prints[name]]
         parts += [[f"{name.capitalize()}:NOT_PRESENT".encode()] * count for name in absent]
         if prints["headers"]:

@@ -1,4 +1,4 @@
-"""What Kafka's releases say of metadata versions and features, for `kafka-storage`. Data and pure functions."""
+"""The metadata versions and feature levels of Kafka's releases, for `kafka-storage`. Does no I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace_broker.tools.command_line import ToolError
 
 _FIRST_LEVEL = 7
 _LATEST = "4.3-IV0"
-"""The newest that is stable; what comes after it is known by its full name alone."""
+"""The newest stable version; newer ones are accepted only by level, not by release."""
 # fmt: off
 _NAMES = (
     "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2",
@@ -22,8 +22,8 @@ _DEFAULTS = {
     "share.version": (28, 1),
     "streams.version": (29, 1),
 }
-"""{feature: (the metadata.version from which on it is on, its newest level, which it has then)}."""
-_NEEDS = {("eligible.leader.replicas.version", 1): "metadata.version=23 (4.0-IV1)"}
+"""{feature: (the first metadata.version that enables it by default, its newest level)}."""
+_DEPENDENCIES = {("eligible.leader.replicas.version", 1): "metadata.version=23 (4.0-IV1)"}
 METADATA = "metadata.version"
 
 
@@ -65,5 +65,5 @@ def feature_dependencies(name: str, level: int) -> list[str]:
         raise ToolError(f"Unknown feature: {name}")
     if not 0 <= level <= _DEFAULTS[name][1]:
         raise ToolError(f"Feature level {level} is not supported for feature {name}")
-    needs = _NEEDS.get((name, level))
+    needs = _DEPENDENCIES.get((name, level))
     return [f"{name}={level} has no dependencies."] if needs is None else [f"{name}={level} requires:", f"    {needs}"]

@@ -1,8 +1,8 @@
-"""kafka-server-start: run a broker by Kafka's command line, `[-daemon] server.properties [--override KEY=VALUE]…`.
+"""kafka-server-start: run a broker with Kafka's command line, `[-daemon] server.properties [--override KEY=VALUE]…`.
 
-The same as `headrace broker start`. With `-daemon` the broker runs in the background with its output in
-`$LOG_DIR/kafkaServer.out` (LOG_DIR: else `logs`), and this process ends when the broker serves, or with its reason
-when it cannot.
+Does the same as `headrace broker start`. With `-daemon` the broker runs in the background and writes its output to
+`$LOG_DIR/kafkaServer.out` (default LOG_DIR: `logs`); this process exits when the broker is ready, or with an error if
+it fails to start.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace_broker.tools.command_line import Parser, leave
+from headrace_broker.tools.command_line import Parser, run_and_exit
 
 _READY_TIMEOUT_S = 60
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a broker, or start one in the background; returns the exit code."""
+    """Run a broker, or start one in the background, and return the exit code."""
     parser = Parser("kafka-server-start", "Run a Kafka-compatible broker.")
     parser.add_argument("-daemon", action="store_true", help="Run in the background.")
     parser.add_argument("-name", default="kafkaServer", help="Name of the background process's output file.")
-    parser.add_argument("-loggc", action="store_true", help="Accepted for Kafka's scripts; without meaning here.")
-    parser.add_argument("file", metavar="server.properties", help="Kafka's properties file.")
+    parser.add_argument("-loggc", action="store_true", help="Accepted for compatibility; has no effect.")
+    parser.add_argument("file", metavar="server.properties", help="The broker's properties file.")
     parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="Set a key; may be repeated."
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="Override a property. May be repeated."
     )
     options = parser.parse(argv)
     arguments = [options.file, *(part for pair in options.override for part in ("--override", pair))]
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _start_in_background(arguments: list[str], log: Path) -> int:
@@ -66,7 +66,7 @@ def _start_in_background(arguments: list[str], log: Path) -> int:
 
 
 def _is_ready(ready_fd: int) -> bool:
-    """Wait until the broker serves (True), or has ended, or takes too long."""
+    """Wait until the broker is ready.  Return False if it exits or does not become ready in time."""
     import select
 
     try:
@@ -77,7 +77,7 @@ def _is_ready(ready_fd: int) -> bool:
 
 
 def _last_line(log: Path, start: int, prefix: str) -> str:
-    """Return the last line that begins with `prefix` in what was written to the log since `start`."""
+    """Return the last line with `prefix` in the log after position `start`."""
     with open(log, "rb") as file:
         file.seek(start)
         lines = file.read().decode("utf-8", "replace").splitlines()

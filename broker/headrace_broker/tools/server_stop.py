@@ -1,8 +1,8 @@
-"""kafka-server-stop: end this user's brokers on this machine with SIGTERM, all, or those of a role or a node id.
+"""kafka-server-stop: stop this user's brokers on this machine with SIGTERM; all of them, or by role or node id.
 
-Brokers are known by their command lines (`headrace broker start`, `kafka-server-start`, the module they run). Brokers
-that belong to another process, such as the embedded one of a Connect worker, are that process's to stop. As in Kafka's
-script, `SIGNAL` in the environment names another signal.
+Brokers are recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they
+run). Brokers that another process manages, such as the embedded broker of a Connect worker, are left alone. As in
+Kafka's script, the environment variable `SIGNAL` selects another signal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace_broker.tools.command_line import Parser, ToolError, leave, load_properties
+from headrace_broker.tools.command_line import Parser, ToolError, load_properties, run_and_exit
 
 _OWNED = ("--watch-fd", "--parent-pid")
 _OVERRIDES = ("--override", "--property")
@@ -23,42 +23,42 @@ _OVERRIDES = ("--override", "--property")
 
 @dataclass(frozen=True, slots=True)
 class BrokerCommand:
-    """A broker's command line: its properties file, if any, and the keys that were set beside it."""
+    """A broker's command line: its properties file, if any, and the overridden properties."""
 
     file: str | None
     overrides: dict[str, str]
 
     def properties(self, directory: str) -> dict[str, str]:
-        """Return the broker's properties; its file is relative to `directory`. Raises ToolError."""
+        """Return the broker's properties; its file path is relative to `directory`. Raises ToolError."""
         from_file = load_properties(str(Path(directory, self.file))) if self.file is not None else {"node.id": "1"}
         return {**from_file, **self.overrides}
 
 
 def parse_command(command: Sequence[str]) -> BrokerCommand | None:
-    """Return what a process's command line says if it is a broker's own, else None. Pure."""
+    """Parse a process's command line; None unless it is a broker that no other process manages."""
     arguments = _broker_arguments(command)
     if arguments is None or any(argument.partition("=")[0] in _OWNED for argument in arguments):
         return None
     file = None
     overrides = {}
-    rest = iter(arguments)
-    for argument in rest:
+    remaining = iter(arguments)
+    for argument in remaining:
         name, equals, value = argument.partition("=")
         if name in _OVERRIDES:
-            key, _, text = (value if equals else next(rest, "")).partition("=")
+            key, _, text = (value if equals else next(remaining, "")).partition("=")
             overrides[key.strip()] = text.strip()
         elif name in ("--cluster-id", "--ready-fd", "-name"):
             if not equals:
-                next(rest, None)
+                next(remaining, None)
         elif not argument.startswith("-"):
             file = argument
     return BrokerCommand(file, overrides)
 
 
 def _broker_arguments(command: Sequence[str]) -> list[str] | None:
-    """Return the broker's own arguments in the command line of an interpreter, None when it runs something else."""
+    """Return the broker's arguments in a Python interpreter's command line, None if it does not run a broker."""
     words = list(command[1:])
-    if "-daemon" in words:  # the one that starts it, not the broker
+    if "-daemon" in words:  # the process that starts the broker, not the broker
         return None
     for index, word in enumerate(words[:3]):
         name = os.path.basename(word)
@@ -72,12 +72,10 @@ def _broker_arguments(command: Sequence[str]) -> list[str] | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop brokers and return the exit code: 1 when there is none to stop."""
+    """Stop brokers and return the exit code: 1 if there are none."""
     parser = Parser("kafka-server-stop", "Stop the brokers of this user on this machine.")
     parser.add_argument("--process-role", metavar="ROLES", help="Only brokers with these process.roles.")
-    parser.add_argument(
-        "--node-id", metavar="ID", help="Only the broker with this node.id; goes before --process-role."
-    )
+    parser.add_argument("--node-id", metavar="ID", help="Only the broker with this node.id; overrides --process-role.")
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if options.node_id is not None and options.process_role is not None:
         print("When both node-id and process-role are provided, the value for node-id will take precedence")
@@ -85,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopped = 0
     for pid, command, directory in _brokers():
         try:
-            if not _is_meant(options, command, directory):
+            if not _is_selected(options, command, directory):
                 continue
             os.kill(pid, number)
         except (ToolError, ProcessLookupError) as error:
@@ -98,18 +96,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _signal(parser: Parser, name: str) -> signal.Signals:
     try:
         return signal.Signals(int(name)) if name.isdigit() else signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
     except (KeyError, ValueError):
-        parser.error(f"SIGNAL={name} is no signal")
+        parser.error(f"SIGNAL={name} is not a signal")
 
 
-def _is_meant(options: argparse.Namespace, command: BrokerCommand, directory: str) -> bool:
+def _is_selected(options: argparse.Namespace, command: BrokerCommand, directory: str) -> bool:
     if options.node_id is None and options.process_role is None:
         return True
     properties = command.properties(directory)
@@ -120,7 +118,7 @@ def _is_meant(options: argparse.Namespace, command: BrokerCommand, directory: st
 
 
 def _brokers() -> Iterator[tuple[int, BrokerCommand, str]]:
-    """Yield pid, command line and working directory of every broker of this user."""
+    """Yield the pid, command line and working directory of each of this user's brokers."""
     import psutil
 
     user = os.getuid()
@@ -134,7 +132,7 @@ def _brokers() -> Iterator[tuple[int, BrokerCommand, str]]:
         try:
             yield process.pid, command, process.cwd()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # it has ended on its own
+            continue  # the process has exited
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""kafka-storage: prepare and look at the data directories of a node (Kafka's StorageTool)."""
+"""kafka-storage: format the log directories of a node and show their metadata (Kafka's StorageTool)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headrace_broker.log.checkpoints import META_PROPERTIES_FILE, MalformedFileError, decode_meta_properties
 from headrace_broker.metadata.cluster import METADATA_VERSION
-from headrace_broker.tools.command_line import Parser, ToolError, leave, load_properties
+from headrace_broker.tools.command_line import Parser, ToolError, load_properties, run_and_exit
 from headrace_broker.tools.release_versions import (
     METADATA,
     feature_dependencies,
@@ -18,7 +18,7 @@ from headrace_broker.tools.release_versions import (
 )
 
 _COMMANDS = ("info", "format", "random-uuid", "version-mapping", "feature-dependencies")
-_LATER = ("initial_controllers", "add_scram")
+_UNSUPPORTED = ("initial_controllers", "add_scram")
 _METADATA_VERSION = "4.3-IV0"
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command not in _COMMANDS:
         parser.error(f"invalid choice: '{options.command}' (choose from {', '.join(_COMMANDS)})")
     try:
-        return _act(parser, options)
+        return _run_action(parser, options)
     except ToolError as error:
         import sys
 
@@ -38,33 +38,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-storage", "Prepare and look at a node's data directories.")
+    parser = Parser("kafka-storage", "Format a node's log directories, or show their metadata.")
     add = parser.add_argument
-    add("command", metavar="|".join(_COMMANDS), help="What to do.")
+    add("command", metavar="|".join(_COMMANDS), help="The command to run.")
     add("-c", "--config", metavar="FILE", help="The node's properties file.")
-    add("-t", "--cluster-id", metavar="ID", help="format: the cluster, as random-uuid prints one.")
-    add("-g", "--ignore-formatted", action="store_true", help="format: leave formatted directories as they are.")
-    add("-s", "--standalone", action="store_true", help="format: the node is a quorum of its own.")
-    add("-N", "--no-initial-controllers", action="store_true", help="format: the quorum is known already.")
+    add("-t", "--cluster-id", metavar="ID", help="format: the cluster id, for example from random-uuid.")
+    add("-g", "--ignore-formatted", action="store_true", help="format: skip directories that are already formatted.")
+    add("-s", "--standalone", action="store_true", help="format: the node is the only voter of its quorum.")
+    add("-N", "--no-initial-controllers", action="store_true", help="format: do not define the initial quorum.")
     add("-I", "--initial-controllers", metavar="LIST", help=argparse.SUPPRESS)
     add("-S", "--add-scram", action="append", help=argparse.SUPPRESS)
-    add("-r", "--release-version", metavar="X.Y", help="version-mapping, format: Kafka's release, 4.3 or 4.3-IV0.")
+    add("-r", "--release-version", metavar="X.Y", help="version-mapping, format: a Kafka release: 4.3 or 4.3-IV0.")
     add(
         "-f",
         "--feature",
         action="append",
         metavar="NAME=LEVEL",
-        help="feature-dependencies, format: its level.",
+        help="feature-dependencies, format: a feature and its level.",
     )
     return parser
 
 
-def _act(parser: Parser, options: argparse.Namespace) -> int:
+def _run_action(parser: Parser, options: argparse.Namespace) -> int:
     if options.command == "random-uuid":
         from headrace_broker.protocol.uuid_text import encode_uuid
         from headrace_broker.server.data_dirs import random_uuid
@@ -85,9 +85,9 @@ def _act(parser: Parser, options: argparse.Namespace) -> int:
         print("\n".join(lines))
         return status
     parser.require(options, "cluster_id")
-    for name in _LATER:
+    for name in _UNSUPPORTED:
         if getattr(options, name):
-            parser.error(f"--{name.replace('_', '-')}: not available yet")
+            parser.error(f"--{name.replace('_', '-')}: not supported yet")
     _check_version(options)
     for line in _format(options):
         print(line)
@@ -95,13 +95,13 @@ def _act(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _check_version(options: argparse.Namespace) -> None:
-    """One metadata.version is written here, and no other feature is on.  Raises ToolError for what would be others."""
-    wanted = dict(map(parse_feature, options.feature or ()))
+    """Raises ToolError for any feature level except the supported metadata.version, and 0 for other features."""
+    requested = dict(map(parse_feature, options.feature or ()))
     if options.release_version is not None:
-        wanted[METADATA] = metadata_level(options.release_version)
-    ours = {METADATA: METADATA_VERSION}
-    for name, level in wanted.items():
-        if level != ours.get(name, 0):
+        requested[METADATA] = metadata_level(options.release_version)
+    supported = {METADATA: METADATA_VERSION}
+    for name, level in requested.items():
+        if level != supported.get(name, 0):
             raise ToolError(
                 f"{name}={level} cannot be formatted: this version of headrace writes metadata.version "
                 f"{_METADATA_VERSION} ({METADATA_VERSION}), with every other feature at 0"
@@ -109,7 +109,7 @@ def _check_version(options: argparse.Namespace) -> None:
 
 
 def _directories(path: str) -> tuple[list[str], str]:
-    """(all data directories, the one of the metadata log). Raises ToolError."""
+    """Return (all log directories, the metadata log's directory). Raises ToolError."""
     from headrace_broker.server.config import BrokerConfig, ConfigError
 
     try:
@@ -130,28 +130,28 @@ def _format(options: argparse.Namespace) -> list[str]:
         raise ToolError(
             "You cannot specify controller.quorum.voters and format the node with --standalone: leave out one of them"
         )
-    there = [path for path in directories if is_formatted(path)]
-    if there and not options.ignore_formatted:
+    formatted = [path for path in directories if is_formatted(path)]
+    if formatted and not options.ignore_formatted:
         raise ToolError(
-            f"Log directory {there[0]} is already formatted. Use --ignore-formatted to ignore this directory and "
+            f"Log directory {formatted[0]} is already formatted. Use --ignore-formatted to ignore this directory and "
             "format the others."
         )
     try:
         format_storage(properties, options.cluster_id)
     except (StartError, OSError) as error:
         raise ToolError(str(error)) from None
-    if len(there) == len(directories):
+    if len(formatted) == len(directories):
         return ["All of the log directories are already formatted."]
     return [
         f"Formatting {'metadata' if path == metadata_dir else 'data'} directory {path} "
         f"with metadata.version {_METADATA_VERSION}."
         for path in directories
-        if path not in there
+        if path not in formatted
     ]
 
 
 def info(directories: Sequence[str]) -> tuple[list[str], int]:
-    """Return what is known of data directories, and the exit code: 1 when something is wrong with them."""
+    """Return the lines about the log directories, and the exit code: 1 if there are problems."""
     found: list[str] = []
     problems: list[str] = []
     meta: dict[str, str] | None = None
@@ -175,10 +175,10 @@ def info(directories: Sequence[str]) -> tuple[list[str], int]:
             if own.get(key) != meta.get(key):
                 problems.append(f"Mismatched {what} between storage directories.")
                 break
-    return _told(found, meta, problems), 1 if problems else 0
+    return _info_lines(found, meta, problems), 1 if problems else 0
 
 
-def _told(found: Sequence[str], meta: dict[str, str] | None, problems: Sequence[str]) -> list[str]:
+def _info_lines(found: Sequence[str], meta: dict[str, str] | None, problems: Sequence[str]) -> list[str]:
     lines: list[str] = []
     if found:
         lines += [f"Found log director{'y' if len(found) == 1 else 'ies'}:", *(f"  {path}" for path in found), ""]

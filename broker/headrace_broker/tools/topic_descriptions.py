@@ -1,4 +1,4 @@
-"""What kafka-topics --describe prints: topics and partitions as lines, and which of them a report shows. Pure."""
+"""Formats the output of kafka-topics --describe, and selects the topics and partitions to show. Does no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; `leader_id` None = it has none, `elr` None = the broker does not say (before KIP-966)."""
+    """One partition; `leader_id` None = no leader, `elr` None = the broker does not support the ELR (KIP-966)."""
 
     partition: int
     leader_id: int | None
@@ -26,7 +26,7 @@ class PartitionDescription:
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas there are meant to be, also while replicas are being exchanged."""
+        """The replication factor, without the replicas that a reassignment is adding."""
         change = self.reassignment
         if change is not None and set(self.replicas) & {*change.adding, *change.removing}:
             return len(change.replicas) - len(change.adding)
@@ -35,7 +35,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; `configs` holds what is not a default, in the broker's order."""
+    """One topic; `configs` are the configs that are not defaults, in the broker's order."""
 
     name: str
     topic_id: str
@@ -46,7 +46,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Which partitions are asked for; none of the four = all, with a line for each topic."""
+    """Selects the partitions to show; without any of the four flags all of them, with a line per topic."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -55,16 +55,16 @@ class Report:
     only_overrides: bool = False
 
     @property
-    def is_about_partitions(self) -> bool:
-        """Whether only partitions in some trouble are shown."""
+    def filters_partitions(self) -> bool:
+        """Whether only partitions in a certain state are shown."""
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def shows(self, topic: TopicDescription, partition: PartitionDescription, live: Collection[int]) -> bool:
-        """Whether the report shows this partition; `live` = the brokers that are there."""
+        """Whether to show this partition; `live` = the live brokers."""
         count = len(partition.in_sync_replicas)
         has_leader = partition.leader_id is not None
         return (
-            not self.is_about_partitions
+            not self.filters_partitions
             or (self.under_replicated and count < partition.replication_factor)
             or (self.unavailable and (not has_leader or partition.leader_id not in live))
             or (self.under_min_isr and (not has_leader or count < topic.min_in_sync_replicas))
@@ -74,7 +74,7 @@ class Report:
 
 def describe(topic: TopicDescription, report: Report, live: Collection[int]) -> Iterator[str]:
     """Yield the lines for one topic."""
-    if not report.is_about_partitions and (topic.configs or not report.only_overrides):
+    if not report.filters_partitions and (topic.configs or not report.only_overrides):
         yield _topic_line(topic)
     if not report.only_overrides:
         for partition in topic.partitions:

@@ -1,10 +1,10 @@
-"""What kafka-topics --describe asks the cluster for: partitions with their ELR, configurations, reassignments."""
+"""Requests of kafka-topics --describe: partitions with their ELR, configs and reassignments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace_broker.client.admin import TOPIC, Admin, checked
+from headrace_broker.client.admin import TOPIC, Admin, values_or_raise
 from headrace_broker.client.admin_replicas import Reassignment
 from headrace_broker.client.errors import BrokerError
 from headrace_broker.protocol.apis import ApiKey
@@ -24,12 +24,12 @@ _Partitions = dict[str, tuple[bytes, list[PartitionDescription]]]
 
 
 async def topic_descriptions(admin: Admin, names: Sequence[str], *, partition_limit: int) -> list[TopicDescription]:
-    """Return these topics, sorted by name. Raises ClientError."""
+    """Return the descriptions of these topics, sorted by name. Raises ClientError."""
     moves = await _reassignments(admin, names)
     if ApiKey.DESCRIBE_TOPIC_PARTITIONS in (await admin.cluster.any_connection()).versions:
-        partitions = await _with_elr(admin, sorted(names), moves, partition_limit)
+        partitions = await _describe_with_elr(admin, sorted(names), moves, partition_limit)
     else:
-        partitions = await _from_metadata(admin, names, moves)
+        partitions = await _describe_from_metadata(admin, names, moves)
     configs = await admin.describe_configs([(TOPIC, name) for name in names])
     described = []
     for name in sorted(partitions):
@@ -55,15 +55,15 @@ def _description(
     )
 
 
-async def _with_elr(
+async def _describe_with_elr(
     admin: Admin, names: list[str], moves: dict[tuple[str, int], Reassignment], partition_limit: int
 ) -> _Partitions:
     found: _Partitions = {}
     cursor: Cursor | None = None
     while True:
-        asked = [name for name in names if cursor is None or name >= cursor.topic_name]
+        remaining = [name for name in names if cursor is None or name >= cursor.topic_name]
         message = DescribeTopicPartitionsRequest(
-            topics=[TopicRequest(name=name) for name in asked],
+            topics=[TopicRequest(name=name) for name in remaining],
             response_partition_limit=partition_limit,
             cursor=cursor,
         )
@@ -91,7 +91,9 @@ def _partition(item: DescribeTopicPartitionsResponsePartition, move: Reassignmen
     )
 
 
-async def _from_metadata(admin: Admin, names: Sequence[str], moves: dict[tuple[str, int], Reassignment]) -> _Partitions:
+async def _describe_from_metadata(
+    admin: Admin, names: Sequence[str], moves: dict[tuple[str, int], Reassignment]
+) -> _Partitions:
     return {
         name: (
             topic.topic_id,
@@ -106,16 +108,16 @@ async def _from_metadata(admin: Admin, names: Sequence[str], moves: dict[tuple[s
                 for view in topic.partitions
             ],
         )
-        for name, topic in checked(await admin.describe_topics(names)).items()
+        for name, topic in values_or_raise(await admin.describe_topics(names)).items()
     }
 
 
 async def _reassignments(admin: Admin, names: Sequence[str]) -> dict[tuple[str, int], Reassignment]:
-    """Return the partitions that are being moved; none when the broker does not say."""
+    """Return the partitions' reassignments; none if the broker does not support or authorize the request."""
     connection = await admin.cluster.any_connection()
     if ApiKey.LIST_PARTITION_REASSIGNMENTS not in connection.versions:
         return {}
-    views = checked(await admin.describe_topics(names))
+    views = values_or_raise(await admin.describe_topics(names))
     try:
         return await admin.list_reassignments(
             (name, part.partition) for name in views for part in views[name].partitions

@@ -1,7 +1,7 @@
-"""Which topics and partitions a tool's filters let through. Pure.
+"""Filters for topics and partitions in the tools' options. Does no I/O.
 
-A topic filter is a Java regular expression that must match the whole name; a comma in it means "or". Topic names hold
-letters, digits, dots, dashes and underscores only, so that Python's own expressions serve for Java's.
+A topic filter is a Java regular expression that must match the whole name; a comma in it means "or". Topic names
+contain only letters, digits, dots, dashes and underscores, so Python's regular expressions are used instead of Java's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?\Z")
 
 
 def topic_filter(expression: str) -> TopicFilter:
-    """Return whether a name matches, as a function. Raises ToolError for what is no regular expression."""
+    """Return a predicate for names that match the expression. Raises ToolError for an invalid expression."""
     text = re.sub(r"[\"']+\Z", "", re.sub(r"\A[\"']+", "", expression.strip().replace(",", "|").replace(" ", "")))
     try:
         pattern = re.compile(text)
@@ -29,7 +29,7 @@ def topic_filter(expression: str) -> TopicFilter:
 
 
 def select_topics(names: Iterable[str], expression: str | None, *, exclude_internal: bool) -> list[str]:
-    """Return the names that the expression (None = all) lets through, sorted."""
+    """Return the sorted names that match the expression (None = all)."""
     matches = topic_filter(expression) if expression is not None else lambda name: True
     return sorted(name for name in names if matches(name) and not (exclude_internal and name in INTERNAL_TOPICS))
 
@@ -37,16 +37,16 @@ def select_topics(names: Iterable[str], expression: str | None, *, exclude_inter
 def topic_partition_filter(rules: str) -> tuple[TopicFilter, PartitionFilter]:
     """Parse `TOPIC:PARTITIONS,…` with a number, `FROM-TO` (TO excluded), `FROM-`, `-TO` or nothing for PARTITIONS.
 
-    Returns a filter of topics and one of partitions. Raises ToolError.
+    Return a topic filter and a partition filter. Raises ToolError.
     """
-    parsed = [_rule(rule) for rule in rules.split(",")]
+    parsed = [_parse_rule(rule) for rule in rules.split(",")]
     return (
         lambda topic: any(matches(topic) for matches, _ in parsed),
         lambda topic, partition: any(matches(topic) and partition in allowed for matches, allowed in parsed),
     )
 
 
-def _rule(rule: str) -> tuple[TopicFilter, range]:
+def _parse_rule(rule: str) -> tuple[TopicFilter, range]:
     found = _RULE.match(rule)
     if found is None:
         raise ToolError(f"Invalid rule specification: {rule}")
@@ -57,12 +57,15 @@ def _rule(rule: str) -> tuple[TopicFilter, range]:
 
 
 def topic_and_partitions_filter(expression: str | None, partitions: str | None) -> tuple[TopicFilter, PartitionFilter]:
-    """Return the same for a topic expression and a list of partition numbers (None = all). Raises ToolError."""
+    """Return a topic and a partition filter for a topic expression and partition numbers (None = all).
+
+    Raises ToolError.
+    """
     matches = topic_filter(expression if expression is not None else ".*")
     try:
-        wanted = {int(number) for number in partitions.split(",")} if partitions else None
+        selected = {int(number) for number in partitions.split(",")} if partitions else None
     except ValueError:
         raise ToolError(
             f"--partitions expects a comma separated list of numeric partition ids, but received: {partitions}"
         ) from None
-    return matches, lambda topic, partition: matches(topic) and (wanted is None or partition in wanted)
+    return matches, lambda topic, partition: matches(topic) and (selected is None or partition in selected)

@@ -13,9 +13,9 @@ from headrace_broker.tools.command_line import (
     Parser,
     ToolError,
     admin_client,
-    leave,
-    reason,
+    broker_message,
     run,
+    run_and_exit,
 )
 from headrace_broker.tools.topic_descriptions import ZERO_ID, Report, describe
 from headrace_broker.tools.topic_filter import select_topics
@@ -31,7 +31,7 @@ _REPORTS = (
     "under_min_isr_partitions",
     "at_min_isr_partitions",
 )
-_ONLY_WITH = {
+_ACTIONS_OF_OPTION = {
     "config": ("create",),
     "partitions": ("create", "alter"),
     "replication_factor": ("create",),
@@ -41,7 +41,7 @@ _ONLY_WITH = {
     "if_not_exists": ("create",),
     "exclude_internal": ("list", "describe"),
 }
-"""The actions that an option goes with."""
+"""{option: the actions that allow it}."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,44 +49,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse(argv)
     action = _check(parser, options)
-    return run(_act(options, action), on_error=lambda text: print(f"Error while executing topic command : {text}"))
+    return run(
+        _run_action(options, action), on_error=lambda text: print(f"Error while executing topic command : {text}")
+    )
 
 
 def entry() -> None:
-    """The console script."""
-    leave(main)
+    """Entry point of the console script."""
+    run_and_exit(main)
 
 
 def _parser() -> Parser:
-    parser = Parser("kafka-topics", "Create, delete, describe, or change topics.")
+    parser = Parser("kafka-topics", "Create, delete, describe or change topics.")
     parser.add_bootstrap_server()
     parser.add_command_config()
     add = parser.add_argument
     add("--list", action="store_true", help="List the names of all topics.")
     add("--describe", action="store_true", help="Show topics and their partitions.")
     add("--create", action="store_true", help="Create a topic.")
-    add("--alter", action="store_true", help="Add partitions (kafka-configs changes configurations).")
+    add("--alter", action="store_true", help="Add partitions (use kafka-configs to change configs).")
     add("--delete", action="store_true", help="Delete topics.")
     add("--topic", help="The topic; a regular expression, except with --create.")
     add("--topic-id", help="The id of the topic to describe.")
-    add("--partitions", type=int, metavar="N", help="How many partitions; --create: else the broker's default.")
-    add("--replication-factor", type=int, metavar="N", help="Replicas of each partition; else the broker's default.")
+    add("--partitions", type=int, metavar="N", help="The number of partitions. Default: the broker's num.partitions.")
+    add(
+        "--replication-factor",
+        type=int,
+        metavar="N",
+        help="The replication factor. Default: the broker's default.replication.factor.",
+    )
     add(
         "--replica-assignment",
         metavar="0:1,1:2,…",
-        help="The brokers of each partition's replicas: partitions by comma, replicas by colon.",
+        help="The broker ids of each partition's replicas; commas separate partitions, colons separate replicas.",
     )
-    add("--config", action="append", metavar="NAME=VALUE", help="With --create: a configuration of the topic.")
+    add("--config", action="append", metavar="NAME=VALUE", help="With --create: a config of the topic.")
     add("--delete-config", action="append", help=argparse.SUPPRESS)
-    add("--if-exists", action="store_true", help="Do nothing, instead of failing, when the topic does not exist.")
-    add("--if-not-exists", action="store_true", help="Do nothing, instead of failing, when the topic exists.")
-    add("--exclude-internal", action="store_true", help="Leave internal topics out.")
-    add("--topics-with-overrides", action="store_true", help="Show only topics with configurations of their own.")
+    add("--if-exists", action="store_true", help="Do nothing, instead of failing, if the topic does not exist.")
+    add("--if-not-exists", action="store_true", help="Do nothing, instead of failing, if the topic exists.")
+    add("--exclude-internal", action="store_true", help="Exclude internal topics.")
+    add("--topics-with-overrides", action="store_true", help="Show only topics with config overrides.")
     add("--under-replicated-partitions", action="store_true", help="Show only under-replicated partitions.")
     add("--unavailable-partitions", action="store_true", help="Show only partitions without an available leader.")
     add("--under-min-isr-partitions", action="store_true", help="Show only partitions below min.insync.replicas.")
     add("--at-min-isr-partitions", action="store_true", help="Show only partitions at min.insync.replicas.")
-    add("--partition-size-limit-per-response", type=int, metavar="N", help="Partitions in one answer when describing.")
+    add("--partition-size-limit-per-response", type=int, metavar="N", help="Partitions per response to --describe.")
     return parser
 
 
@@ -97,21 +104,21 @@ def _check(parser: Parser, options: argparse.Namespace) -> str:
         print("delete-config option is no longer supported; use kafka-configs instead.", file=sys.stderr)
     if action in ("create", "alter", "delete"):
         parser.require(options, "topic")
-    parser.only_with(options, action, _ONLY_WITH)
+    parser.require_action(options, action, _ACTIONS_OF_OPTION)
     if action == "alter":
         if options.config:
-            parser.error("Configurations are altered with kafka-configs, not with kafka-topics --alter")
+            parser.error("kafka-topics --alter does not change configs; use kafka-configs")
         parser.require(options, "partitions")
     if action == "create":
-        parser.exclude(options, "replica_assignment", ["partitions", "replication_factor"])
+        parser.reject_combination(options, "replica_assignment", ["partitions", "replication_factor"])
     if action == "describe" and options.if_exists and not (options.topic or options.topic_id):
         parser.error("--topic or --topic-id is required to describe a topic")
     for name in _REPORTS:
-        parser.exclude(options, name, ["topics_with_overrides"])
+        parser.reject_combination(options, name, ["topics_with_overrides"])
     return action
 
 
-async def _act(options: argparse.Namespace, action: str) -> int:
+async def _run_action(options: argparse.Namespace, action: str) -> int:
     async with admin_client(options) as admin:
         if action == "create":
             await _create(admin, options)
@@ -129,7 +136,7 @@ async def _act(options: argparse.Namespace, action: str) -> int:
 def _raise_first(results: Mapping[str, BrokerError | None]) -> None:
     for error in results.values():
         if error is not None:
-            raise ToolError(reason(error))
+            raise ToolError(broker_message(error))
 
 
 async def _selected(admin: Admin, options: argparse.Namespace) -> list[str]:
@@ -138,7 +145,7 @@ async def _selected(admin: Admin, options: argparse.Namespace) -> list[str]:
 
 
 async def _existing(admin: Admin, options: argparse.Namespace) -> list[str]:
-    """Return the topics that --topic means; there must be one, unless --if-exists was given."""
+    """Return the topics that --topic matches. Raises ToolError if there is none and --if-exists was not given."""
     names = await _selected(admin, options)
     if options.topic and not names and not options.if_exists:
         raise ToolError(f"Topic '{options.topic}' does not exist as expected")
@@ -155,10 +162,12 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
         try:
             replicas = [int(broker) for broker in brokers.split(":")]
         except ValueError:
-            raise ToolError(f"replica assignment of partition {partition}: '{brokers}' is no list of ids") from None
-        twice = sorted({broker for broker in replicas if replicas.count(broker) > 1})
-        if twice:
-            names = ",".join(map(str, twice))
+            raise ToolError(
+                f"replica assignment of partition {partition}: '{brokers}' is not a list of broker ids"
+            ) from None
+        duplicates = sorted({broker for broker in replicas if replicas.count(broker) > 1})
+        if duplicates:
+            names = ",".join(map(str, duplicates))
             raise ToolError(f"Partition replica lists may not contain duplicate entries: {names}")
         if len(replicas) != len(assignment.get(0, replicas)):
             raise ToolError(f"Partition {partition} has different replication factor: {replicas}")
@@ -167,7 +176,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 def parse_configs(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return the configurations given as `name=value`; the value may hold equals signs. Raises ToolError."""
+    """Return the configs given as `name=value`; a value may contain equals signs. Raises ToolError."""
     configs = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
@@ -201,7 +210,7 @@ async def _create(admin: Admin, options: argparse.Namespace) -> None:
     if error is None:
         print(f"Created topic {options.topic}.")
     elif not (options.if_not_exists and error.code == ErrorCode.TOPIC_ALREADY_EXISTS):
-        raise ToolError(reason(error))
+        raise ToolError(broker_message(error))
 
 
 async def _alter(admin: Admin, options: argparse.Namespace) -> None:
@@ -210,12 +219,12 @@ async def _alter(admin: Admin, options: argparse.Namespace) -> None:
         return
     assignments = None
     if options.replica_assignment:
-        wanted = parse_assignment(options.replica_assignment)
+        assignment = parse_assignment(options.replica_assignment)
         views = await admin.describe_topics(names)
         assignments = {}
         for name in names:
-            known = len(getattr(views[name], "partitions", ()))
-            assignments[name] = [replicas for partition, replicas in wanted.items() if partition >= known]
+            count = len(getattr(views[name], "partitions", ()))
+            assignments[name] = [replicas for partition, replicas in assignment.items() if partition >= count]
     _raise_first(await admin.create_partitions(dict.fromkeys(names, options.partitions), assignments=assignments))
 
 

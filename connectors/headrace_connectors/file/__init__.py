@@ -1,1 +1,1 @@
-"""FileStream source and sink: lines of a text file to and from topics."""
+"""FileStream source and sink connectors: copy lines of a text file to a topic, and records of topics to a text file."""

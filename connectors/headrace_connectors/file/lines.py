@@ -1,7 +1,8 @@
-r"""Cutting a stream of bytes into lines. Pure.
+r"""Splits a stream of bytes into lines. No I/O.
 
-A line ends at `\n`, `\r\n` or `\r`; what has no end yet is held back, so is a `\r` whose `\n` may follow. Lines are
-taken many at a time and as one text, since a call per line would cost more than all the rest of a file source.
+A line ends with `\n`, `\r\n` or `\r`. Bytes without a line terminator are buffered, and so is a final `\r`, because a
+`\n` may follow it. `next_lines` returns many lines in one string, because one call per line would take longer than all
+other work of the file source.
 """
 
 from __future__ import annotations
@@ -9,56 +10,62 @@ from __future__ import annotations
 from headrace.data.columns import Lines
 
 
-class LineCutter:
-    """Feed bytes, take lines; `position` counts the bytes of the lines that were taken."""
+class LineSplitter:
+    """Takes blocks of bytes through `feed` and returns lines through `next_lines`.
+
+    `position` is the offset in bytes after the last line that `next_lines` returned.
+    """
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        self._held = bytearray()  # the beginning of a line
+        self._partial = bytearray()  # the start of a line that is not terminated yet
         self._complete = b""
-        self._taken = 0  # bytes of what is complete
+        self._consumed = 0  # bytes of `_complete` that `next_lines` has returned
 
     @property
     def has_lines(self) -> bool:
-        """Whether there are lines to take."""
-        return self._taken < len(self._complete)
+        """Whether a complete line is available."""
+        return self._consumed < len(self._complete)
 
     @property
-    def held_bytes(self) -> int:
-        """How many bytes of an unfinished line are held."""
-        return len(self._held)
+    def partial_bytes(self) -> int:
+        """The number of buffered bytes that belong to an unterminated line."""
+        return len(self._partial)
 
     def feed(self, block: bytes) -> None:
-        """Add bytes; only when no line is waiting."""
-        if b"\n" not in block and b"\r" not in block and not self._held.endswith(b"\r"):
-            self._held += block  # a very long line is not copied for each of its blocks
+        """Add bytes. Call it only while `has_lines` is false."""
+        if b"\n" not in block and b"\r" not in block and not self._partial.endswith(b"\r"):
+            self._partial += block  # append in place: copying a very long line for every block would be quadratic
             return
-        data = b"".join((self._held, block)) if self._held else block
-        end = _last_end(data, 0, len(data))
-        self._complete, self._held, self._taken = data[:end], bytearray(memoryview(data)[end:]), 0
+        data = b"".join((self._partial, block)) if self._partial else block
+        end = _end_of_last_line(data, 0, len(data))
+        self._complete, self._partial, self._consumed = data[:end], bytearray(memoryview(data)[end:]), 0
 
-    def take(self, maximum: int) -> Lines:
-        """Up to `maximum` lines, and at least one, without their ends."""
-        start, stop = self._taken, len(self._complete)
+    def next_lines(self, maximum: int) -> Lines:
+        """Return at least one and at most `maximum` lines, without their terminators."""
+        start, stop = self._consumed, len(self._complete)
         while True:
-            piece = self._complete[start:stop]
-            if b"\r" in piece:
-                piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            count = len(piece) - len(piece.replace(b"\n", b""))  # in half the time that `count` takes
+            chunk = self._complete[start:stop]
+            if b"\r" in chunk:
+                chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            count = len(chunk) - len(chunk.replace(b"\n", b""))  # twice as fast as chunk.count(b"\n")
             if count <= maximum:
                 break
             shorter = start + (stop - start) * maximum // (count + 1)
-            stop = _last_end(self._complete, start, shorter) or _first_end(self._complete, start)
+            stop = _end_of_last_line(self._complete, start, shorter) or _end_of_first_line(self._complete, start)
         self.position += stop - start
-        self._taken = stop
-        return Lines(str(memoryview(piece)[:-1], "utf-8", "replace"), count)
+        self._consumed = stop
+        return Lines(str(memoryview(chunk)[:-1], "utf-8", "replace"), count)
 
 
-def _last_end(data: bytes, start: int, stop: int) -> int:
-    r"""Where the last line ends in between, 0 when none does; a `\r` at the end may be half of a line's end."""
+def _end_of_last_line(data: bytes, start: int, stop: int) -> int:
+    r"""Return the index after the last line terminator between `start` and `stop`, or 0 if there is none.
+
+    A `\r` right before `stop` does not count: it may be the first half of `\r\n`.
+    """
     return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, max(stop - 1, start))) + 1
 
 
-def _first_end(data: bytes, start: int) -> int:
-    """Where the first line ends, which is a complete one."""
+def _end_of_first_line(data: bytes, start: int) -> int:
+    """Return the index after the first line. The line must be terminated."""
     return start + len(data[start:].splitlines(keepends=True)[0])

@@ -1,4 +1,4 @@
-"""FileStreamSinkConnector: each record becomes a line, Java's text of its value, at the end of a file."""
+"""FileStreamSinkConnector: appends each record to a file as one line, formatted like Java's `toString`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STDOUT = 1
 
 
 class FileStreamSinkTask(SinkTask):
-    """Appends to one file, or writes to standard output; several tasks may append to the same file."""
+    """Appends records to one file, or writes them to standard output. Several tasks may append to the same file."""
 
     config_model = FileStreamSinkConfig
 
@@ -34,27 +34,27 @@ class FileStreamSinkTask(SinkTask):
         self._open()
 
     def put_batch(self, batch: SinkBatch) -> None:
-        """Write a batch by one system call, so that tasks do not mix within lines; all of it or nothing."""
+        """Write the whole batch or nothing, in one system call, so that lines of different tasks do not interleave."""
         values = batch.values if batch.compact is None else batch.compact
         data = java_lines(batch.value_schema, values).encode("utf-8", "replace")
         if self._file and os.fstat(self._descriptor).st_nlink == 0:
-            log.warning("File %s was deleted: it is made anew", self._file)
+            log.warning("File %s was deleted, creating it again", self._file)
             self.stop()
             self._open()
         written = 0
         try:
-            while written < len(data):  # more than once for a full pipe, or a disk that has only just room
+            while written < len(data):  # a full pipe or an almost full disk accepts only part of the data
                 written += os.write(self._descriptor, data[written:] if written else data)
         except OSError as error:
-            self._take_back(written)
+            self._undo_partial_write(written)
             raise ConnectError(f"Cannot write to {self._file or 'standard output'}: {error.strerror}") from error
 
-    def _take_back(self, written: int) -> None:
-        """Cut off what a put that failed has written, half a line at its end: the batch is delivered again, whole."""
+    def _undo_partial_write(self, written: int) -> None:
+        """Truncate the file to remove the part of a batch that a failed put wrote, since the batch is redelivered."""
         if not written or self._descriptor == _STDOUT:
             return
         status, end = os.fstat(self._descriptor), os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if stat.S_ISREG(status.st_mode) and status.st_size == end:  # else another task has written behind it
+        if stat.S_ISREG(status.st_mode) and status.st_size == end:  # no other task has appended lines since the write
             os.ftruncate(self._descriptor, end - written)
 
     def _open(self) -> None:
@@ -66,7 +66,7 @@ class FileStreamSinkTask(SinkTask):
             raise ConnectError(f"Couldn't find or create file '{self._file}': {error.strerror}") from error
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Everything has been handed to the operating system by `put_batch`."""
+        """Do nothing: `put_batch` has already passed all data to the operating system."""
 
     def stop(self) -> None:
         """Close the file."""
@@ -76,20 +76,20 @@ class FileStreamSinkTask(SinkTask):
 
 
 class FileStreamSinkConnector(SinkConnector):
-    """Runs as many tasks as allowed, all appending."""
+    """Starts `tasks.max` tasks that all append to the same file."""
 
     config_model = FileStreamSinkConfig
     task_class = FileStreamSinkTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSinkConnector",)
 
     def start(self, config: FileStreamSinkConfig) -> None:
-        """Keep the configuration for the tasks."""
+        """Store the configuration for the tasks."""
         self._config = config
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """The same for each."""
+        """Return the connector's configuration for every task."""
         return [self._config.originals] * max_tasks
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Any offset will do: the file is only appended to."""
+        """Accept any offsets: the sink only appends to the file, whatever the offsets are."""
         return True

@@ -1,7 +1,7 @@
-"""FileStreamSourceConnector: one task that turns the lines of a file, as it grows, into records.
+"""FileStreamSourceConnector: one task that reads a growing file and sends each line as a record.
 
-The offset is the number of bytes read, in Apache's shape (`{"filename": …}` to `{"position": …}`); Apache counts
-characters, which resumes too early in files that are not ASCII.
+Source partition `{"filename": ...}` and source offset `{"position": ...}` have Apache's format, but the position counts
+bytes. Apache's source counts characters, so it resumes too early in files with non-ASCII text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.file.config import FileStreamSourceConfig
-from headrace_connectors.file.lines import LineCutter
+from headrace_connectors.file.lines import LineSplitter
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES = 128 * 1024  # what comes of a block stays in the processor's cache
+BLOCK_BYTES = 128 * 1024  # small enough that a block and its lines stay in the CPU cache
 WAIT_S = 0.1
 MISSING_FILE_WAIT_S = 0.5
 _STDIN = 0
@@ -40,31 +40,31 @@ class FileStreamSourceTask(SourceTask):
         self._descriptor: int | None = None
 
     def start(self, config: FileStreamSourceConfig) -> None:
-        """Find out where to go on; the file is opened by the first poll."""
+        """Read the committed source offset. The first poll opens the file."""
         self._config = config
         self._partition = {"filename": config.file}
-        self._said_missing = False
-        self._said_changed = ""
+        self._warned_missing = False
+        self._last_change = ""
         offset = self.context.offsets.read(self._partition) if config.file else None
-        self._cutter = LineCutter(_position_of(config.file, offset))
+        self._splitter = LineSplitter(_stored_position(config.file, offset))
 
     def poll(self) -> SourceBatch | None:
-        """Lines that are there; None after a short wait when there are none."""
-        cutter = self._cutter
-        if not cutter.has_lines and not self._read_more():
+        """Return the available lines, or None after a short wait if there are none."""
+        splitter = self._splitter
+        if not splitter.has_lines and not self._read_more():
             return None
-        lines = cutter.take(self._config.batch_size)
+        lines = splitter.next_lines(self._config.batch_size)
         return SourceBatch(
             self._config.topic,
             lines,
             value_schema=STRING_SCHEMA,
             timestamps=time.time_ns() // 1_000_000,
             source_partition=self._partition,
-            source_offset={"position": cutter.position},
+            source_offset={"position": splitter.position},
         )
 
     def wake_up(self) -> None:
-        """End a wait."""
+        """Interrupt a wait in `poll`."""
         self._stopping.set()
 
     def stop(self) -> None:
@@ -78,11 +78,11 @@ class FileStreamSourceTask(SourceTask):
             return False
         block = self._read_block()
         if block:
-            self._cutter.feed(block)
+            self._splitter.feed(block)
         elif self._config.file:
-            self._look_at(self._config.file)
+            self._warn_if_file_changed(self._config.file)
             self._stopping.wait(WAIT_S)
-        return self._cutter.has_lines
+        return self._splitter.has_lines
 
     def _read_block(self) -> bytes:
         assert self._descriptor is not None
@@ -93,22 +93,24 @@ class FileStreamSourceTask(SourceTask):
             self._stopping.wait(WAIT_S)
         return block
 
-    def _look_at(self, file: str) -> None:
-        """Nothing more to read: say so, once, when that is because somebody else has cut or replaced the file."""
+    def _warn_if_file_changed(self, file: str) -> None:
+        """Log a warning once if another process has truncated, deleted or replaced the file. Called at its end."""
         assert self._descriptor is not None
-        ours = os.fstat(self._descriptor)
+        opened = os.fstat(self._descriptor)
         try:
-            replaced = not os.path.samestat(ours, os.stat(file))
+            replaced = not os.path.samestat(opened, os.stat(file))
         except OSError:
             replaced = True
-        changed = "deleted or replaced" if replaced else "cut" if ours.st_size < self._cutter.position else ""
-        if changed and changed != self._said_changed:
+        size, position = opened.st_size, self._splitter.position
+        change = "deleted or replaced" if replaced else "truncated" if size < position else ""
+        if change and change != self._last_change:
             log.warning(
-                "File %s was %s after %d bytes were read. What is in it now below that is not read: restart the task "
-                "to go on in it from there, or stop the connector and reset its offsets to read it from its beginning",
-                file, changed, self._cutter.position,
+                "File %s was %s after the task had read %d bytes. The task does not read the current content before "
+                "that offset. Restart the task to continue from that offset in the current file, or stop the "
+                "connector and reset its offsets to read the file from the beginning",
+                file, change, position,
             )  # fmt: skip
-        self._said_changed = changed
+        self._last_change = change
 
     def _open(self) -> bool:
         file = self._config.file
@@ -118,64 +120,67 @@ class FileStreamSourceTask(SourceTask):
         try:
             self._descriptor = os.open(file, os.O_RDONLY)
         except FileNotFoundError:
-            if not self._said_missing:
-                self._said_missing = True
-                log.warning("Couldn't find file %s: waiting for it to be created", file)
+            if not self._warned_missing:
+                self._warned_missing = True
+                log.warning("Couldn't find file %s, waiting for it to be created", file)
             self._stopping.wait(MISSING_FILE_WAIT_S)
             return False
         except OSError as error:
             raise ConnectError(f"Cannot read file {file}: {error.strerror}") from error
         size = os.fstat(self._descriptor).st_size
-        if self._cutter.position > size:
+        if self._splitter.position > size:
             log.warning(
-                "File %s has %d bytes, but %d were read before: waiting for more", file, size, self._cutter.position
+                "File %s has only %d bytes and the stored offset is %d, waiting until the file is longer",
+                file,
+                size,
+                self._splitter.position,
             )
-        os.lseek(self._descriptor, self._cutter.position, os.SEEK_SET)
-        log.info("Reading file %s from byte %d", file, self._cutter.position)
+        os.lseek(self._descriptor, self._splitter.position, os.SEEK_SET)
+        log.info("File %s: reading from byte %d", file, self._splitter.position)
         return True
 
 
 class FileStreamSourceConnector(SourceConnector):
-    """Runs one task, whatever tasks.max says."""
+    """Starts one task regardless of tasks.max."""
 
     config_model = FileStreamSourceConfig
     task_class = FileStreamSourceTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSourceConnector",)
 
     def start(self, config: FileStreamSourceConfig) -> None:
-        """Keep the configuration for the task."""
+        """Store the configuration for the task."""
         self._config = config
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """One: the order of lines allows no more."""
+        """Return one configuration, because several tasks could not keep the lines in order."""
         return [self._config.originals]
 
     def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:
-        """Files can be read again from an offset, standard input cannot."""
+        """Return SUPPORTED for a file, which can be re-read from an offset, and UNSUPPORTED for standard input."""
         return ExactlyOnceSupport.SUPPORTED if config.file else ExactlyOnceSupport.UNSUPPORTED
 
     def alter_offsets(self, config: FileStreamSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Check what a user wants to write."""
+        """Check the partitions and offsets that a user wants to store. Raises ConnectError if one is invalid."""
         if not config.file:
             raise ConnectError("Offsets cannot be modified if the 'file' configuration is unspecified (standard input)")
         for partition, offset in offsets.items():
             if [name for name, _ in partition] != ["filename"]:
                 raise ConnectError(f"Partition objects should contain the key 'filename' alone, not {dict(partition)}")
             if offset is not None:
-                _checked_position(offset)
+                _position_in(offset)
         return True
 
 
-def _position_of(file: str | None, offset: Mapping[str, Any] | None) -> int:
+def _stored_position(file: str | None, offset: Mapping[str, Any] | None) -> int:
     if offset is None:
         return 0
     try:
-        return _checked_position(offset)
+        return _position_in(offset)
     except ConnectError as error:
-        raise ConnectError(f"The stored offset of file {file} cannot be used: {error}") from None
+        raise ConnectError(f"The stored offset of file {file} is invalid: {error}") from None
 
 
-def _checked_position(offset: Mapping[str, Any]) -> int:
+def _position_in(offset: Mapping[str, Any]) -> int:
     position = offset.get("position")
     if isinstance(position, bool) or not isinstance(position, int) or position < 0:
         raise ConnectError(f"An offset must be {{'position': n}} with a whole number of bytes, not {dict(offset)}")

@@ -1,3 +1,4 @@
-"""JDBC source: tables and queries of SQL databases as topics, through SQLAlchemy's dialects and the drivers' own
-cursors.
+"""JDBC source connector: copies tables or a query of an SQL database to topics.
+
+SQLAlchemy describes tables and quotes names; rows come from the database driver's own cursor.
 """

@@ -1,4 +1,4 @@
-"""Configuration of the JDBC source: Confluent's keys and defaults."""
+"""Configuration of the JDBC source, with the keys and defaults of Confluent's connector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DATABASE, _MODE, _CONNECTOR = "Database", "Mode", "Connector"
 
 
 class JdbcSourceConfig(Config):
-    """The connector's keys; `connection.*` beyond these are the driver's own properties."""
+    """Configuration of the connector. Any other `connection.*` key is passed to the driver as a property."""
 
     passthrough_prefixes = ("connection.",)
 
@@ -34,17 +34,17 @@ class JdbcSourceConfig(Config):
         doc="JDBC URL of the database, such as jdbc:postgresql://localhost:5432/shop or jdbc:sqlite:/data/shop.db.",
         importance=Importance.HIGH,
         group=_DATABASE,
-        validator=url.check,
+        validator=url.validate,
     )
-    connection_user: str | None = key("connection.user", default=None, doc="User of the database.", group=_DATABASE)
+    connection_user: str | None = key("connection.user", default=None, doc="Database user.", group=_DATABASE)
     connection_password: Password | None = key(
-        "connection.password", default=None, doc="The user's password.", group=_DATABASE
+        "connection.password", default=None, doc="Password of the database user.", group=_DATABASE
     )
     connection_attempts: int = key(
         "connection.attempts",
         default=3,
         at_least=1,
-        doc="How often a connection is tried before the task fails.",
+        doc="Maximum number of attempts to connect before the task fails.",
         group=_DATABASE,
     )
     connection_backoff_ms: int = key(
@@ -52,135 +52,166 @@ class JdbcSourceConfig(Config):
         default=10000,
         at_least=0,
         type=ConfigType.LONG,
-        doc="Pause between these tries.",
+        doc="Milliseconds to wait between two attempts to connect.",
         group=_DATABASE,
     )
-    table_whitelist: list[str] = key("table.whitelist", default=[], doc="The tables to read, by name.", group=_DATABASE)
-    table_blacklist: list[str] = key("table.blacklist", default=[], doc="Tables to leave out.", group=_DATABASE)
+    table_whitelist: list[str] = key("table.whitelist", default=[], doc="Names of tables to read.", group=_DATABASE)
+    table_blacklist: list[str] = key("table.blacklist", default=[], doc="Names of tables to skip.", group=_DATABASE)
     table_include_list: list[str] = key(
         "table.include.list",
         default=[],
-        doc="Regular expressions for the qualified names of tables to read.",
+        doc="Regular expressions that match the qualified names of tables to read.",
         group=_DATABASE,
     )
     table_exclude_list: list[str] = key(
         "table.exclude.list",
         default=[],
-        doc="Regular expressions for the qualified names of tables to leave out.",
+        doc="Regular expressions that match the qualified names of tables to skip.",
         group=_DATABASE,
     )
     schema_pattern: str | None = key(
-        "schema.pattern", default=None, doc="Only tables of schemas like this (SQL wildcards).", group=_DATABASE
+        "schema.pattern",
+        default=None,
+        doc="Read only tables of schemas whose names match this SQL LIKE pattern.",
+        group=_DATABASE,
     )
     catalog_pattern: str | None = key(
         "catalog.pattern",
         default=None,
-        doc="Accepted: a connection reads the one database of its URL.",
+        doc="Accepted for compatibility and ignored: the connector reads the database in connection.url.",
         group=_DATABASE,
     )
-    table_types: list[str] = key("table.types", default=["TABLE"], doc="TABLE, VIEW, or both.", group=_DATABASE)
+    table_types: list[str] = key(
+        "table.types", default=["TABLE"], doc="Types of tables to read: TABLE, VIEW, or both.", group=_DATABASE
+    )
     db_timezone: str = key(
-        "db.timezone", default="UTC", doc="Time zone of timestamps that carry none.", group=_DATABASE
+        "db.timezone", default="UTC", doc="Time zone of database timestamps without a time zone.", group=_DATABASE
     )
     numeric_mapping: NumericMapping = key(
         "numeric.mapping",
         default="none",
-        doc="How NUMERIC columns are mapped: exact decimals, or integers and doubles where these hold the values.",
+        doc="How to map NUMERIC columns. none: Decimal. precision_only: integers for columns without decimal places "
+        "that fit. best_fit: integers or doubles for columns that fit. best_fit_eager_double: like best_fit, and "
+        "doubles for all columns with decimal places or without a precision.",
         group=_DATABASE,
     )
     numeric_precision_mapping: bool = key(
-        "numeric.precision.mapping", default=False, doc="Older form of numeric.mapping=precision_only.", group=_DATABASE
+        "numeric.precision.mapping",
+        default=False,
+        doc="Deprecated: true is the same as numeric.mapping=precision_only.",
+        group=_DATABASE,
     )
     timestamp_granularity: Granularity = key(
         "timestamp.granularity",
         default="connect_logical",
-        doc="The form of timestamp columns in records.",
+        doc="How to write timestamp columns to records: as Connect's Timestamp type, or as a number or string in "
+        "microseconds or nanoseconds.",
         group=_DATABASE,
     )
     quote_sql_identifiers: Literal["ALWAYS", "NEVER", "always", "never"] = key(
-        "quote.sql.identifiers", default="ALWAYS", doc="Whether names are quoted in SQL.", group=_DATABASE
+        "quote.sql.identifiers",
+        default="ALWAYS",
+        doc="Whether to quote table and column names in SQL statements.",
+        group=_DATABASE,
     )
     dialect_name: str = key(
-        "dialect.name", default="", doc="Accepted: the URL says which database it is.", group=_DATABASE
+        "dialect.name",
+        default="",
+        doc="Accepted for compatibility and ignored: connection.url determines the dialect.",
+        group=_DATABASE,
     )
     transaction_isolation_mode: Literal[
         "DEFAULT", "READ_UNCOMMITTED", "READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"
     ] = key(
         "transaction.isolation.mode",
         default="DEFAULT",
-        doc="Isolation level of the reading transactions.",
+        doc="Isolation level of the transactions that read tables.",
         group=_DATABASE,
     )
 
     mode: Mode = key(
         "mode",
-        doc="bulk: the whole table each time; incrementing: new rows by a growing id; timestamp: new and changed rows "
-        "by a timestamp; timestamp+incrementing: both, exact within equal timestamps.",
+        doc="How to find new rows. bulk: read the whole table every time. incrementing: read rows with a larger id. "
+        "timestamp: read rows with a later timestamp. timestamp+incrementing: use both, so that rows with equal "
+        "timestamps are read once.",
         importance=Importance.HIGH,
         group=_MODE,
     )
     incrementing_column_name: str = key(
         "incrementing.column.name",
         default="",
-        doc="The growing column; empty: the table's one autoincrement column.",
+        doc="Column with increasing ids. Empty: the table's only autoincrement column.",
         group=_MODE,
     )
     timestamp_column_name: list[str] = key(
-        "timestamp.column.name", default=[], doc="The timestamp columns; several are used as COALESCE.", group=_MODE
+        "timestamp.column.name",
+        default=[],
+        doc="Timestamp columns. Of several columns, the first that is not NULL counts (SQL COALESCE).",
+        group=_MODE,
     )
     timestamp_initial: int | None = key(
         "timestamp.initial",
         default=None,
         type=ConfigType.LONG,
-        doc="Where to begin, ms since the epoch; -1: now.",
+        doc="Timestamp to start from if there is no stored offset, in milliseconds since the epoch. -1: current time.",
         group=_MODE,
     )
     validate_non_null: bool = key(
         "validate.non.null",
         default=True,
-        doc="Refuse cursor columns that may be NULL: their rows would be missed.",
+        doc="Whether to reject nullable incrementing and timestamp columns. Rows with NULL in them are never read.",
         group=_MODE,
     )
     query: str = key(
-        "query", default="", doc="A query to read instead of tables; the mode's WHERE is appended to it.", group=_MODE
+        "query",
+        default="",
+        doc="Query to read instead of tables. The connector appends the mode's WHERE and ORDER BY clauses to it.",
+        group=_MODE,
     )
     query_masked: Password | None = key(
-        "query.masked", default=None, doc="The same, hidden in configurations.", group=_MODE
+        "query.masked", default=None, doc="Like query, but hidden wherever configurations are shown.", group=_MODE
     )
-    query_suffix: str = key("query.suffix", default="", doc="Appended to every query, after ORDER BY.", group=_MODE)
+    query_suffix: str = key(
+        "query.suffix", default="", doc="Text to append to every query, after ORDER BY.", group=_MODE
+    )
     query_retry_attempts: int = key(
         "query.retry.attempts",
         default=-1,
         at_least=-1,
-        doc="How often a query is tried after a transient error; -1: for ever.",
+        doc="Maximum number of retries of a query after a transient error. -1: unlimited.",
         group=_MODE,
     )
 
     topic_prefix: str = key(
         "topic.prefix",
         default="",
-        doc="Topic = prefix + table name; with a query the whole name.",
+        doc="Prefix of topic names: a table's topic is the prefix followed by the table name. For a query, the topic "
+        "name.",
         importance=Importance.HIGH,
         group=_CONNECTOR,
     )
     poll_interval_ms: int = key(
-        "poll.interval.ms", default=5000, at_least=0, doc="Pause between two queries of one table.", group=_CONNECTOR
+        "poll.interval.ms",
+        default=5000,
+        at_least=0,
+        doc="Milliseconds to wait between two queries of the same table.",
+        group=_CONNECTOR,
     )
     batch_max_rows: int = key(
-        "batch.max.rows", default=1000, at_least=1, doc="Rows per batch at most.", group=_CONNECTOR
+        "batch.max.rows", default=1000, at_least=1, doc="Maximum number of rows in a batch.", group=_CONNECTOR
     )
     poll_linger_ms: int = key(
         "poll.linger.ms",
         default=5000,
         at_least=0,
-        doc="Accepted: polls return as soon as there are rows.",
+        doc="Accepted for compatibility and ignored: a poll returns as soon as there are rows.",
         group=_CONNECTOR,
     )
     max_buffer_size: int = key(
         "max.buffer.size",
         default=0,
         at_least=0,
-        doc="Accepted: rows are streamed, none are buffered.",
+        doc="Accepted for compatibility and ignored: the connector streams rows and buffers none.",
         group=_CONNECTOR,
     )
     table_poll_interval_ms: int = key(
@@ -188,7 +219,7 @@ class JdbcSourceConfig(Config):
         default=60000,
         at_least=1,
         type=ConfigType.LONG,
-        doc="How often the list of tables is looked up.",
+        doc="How often to check for new and deleted tables, in milliseconds.",
         group=_CONNECTOR,
     )
     timestamp_delay_interval_ms: int = key(
@@ -196,13 +227,14 @@ class JdbcSourceConfig(Config):
         default=0,
         at_least=0,
         type=ConfigType.LONG,
-        doc="How long rows rest before they are read, for transactions that commit late.",
+        doc="Milliseconds by which a row's timestamp must be in the past before the row is read, to wait for "
+        "transactions that commit late.",
         group=_CONNECTOR,
     )
 
     @property
     def sql(self) -> str:
-        """The custom query, or an empty text."""
+        """The custom query, or an empty string if the connector reads tables."""
         return self.query or (self.query_masked.value if self.query_masked else "")
 
     @property
@@ -227,18 +259,20 @@ class JdbcSourceConfig(Config):
             if value
         ]
         if len(selections) > 1:
-            yield ConfigError(*selections[1], f"cannot be set beside {selections[0][0]}: choose one")
+            yield ConfigError(*selections[1], f"cannot be set together with {selections[0][0]}: set only one of them")
         mode = values.get("mode", "")
         if "timestamp" in mode and values.get("timestamp.column.name") == []:
-            yield ConfigError("timestamp.column.name", None, f"is needed by mode={mode}")
+            yield ConfigError("timestamp.column.name", None, f"must be set for mode={mode}")
         if sql and mode == "incrementing" and values.get("incrementing.column.name") == "":
-            yield ConfigError("incrementing.column.name", None, "is needed by a query in an incrementing mode")
+            yield ConfigError("incrementing.column.name", None, "must be set for a query with mode=incrementing")
         if sql and values.get("topic.prefix") == "":
-            yield ConfigError("topic.prefix", None, "is the topic's name when a query is read, and is empty")
+            yield ConfigError("topic.prefix", None, "must be set for a query: it is the name of the topic")
 
 
 class JdbcSourceTaskConfig(JdbcSourceConfig):
-    """What the connector adds for each task."""
+    """Task configuration: the connector's configuration and the tables assigned to the task."""
 
-    tables: list[str] = key("tables", default=[], doc="Qualified names of the task's tables.")
-    tables_fetched: bool = key("tables.fetched", default=False, doc="Whether the list of tables is known yet.")
+    tables: list[str] = key("tables", default=[], doc="Qualified names of the tables assigned to the task.")
+    tables_fetched: bool = key(
+        "tables.fetched", default=False, doc="Whether the connector has fetched the list of tables."
+    )

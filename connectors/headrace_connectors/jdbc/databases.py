@@ -1,15 +1,15 @@
-"""From a URL to its database's dialect. Drivers are loaded here, and only the one that is needed."""
+"""Creates the dialect for a JDBC URL. Imports only the driver of that database."""
 
 from __future__ import annotations
 
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Dialect
-from headrace_connectors.jdbc.url import JdbcUrl, shown
+from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 
 def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
-    """The dialect of a URL. Raises ConfigError when its driver is not installed, saying how to install it."""
+    """Return the dialect for a URL. Raises ConfigError if its driver is not installed."""
     try:
         if url.kind == "sqlite":
             from headrace_connectors.jdbc.sqlite import SqliteDialect
@@ -21,6 +21,6 @@ def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
     except ModuleNotFoundError as error:
         raise ConfigError(
             "connection.url",
-            shown(config.connection_url),
+            redact_passwords(config.connection_url),
             f'needs the Python package {error.name}: pip install "headrace[jdbc-postgres]"',
         ) from error

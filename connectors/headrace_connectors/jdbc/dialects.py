@@ -1,8 +1,7 @@
-"""What differs between databases: how to connect, list and describe tables, stream rows, tell the time, bind a
-timestamp.
+"""`Dialect`, the base class for the differences between databases: connections, table descriptions, queries, time.
 
-SQLAlchemy gives reflection, quoting and the driver; rows come from the driver's own cursor. A dialect holds no
-connection.
+SQLAlchemy provides reflection, quoting and the driver. Rows come from the driver's own cursor. A dialect does not keep
+connections open.
 """
 
 from __future__ import annotations
@@ -26,43 +25,46 @@ from sqlalchemy.pool import NullPool
 from headrace.api.errors import ConfigError, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.statements import Statement
-from headrace_connectors.jdbc.types import Column, TypeOptions, base_schema, chained, from_instant
+from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
 
 logger = logging.getLogger(__name__)
 
-Connection = Any  # a driver's (DBAPI) connection
+Connection = Any  # a DBAPI connection of the driver
 
 
 @dataclass(frozen=True, slots=True)
-class Ordering:
-    """A timestamp column as an SQL expression that orders rows, and an instant as a parameter to compare with it."""
+class TimestampExpression:
+    """An SQL expression that orders rows by a timestamp column.
+
+    `bind` converts a datetime to a query parameter that compares correctly with the expression.
+    """
 
     sql: str
     bind: Callable[[dt.datetime], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A running statement: the cursor that streams its rows, and whether each value is of its column's type."""
+class ResultSet:
+    """The result of a query: a cursor that streams rows, and whether every value has its column's type (`typed`)."""
 
     cursor: Any
     typed: bool
 
 
-class UnfitRowsError(Exception):
-    """Rows cannot be read in the way that was chosen for their table."""
+class FastReadError(Exception):
+    """A table cannot be read by the dialect's fast path. Call `Dialect.disable_fast_read` and query again."""
 
 
 class Dialect(ABC):
-    """One database behind one URL."""
+    """Access to the database of one JDBC URL."""
 
-    mark: str
-    """The driver's parameter mark."""
+    parameter_marker: str
+    """The driver's placeholder for a query parameter."""
     driver_error: type[Exception]
-    """The root of the driver's errors."""
+    """The base class of the driver's exceptions."""
     transient_errors: tuple[type[Exception], ...]
-    """Errors after which a new connection may do better."""
+    """Exceptions after which a retry on a new connection may succeed."""
 
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         self.url = url
@@ -80,59 +82,67 @@ class Dialect(ABC):
 
     @abstractmethod
     def now(self, connection: Connection) -> dt.datetime:
-        """The database's own time, in UTC."""
+        """Return the database server's current time in UTC."""
 
     @abstractmethod
-    def query_columns(self, sql: str) -> list[Column]:
-        """The columns of a custom query. Raises the driver's error."""
+    def query_columns(self, sql: str) -> list[JdbcColumn]:
+        """Return the columns of a custom query. Raises the driver's exception."""
 
     @abstractmethod
-    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
-        """The rows of a statement, which have those columns. `table`: whose `select_list` it has; "" is a query."""
+    def rows(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+    ) -> ResultSet:
+        """Run a statement that selects these columns.
+
+        `table` is the table whose `select_list` the statement contains, or "" for a custom query.
+        """
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether a new connection may do better after that error."""
+        """Whether a retry on a new connection may succeed after this error."""
         return isinstance(error, self.transient_errors)
 
-    def reason(self, error: Exception) -> str:
-        """What an error of the driver says."""
+    def error_text(self, error: Exception) -> str:
+        """Return the text of a driver's exception for error messages."""
         return str(error)
 
     def connect(self) -> Connection:
-        """A new connection of the driver. Raises the driver's error."""
+        """Open a new DBAPI connection. Raises the driver's exception."""
         with driver_errors():
             pooled = self.engine.raw_connection()
         connection = pooled.driver_connection
-        pooled.detach()  # otherwise it closes with SQLAlchemy's wrapper
+        pooled.detach()  # otherwise SQLAlchemy closes it when its wrapper is collected
         return connection
 
     def end_transaction(self, connection: Connection) -> None:
-        """Let go of what the last statement holds (locks, snapshots)."""
+        """Release the locks and snapshots of the last statement."""
         connection.rollback()
 
     def quote(self, identifier: str) -> str:
-        """An identifier as SQL text, quoted unless the configuration says never."""
+        """Return an identifier as SQL text, quoted unless quote.sql.identifiers=never."""
         if self.config.quote_sql_identifiers.upper() == "NEVER":
             return identifier
         return self.engine.dialect.identifier_preparer.quote_identifier(identifier)
 
-    def literal(self, sql: str) -> str:
-        """SQL of the user's own, in which the driver must see no parameter marks."""
+    def escape_parameter_markers(self, sql: str) -> str:
+        """Escape characters in a user's SQL that the driver would read as parameter placeholders."""
         return sql
 
     def quote_table(self, qualified_name: str) -> str:
-        """A qualified table name as SQL text."""
+        """Return a qualified table name as SQL text."""
         return ".".join(self.quote(part) for part in qualified_name.split("."))
 
-    def select_list(self, columns: Sequence[Column], table: str) -> str:
-        """What is selected from a table for rows of these columns, as SQL text."""
+    def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
+        """Return the SQL text between SELECT and FROM that reads these columns of a table."""
         return ",".join(self.quote(column.name) for column in columns)
 
-    def read_plainly(self, table: str) -> None:  # noqa: B027 - most dialects have one way only
-        """Have the next statement on that table read it in the way that fits all rows: after an UnfitRowsError."""
+    def disable_fast_read(self, table: str) -> None:  # noqa: B027 - most dialects have no fast path
+        """Read this table without the fast path from now on. Call this after a FastReadError."""
 
     def table_names(self) -> list[str]:
-        """Qualified names of all tables (and views, where `table.types` says so), sorted. Raises the driver's error."""
+        """Return the sorted qualified names of all tables or views that `table.types` selects.
+
+        Raises the driver's exception.
+        """
         types = {kind.strip().upper() for kind in self.config.table_types}
         names: list[str] = []
         with self._inspector() as inspector:
@@ -145,16 +155,17 @@ class Dialect(ABC):
 
     @contextmanager
     def _inspector(self) -> Iterator[Inspector]:
-        """SQLAlchemy's inspector on a connection of its own. Raises the driver's error."""
+        """Open a connection and yield SQLAlchemy's inspector for it. Raises the driver's exception."""
         with driver_errors(), self.engine.connect() as connection:
             yield sqlalchemy.inspect(connection)
 
     def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
         return [None]
 
-    def table_columns(self, qualified_name: str) -> list[Column]:
-        """The columns of a table that have a Connect type. Raises ConnectError when the table is not there, and the
-        driver's error.
+    def table_columns(self, qualified_name: str) -> list[JdbcColumn]:
+        """Return the columns of a table whose SQL types have a Connect type. Skips all other columns with a warning.
+
+        Raises ConnectError if the table does not exist, and the driver's exception if the database cannot be read.
         """
         schema, _, table = qualified_name.rpartition(".")
         try:
@@ -169,10 +180,12 @@ class Dialect(ABC):
         skipped = {name for name, column in columns.items() if column is None}
         if skipped - self._skipped:
             self._skipped |= skipped
-            logger.warning("table %s: no type for columns %s, they are left out", qualified_name, ", ".join(skipped))
+            logger.warning(
+                "Table %s: skipping columns %s, no Connect type can represent them", qualified_name, ", ".join(skipped)
+            )
         return [column for column in columns.values() if column is not None]
 
-    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
+    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
         schema = base_schema(described["type"], self.options)
         if schema is None:
             return None
@@ -180,8 +193,8 @@ class Dialect(ABC):
         is_timestamp = isinstance(described["type"], sqlalchemy.DateTime)
         convert = self._convert(described["type"])
         if is_timestamp:
-            convert = chained(self.to_instant, from_instant(self.options.timestamp_granularity))
-        return Column(
+            convert = chain(self.to_instant, from_instant(self.options.timestamp_granularity))
+        return JdbcColumn(
             described["name"],
             schema.replace(optional=nullable),
             convert,
@@ -192,12 +205,16 @@ class Dialect(ABC):
             declared=str(described["type"]),
         )
 
-    def _query_column(self, described: Mapping[str, Any]) -> Column:
-        """A column of a query. Raises ConnectError when its type cannot be read: rows come whole, none is left out."""
+    def _query_column(self, described: Mapping[str, Any]) -> JdbcColumn:
+        """Return a column of a query. Raises ConnectError if no Connect type can represent the column.
+
+        A query's column cannot be skipped, because the connector does not change the query's SELECT list.
+        """
         column = None if described["type"] is None else self._column(described, ())
         if column is None:
             raise ConnectError(
-                f"query: column {described['name']} has a type that cannot be read: CAST it, or leave it out"
+                f"query: no Connect type can represent column {described['name']}; CAST the column to another type, "
+                "or remove it from the query"
             )
         return nullable_column(column)
 
@@ -208,26 +225,28 @@ class Dialect(ABC):
         return None
 
     def to_instant(self, value: Any) -> dt.datetime:
-        """A timestamp value of the driver as an aware datetime in UTC."""
+        """Convert a timestamp value from the driver to an aware datetime in UTC."""
         if value.tzinfo is None:
             value = value.replace(tzinfo=self.zone)
         instant: dt.datetime = value.astimezone(dt.UTC)
         return instant
 
-    def holds_timestamps(self, column: Column) -> bool:
-        """Whether rows can be followed by that column as a timestamp."""
+    def can_hold_timestamps(self, column: JdbcColumn) -> bool:
+        """Whether the column can be configured as a timestamp column."""
         return column.is_timestamp
 
-    def ordering(self, column: Column) -> Ordering:
-        """How rows are ordered by a timestamp column."""
+    def timestamp_expression(self, column: JdbcColumn) -> TimestampExpression:
+        """Return the SQL expression that orders rows by a timestamp column."""
         if column.is_zoned:
-            return Ordering(self.quote(column.name), lambda instant: instant)
-        return Ordering(self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None))
+            return TimestampExpression(self.quote(column.name), lambda instant: instant)
+        return TimestampExpression(
+            self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None)
+        )
 
 
 @contextmanager
 def driver_errors() -> Iterator[None]:
-    """Errors of the driver without SQLAlchemy's wrapping."""
+    """Raise the driver's own exceptions instead of SQLAlchemy's wrappers."""
     try:
         yield
     except sqlalchemy.exc.DBAPIError as error:
@@ -238,25 +257,25 @@ def _zone(name: str) -> dt.tzinfo:
     try:
         return dt.UTC if name.upper() in ("UTC", "GMT", "Z") else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
-        raise ConfigError("db.timezone", name, "is not a known time zone, such as UTC or Europe/Berlin") from None
+        raise ConfigError("db.timezone", name, "unknown time zone; set a name such as UTC or Europe/Berlin") from None
 
 
-def pattern(sql_like: str) -> re.Pattern[str]:
-    """An SQL LIKE pattern as a regular expression."""
+def like_to_regex(sql_like: str) -> re.Pattern[str]:
+    """Convert an SQL LIKE pattern to a regular expression."""
     text = "".join(".*" if char == "%" else "." if char == "_" else re.escape(char) for char in sql_like)
     return re.compile(text, re.DOTALL)
 
 
 def engine_for(address: sqlalchemy.URL, **arguments: Any) -> Engine:
-    """An engine that keeps no connections: each reader owns one, and reflection is rare."""
+    """Create an engine without a connection pool: each reader has its own connection, and reflection is rare."""
     return sqlalchemy.create_engine(address, poolclass=NullPool, **arguments)
 
 
-def on_connect(engine: Engine, action: Any) -> None:
-    """Run `action(connection)` for each new connection of the driver."""
+def run_on_connect(engine: Engine, action: Any) -> None:
+    """Call `action(connection)` for every new DBAPI connection."""
     event.listen(engine, "connect", lambda connection, _: action(connection))
 
 
-def nullable_column(column: Column) -> Column:
-    """The column as a query may deliver it: NULL is always possible."""
+def nullable_column(column: JdbcColumn) -> JdbcColumn:
+    """Return the column as nullable, since a query may return NULL for any column."""
     return replace(column, schema=column.schema.replace(optional=True), nullable=True)

@@ -1,9 +1,9 @@
-"""Where a table reader stands, and how Connect's offset maps say it. Pure.
+"""Source partitions and source offsets of the JDBC source. No I/O.
 
-The maps are Confluent's, so that offsets carry over both ways. The partition is
-`{"protocol": "1", "table": "<schema.table>"}`
-(read also: `{"table": "<table>"}`) or `{"query": "query"}`; the offset is `{"incrementing": id}` and/or
-`{"timestamp": ms, "timestamp_nanos": n}`, where n is the whole fraction of the second.
+Both have the format of Confluent's connector, so each connector can continue from offsets that the other has stored. A
+source partition is `{"protocol": "1", "table": "<schema.table>"}` (the older `{"table": "<table>"}` is read too) or
+`{"query": "query"}`. A source offset has `{"incrementing": id}`, `{"timestamp": ms, "timestamp_nanos": n}`, or both.
+`timestamp_nanos` is the whole fraction of the second in nanoseconds. It includes the milliseconds of `timestamp`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """The last row that was read: its timestamp (aware, UTC) and its incrementing value, where the mode has them."""
+class TimestampIncrementingOffset:
+    """The timestamp (aware, UTC) and incrementing value of the last row read, None if the mode does not use them."""
 
     timestamp: dt.datetime | None = None
     incrementing: int | None = None
 
     def to_map(self) -> dict[str, int]:
-        """Connect's offset map."""
+        """Return Connect's source offset."""
         offset: dict[str, int] = {}
         if self.incrementing is not None:
             offset["incrementing"] = self.incrementing
@@ -36,8 +36,8 @@ class Position:
         return offset
 
     @classmethod
-    def from_map(cls, offset: Mapping[str, Any] | None) -> Position:
-        """The position that an offset map says; an absent or empty map is the very beginning."""
+    def from_map(cls, offset: Mapping[str, Any] | None) -> TimestampIncrementingOffset:
+        """Parse Connect's source offset. None or an empty map means that no row has been read."""
         if not offset:
             return cls()
         timestamp = None
@@ -50,10 +50,10 @@ class Position:
 
 
 def table_partition(qualified_name: str) -> dict[str, str]:
-    """The source partition of a table."""
+    """Return the source partition of a table."""
     return {"protocol": "1", "table": qualified_name}
 
 
-def older_partitions(qualified_name: str) -> list[dict[str, str]]:
-    """Partitions under which older versions kept the same table's offset, newest first."""
+def legacy_partitions(qualified_name: str) -> list[dict[str, str]]:
+    """Return the source partitions that older versions of Confluent's connector used for the table, newest first."""
     return [{"table": qualified_name.rsplit(".", 1)[-1]}]

@@ -1,7 +1,7 @@
-"""PostgreSQL: psycopg 3. Rows stream through a server-side cursor, so that a table of any size takes the memory of
-one batch.
+"""PostgreSQL dialect, with psycopg 3 as the driver.
 
-json, jsonb, uuid, xml and enumerations are read as their text; bit(1) is a boolean.
+A server-side cursor streams the rows, so reading a table of any size needs the memory of one batch. Columns of json,
+jsonb, uuid, xml and enumeration types are read as text; bit(1) is a boolean.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from sqlalchemy.types import (
 from headrace.api.config import config_def
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Rows, engine_for, on_connect, pattern
+from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for, like_to_regex, run_on_connect
 from headrace_connectors.jdbc.statements import Statement
-from headrace_connectors.jdbc.types import Column, base_schema, to_decimal, to_whole_number
+from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
 
 logger = logging.getLogger(__name__)
 
 _SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
-_AS_TEXT = ("json", "jsonb", "uuid")
-_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
+_LOADED_AS_TEXT = ("json", "jsonb", "uuid")
+_TYPES_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "text": TEXT,
     "varchar": VARCHAR,
     "bpchar": CHAR,
@@ -76,17 +76,17 @@ _BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "time": Time,
     "timestamp": DateTime,
 }
-# Types that psycopg reads in binary form, the faster one, as the same values as their text. Of any other type (an
-# enumeration, say) it would make bytes, and of a real 0.1 the nearest number of 64 bits, 0.10000000149011612.
-_BINARY: frozenset[type[TypeEngine[Any]]] = frozenset(
+# Types that psycopg can transfer in binary format, which is faster, with the same result as in text format. In binary
+# format psycopg returns bytes for other types (such as enumerations), and 0.10000000149011612 for the real 0.1.
+_BINARY_TYPES: frozenset[type[TypeEngine[Any]]] = frozenset(
     {
         *(BOOLEAN, SMALLINT, INTEGER, BIGINT, DOUBLE_PRECISION, NUMERIC, TEXT, VARCHAR, CHAR, BYTEA),
-        *(DATE, TIME, TIMESTAMP, Numeric, *(kind for kind in _BY_NAME.values() if kind is not REAL)),
+        *(DATE, TIME, TIMESTAMP, Numeric, *(kind for kind in _TYPES_BY_NAME.values() if kind is not REAL)),
     }
 )
 
 
-# What PostgreSQL's JDBC driver and its C library call by different names.
+# Connection properties that have different names in PostgreSQL's JDBC driver and in libpq.
 _LIBPQ_NAMES = {
     "ApplicationName": "application_name",
     "connectTimeout": "connect_timeout",
@@ -95,7 +95,7 @@ _LIBPQ_NAMES = {
 
 
 def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties of PostgreSQL's JDBC driver as options of its C library; what that does not know is left out."""
+    """Convert properties of PostgreSQL's JDBC driver to libpq options. Skip unknown properties with a warning."""
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     options: dict[str, str] = {}
     for name, value in properties.items():
@@ -110,14 +110,14 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
         elif name == "ssl":
             options.setdefault("sslmode", "verify-full" if value.lower() in ("", "true") else "prefer")
         else:
-            logger.warning("connection property %s: PostgreSQL's C library has none like it, it is ignored", name)
+            logger.warning("Connection property %s is ignored, libpq has no such option", name)
     return options
 
 
 class PostgresqlDialect(Dialect):
     """One PostgreSQL database."""
 
-    mark = "%s"
+    parameter_marker = "%s"
     driver_error = psycopg.Error
     transient_errors = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -136,8 +136,8 @@ class PostgresqlDialect(Dialect):
         )
         engine = engine_for(address)
         dialect: Any = engine.dialect
-        dialect.ischema_names = {**dialect.ischema_names, "xml": UnicodeText}  # SQLAlchemy has no XML
-        on_connect(engine, self._prepare)
+        dialect.ischema_names = {**dialect.ischema_names, "xml": UnicodeText}  # SQLAlchemy has no XML type
+        run_on_connect(engine, self._prepare)
         return engine
 
     def _driver_properties(self) -> dict[str, str]:
@@ -146,7 +146,7 @@ class PostgresqlDialect(Dialect):
         return {name: value for name, value in given.items() if f"connection.{name}" not in known}
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        for name in _AS_TEXT:
+        for name in _LOADED_AS_TEXT:
             connection.adapters.register_loader(name, TextLoader)
         if self.config.transaction_isolation_mode != "DEFAULT":
             level = self.config.transaction_isolation_mode
@@ -158,12 +158,14 @@ class PostgresqlDialect(Dialect):
         instant: dt.datetime = now.astimezone(dt.UTC)
         return instant
 
-    def rows(self, connection: Connection, statement: Statement, columns: Sequence[Column], table: str) -> Rows:
+    def rows(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+    ) -> ResultSet:
         cursor = connection.cursor(name="headrace", binary=all(column.binary for column in columns))
         cursor.execute(statement.sql, statement.parameters)
-        return Rows(cursor, typed=True)
+        return ResultSet(cursor, typed=True)
 
-    def query_columns(self, sql: str) -> list[Column]:
+    def query_columns(self, sql: str) -> list[JdbcColumn]:
         connection = self.connect()
         try:
             cursor = connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
@@ -176,21 +178,21 @@ class PostgresqlDialect(Dialect):
             connection.close()
         return [self._query_column(item) for item in described]
 
-    def literal(self, sql: str) -> str:
+    def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace("%", "%%")
 
     def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
-        wanted = pattern(self.config.schema_pattern) if self.config.schema_pattern else None
+        wanted = like_to_regex(self.config.schema_pattern) if self.config.schema_pattern else None
         names = [name for name in inspector.get_schema_names() if name not in _SYSTEM_SCHEMAS]
         return [name for name in names if wanted is None or wanted.fullmatch(name)]
 
-    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> Column | None:
+    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
         type_ = described["type"]
         if isinstance(type_, BIT) and type_.length in (None, 1):
             column = super()._column({**described, "type": Boolean()}, primary_key)
             return None if column is None else replace(column, convert=lambda bit: bit == "1")
         column = super()._column(described, primary_key)
-        return column and replace(column, binary=type(type_) in _BINARY)
+        return column and replace(column, binary=type(type_) in _BINARY_TYPES)
 
     def _is_autoincrement(self, described: Any, primary_key: Sequence[str]) -> bool:
         default = described.get("default") or ""
@@ -204,11 +206,11 @@ class PostgresqlDialect(Dialect):
             return to_decimal(scale_of(schema))
         if isinstance(type_, (Double, REAL)):
             return None
-        return float if schema.type is Type.FLOAT64 else to_whole_number
+        return float if schema.type is Type.FLOAT64 else to_integer
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any] | None:
-    """The SQL type of a result column; None for an array."""
+    """Return the SQL type of a result column, None for an array."""
     if info is not None and info.array_oid == item.type_code:
         return None
     name = info.name if info is not None else ""
@@ -216,4 +218,4 @@ def _described_type(item: Any, info: Any) -> TypeEngine[Any] | None:
         return Numeric(item.precision, item.scale)
     if name == "timestamptz":
         return DateTime(timezone=True)
-    return _BY_NAME.get(name, String)()
+    return _TYPES_BY_NAME.get(name, String)()

@@ -1,8 +1,7 @@
-"""Reads one table, or one custom query, from where it stands: batch after batch of a running statement, then the
-next statement.
+"""Reads one table or one custom query in batches, starting after its committed offset.
 
-A reader owns its position. In timestamp mode the position of a batch that ends inside a group of equal timestamps
-stays before that group, so that a restart reads the group again whole instead of losing its rest.
+In timestamp mode, a batch may end between rows with equal timestamps. The batch's offset is then the previous, earlier
+timestamp. A restart re-reads all rows with the equal timestamps, and so does not skip those after the batch.
 """
 
 from __future__ import annotations
@@ -17,19 +16,22 @@ from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.cursors import cursor_columns
-from headrace_connectors.jdbc.dialects import Connection, Dialect, Ordering, Rows, UnfitRowsError
-from headrace_connectors.jdbc.offsets import Position
+from headrace_connectors.jdbc.dialects import Connection, Dialect, FastReadError, ResultSet
+from headrace_connectors.jdbc.offset_columns import find_offset_columns
+from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.rows import Row, row_converter
-from headrace_connectors.jdbc.statements import Cursor, select
-from headrace_connectors.jdbc.types import Column, to_whole_number
+from headrace_connectors.jdbc.statements import OffsetExpressions, select
+from headrace_connectors.jdbc.types import JdbcColumn, to_integer
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What is read: a table by its qualified name, or (`table` empty) the configured query."""
+class TableOrQuery:
+    """The table or query that a reader reads, with its topic and source partition.
+
+    `table` is the table's qualified name, or an empty string for the configured query.
+    """
 
     table: str
     topic: str
@@ -37,33 +39,35 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name in log lines and error messages."""
         return f"table {self.table}" if self.table else "query"
 
 
 class TableReader:
-    """The statement that is under way on one source, if any, and the position behind the last batch."""
+    """Reads one table or query. `offset` is the source offset of the last batch returned."""
 
-    def __init__(self, dialect: Dialect, config: JdbcSourceConfig, source: Source, position: Position) -> None:
+    def __init__(
+        self, dialect: Dialect, config: JdbcSourceConfig, source: TableOrQuery, offset: TimestampIncrementingOffset
+    ) -> None:
         self.source = source
-        self.position = position
+        self.offset = offset
         self._dialect = dialect
         self._config = config
-        self._statement: _Statement | None = None
+        self._statement: _RunningStatement | None = None
 
     @property
-    def running(self) -> bool:
-        """Whether a statement is under way."""
+    def is_running(self) -> bool:
+        """Whether a statement is running and may return more rows."""
         return self._statement is not None
 
     def next_batch(self, connection: Connection) -> SourceBatch | None:
-        """The next batch of the running statement, of a new one if none runs; None at its end."""
+        """Return the next batch of the running statement, None at its end. Starts a statement if none is running."""
         try:
             return self._next_batch(connection)
-        except UnfitRowsError as error:
-            logger.info("%s is read value by value from now on: %s", self.source.name, error)
-            self._dialect.read_plainly(self.source.table)
-            self.abandon()
+        except FastReadError as error:
+            logger.info("Reading %s: the fast path failed, reading rows without it: %s", self.source.name, error)
+            self._dialect.disable_fast_read(self.source.table)
+            self.close_statement()
             return self._next_batch(connection)
 
     def _next_batch(self, connection: Connection) -> SourceBatch | None:
@@ -74,53 +78,61 @@ class TableReader:
         if not rows:
             self._finish(connection)
             return None
-        self.position = statement.position_after(rows, self.position)
+        self.offset = statement.offset_after(rows, self.offset)
         return SourceBatch(
             self.source.topic,
             statement.convert(rows),
             value_schema=statement.schema,
             source_partition=self.source.partition,
-            source_offset=self.position.to_map(),
+            source_offset=self.offset.to_map(),
         )
 
-    def abandon(self) -> None:
-        """Give the running statement up: the next batch comes from a new one, behind the last position."""
+    def close_statement(self) -> None:
+        """Close the running statement, if any. The next call of `next_batch` starts a new statement after `offset`."""
         statement, self._statement = self._statement, None
         if statement is not None:
             try:
                 statement.cursor.close()
             except self._dialect.transient_errors as error:
-                logger.debug("closing a broken cursor: %s", error)
+                logger.debug("Ignoring an error while closing a broken cursor: %s", error)
 
     def _finish(self, connection: Connection) -> None:
         assert self._statement is not None
-        self.position = self._statement.final_position(self.position)
+        self.offset = self._statement.offset_at_end(self.offset)
         self._statement.cursor.close()
         self._statement = None
         self._dialect.end_transaction(connection)
 
-    def _execute(self, connection: Connection) -> _Statement:
+    def _execute(self, connection: Connection) -> _RunningStatement:
         config, dialect = self._config, self._dialect
         source, columns = self.source, self._columns()
-        followed = cursor_columns(
-            config, source.name, columns, is_table=bool(source.table), holds_timestamps=dialect.holds_timestamps
+        found = find_offset_columns(
+            config, source.name, columns, is_table=bool(source.table), can_hold_timestamps=dialect.can_hold_timestamps
         )
-        incrementing, timestamps = followed.incrementing, followed.timestamps
-        orderings = [dialect.ordering(column) for column in timestamps]
+        incrementing, timestamps = found.incrementing, found.timestamps
+        expressions = [dialect.timestamp_expression(column) for column in timestamps]
         end = None
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
-        cursor = Cursor(
+        bind: Any = expressions[0].bind if expressions else None
+        offset_expressions = OffsetExpressions(
             dialect.quote(incrementing.name) if incrementing else None,
-            *_timestamp_cursor(orderings),
+            tuple(expression.sql for expression in expressions),
+            bind,
             incrementing_nullable=incrementing is not None and incrementing.nullable,
         )
-        base = dialect.literal(config.sql)
+        base = dialect.escape_parameter_markers(config.sql)
         if source.table:
             base = f"SELECT {dialect.select_list(columns, source.table)} FROM {dialect.quote_table(source.table)}"
-        position = self._start(connection)
-        statement = select(base, cursor, position, end, mark=dialect.mark, suffix=dialect.literal(config.query_suffix))
-        return _Statement(
+        statement = select(
+            base,
+            offset_expressions,
+            self._start_offset(connection),
+            end,
+            marker=dialect.parameter_marker,
+            suffix=dialect.escape_parameter_markers(config.query_suffix),
+        )
+        return _RunningStatement(
             source,
             dialect,
             dialect.rows(connection, statement, columns, source.table),
@@ -129,39 +141,36 @@ class TableReader:
             timestamps=[columns.index(column) for column in timestamps],
         )
 
-    def _columns(self) -> list[Column]:
-        """The columns as they are now. Raises the driver's error, or ConnectError when there are none to read."""
+    def _columns(self) -> list[JdbcColumn]:
+        """Return the current columns. Raises the driver's exception, or ConnectError if there are none to read."""
         table = self.source.table
         columns = self._dialect.table_columns(table) if table else self._dialect.query_columns(self._config.sql)
         if not columns:
-            raise ConnectError(f"{self.source.name}: no column has a type that can be read")
+            raise ConnectError(f"{self.source.name}: none of its columns has a Connect type")
         return columns
 
-    def _start(self, connection: Connection) -> Position:
-        """Where to read from: the position, or `timestamp.initial` when there is none yet."""
+    def _start_offset(self, connection: Connection) -> TimestampIncrementingOffset:
+        """Return the offset after which to read: that of the last batch, or `timestamp.initial` before any batch."""
         initial = self._config.timestamp_initial
-        if self.position != Position() or initial is None or not self._config.uses_timestamp:
-            return self.position
+        if self.offset != TimestampIncrementingOffset() or initial is None or not self._config.uses_timestamp:
+            return self.offset
         if initial == -1:
-            self.position = Position(self._dialect.now(connection), None)
+            self.offset = TimestampIncrementingOffset(self._dialect.now(connection), None)
         else:
-            self.position = Position(dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=initial), None)
-        return self.position
+            start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=initial)
+            self.offset = TimestampIncrementingOffset(start, None)
+        return self.offset
 
 
-def _timestamp_cursor(orderings: Sequence[Ordering]) -> tuple[tuple[str, ...], Any]:
-    return tuple(ordering.sql for ordering in orderings), orderings[0].bind if orderings else None
-
-
-class _Statement:
-    """One running statement: the driver's cursor, and the arithmetic of positions over its rows."""
+class _RunningStatement:
+    """A running statement: fetches rows from the driver's cursor, and computes source offsets from them."""
 
     def __init__(
         self,
-        source: Source,
+        source: TableOrQuery,
         dialect: Dialect,
-        rows: Rows,
-        columns: Sequence[Column],
+        rows: ResultSet,
+        columns: Sequence[JdbcColumn],
         *,
         incrementing: int | None,
         timestamps: list[int],
@@ -175,42 +184,45 @@ class _Statement:
         self._to_instant = dialect.to_instant
         self._incrementing = incrementing
         self._timestamps = timestamps
-        self._ahead: list[Row] = []
+        self._read_ahead: list[Row] = []
         self._last_timestamp: dt.datetime | None = None
 
     def fetch(self, count: int) -> list[Row]:
-        """The next rows. In timestamp mode one row more is read ahead, to see whether its timestamp is a new one."""
+        """Return at most `count` rows.
+
+        In timestamp mode, fetch one more row to check whether its timestamp differs from that of the last returned row.
+        """
         if self._incrementing is not None or not self._timestamps:
             rows: list[Row] = self.cursor.fetchmany(count)
             return rows
-        rows = self._ahead + self.cursor.fetchmany(count + 1 - len(self._ahead))
-        self._ahead = rows[count:]
+        rows = self._read_ahead + self.cursor.fetchmany(count + 1 - len(self._read_ahead))
+        self._read_ahead = rows[count:]
         return rows[:count]
 
-    def position_after(self, rows: list[Row], before: Position) -> Position:
-        """The position that is safe to commit once these rows are delivered."""
+    def offset_after(self, rows: list[Row], before: TimestampIncrementingOffset) -> TimestampIncrementingOffset:
+        """Return the source offset that can be committed after these rows; `before` is the offset of the last batch."""
         last = rows[-1]
         if self._incrementing is not None:
-            return Position(self._timestamp(last), self._whole(last))
+            return TimestampIncrementingOffset(self._timestamp(last), self._incrementing_value(last))
         if not self._timestamps:
             return before
         self._last_timestamp = timestamp = self._timestamp(last)
-        if not self._ahead or self._timestamp(self._ahead[0]) != timestamp:
-            return Position(timestamp)
+        if not self._read_ahead or self._timestamp(self._read_ahead[0]) != timestamp:
+            return TimestampIncrementingOffset(timestamp)
         earlier = next((at for row in reversed(rows) if (at := self._timestamp(row)) != timestamp), None)
-        return before if earlier is None else Position(earlier)
+        return before if earlier is None else TimestampIncrementingOffset(earlier)
 
-    def final_position(self, position: Position) -> Position:
-        """The position at the statement's end, where every row of the last timestamp was delivered."""
-        return position if self._last_timestamp is None else Position(self._last_timestamp)
+    def offset_at_end(self, offset: TimestampIncrementingOffset) -> TimestampIncrementingOffset:
+        """Return the source offset at the end of the statement, after all rows with the last timestamp."""
+        return offset if self._last_timestamp is None else TimestampIncrementingOffset(self._last_timestamp)
 
-    def _whole(self, row: Row) -> int:
+    def _incrementing_value(self, row: Row) -> int:
         assert self._incrementing is not None
         try:
-            return to_whole_number(row[self._incrementing])
+            return to_integer(row[self._incrementing])
         except (ValueError, TypeError) as error:
             raise ConnectError(
-                f"{self._name}: the incrementing column must hold whole numbers: {error}, in row {repr(row)[:120]}"
+                f"{self._name}: values of the incrementing column must be integers: {error}, in row {repr(row)[:120]}"
             ) from error
 
     def _timestamp(self, row: Row) -> dt.datetime | None:

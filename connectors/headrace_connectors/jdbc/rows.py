@@ -1,7 +1,6 @@
-"""Rows as a driver delivers them, made into rows as a batch holds them: column by column, only where a column needs it.
+"""Converts a driver's rows to a batch's rows, one column at a time, and only the columns that need a conversion.
 
-A value of another type than the column's (SQLite stores any value in any column) is refused with the table, column
-and row at fault.
+If a value's type is not its column's type, which SQLite allows, the error names the table, the column and the row.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import msgspec
 
 from headrace.api.errors import ConnectError
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.types import Column
+from headrace_connectors.jdbc.types import JdbcColumn
 
 Row = tuple[Any, ...]
 
-# msgspec would take an integer for a float and base64 text for bytes: these two are looked at here.
+# msgspec accepts an integer as a float, and base64 text as bytes, so the code below checks these two types itself.
 _CHECKED_BY_MSGSPEC: dict[Type, type] = {
     Type.INT8: int,
     Type.INT16: int,
@@ -35,23 +34,24 @@ _NULL = type(None)
 _ADVICE = "correct the row, or read the table with a `query` that casts the column"
 
 
-def row_converter(table: str, columns: Sequence[Column], *, checked: bool) -> Callable[[list[Row]], list[Row]]:
-    """A function from a driver's rows to a batch's. `checked`: the database does not hold values to their column's
-    type.
+def row_converter(table: str, columns: Sequence[JdbcColumn], *, checked: bool) -> Callable[[list[Row]], list[Row]]:
+    """Return a function that converts a driver's rows to a batch's rows.
+
+    `checked`: whether the function checks the types of values, because the database does not enforce column types.
     """
-    work = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
+    conversions = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
     check = _check(table, columns) if checked else None
 
     def convert(rows: list[Row]) -> list[Row]:
         if check is not None:
             check(rows)
-        if not work or not rows:
+        if not conversions or not rows:
             return rows
         transposed: list[Sequence[Any]] = list(zip(*rows, strict=True))
         changed = False
-        for index, column in work:
+        for index, column in conversions:
             values = transposed[index]
-            if column.as_it_is is None or not {column.as_it_is, _NULL}.issuperset(map(type, values)):
+            if column.identity_type is None or not {column.identity_type, _NULL}.issuperset(map(type, values)):
                 transposed[index] = _converted(table, column, rows, values)
                 changed = True
         return list(zip(*transposed, strict=True)) if changed else rows
@@ -59,8 +59,8 @@ def row_converter(table: str, columns: Sequence[Column], *, checked: bool) -> Ca
     return convert
 
 
-def _check(table: str, columns: Sequence[Column]) -> Callable[[list[Row]], None] | None:
-    """A function that raises ConnectError for rows with a value that is not of its column's type."""
+def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], None] | None:
+    """Return a function that raises ConnectError if a value's type is not its column's, None if no column needs it."""
     checks = [
         (index, column, frozenset({_PYTHON_TYPES[column.schema.type], _NULL}))
         for index, column in enumerate(columns)
@@ -81,26 +81,26 @@ def _check(table: str, columns: Sequence[Column]) -> Callable[[list[Row]], None]
         try:
             msgspec.convert(rows, row_type)
         except msgspec.ValidationError:
-            _refuse(table, checks, rows)
+            _raise_for_mismatch(table, checks, rows)
         if inspected:
-            _refuse(table, inspected, rows)
+            _raise_for_mismatch(table, inspected, rows)
 
     return check
 
 
-def _refuse(table: str, checks: Sequence[tuple[int, Column, frozenset[type]]], rows: list[Row]) -> None:
-    """Raise for the first value that is not as expected, if there is one."""
+def _raise_for_mismatch(table: str, checks: Sequence[tuple[int, JdbcColumn, frozenset[type]]], rows: list[Row]) -> None:
+    """Raise ConnectError for the first value whose type is not expected. Return if all types are."""
     for index, column, expected in checks:
         if expected.issuperset({type(row[index]) for row in rows}):
             continue
         row = next(row for row in rows if type(row[index]) not in expected)
         raise ConnectError(
-            f"{_place(table, column, row)}: the column is {column.declared or column.schema.type.value} and the row "
-            f"holds {row[index]!r:.60}; {_ADVICE}"
+            f"{_location(table, column, row)}: the column's type is {column.declared or column.schema.type.value}, but "
+            f"the value is {row[index]!r:.60}; {_ADVICE}"
         )
 
 
-def _converted(table: str, column: Column, rows: list[Row], values: Sequence[Any]) -> list[Any]:
+def _converted(table: str, column: JdbcColumn, rows: list[Row], values: Sequence[Any]) -> list[Any]:
     function = column.convert
     assert function is not None
     try:
@@ -112,11 +112,11 @@ def _converted(table: str, column: Column, rows: list[Row], values: Sequence[Any
                     function(value)
             except (ValueError, TypeError, ArithmeticError) as error:
                 raise ConnectError(
-                    f"{_place(table, column, row)}: the column is {column.declared or column.schema.type.value}, but "
-                    f"{error}; {_ADVICE}"
+                    f"{_location(table, column, row)}: the column's type is "
+                    f"{column.declared or column.schema.type.value}, but {error}; {_ADVICE}"
                 ) from error
         raise
 
 
-def _place(table: str, column: Column, row: Row) -> str:
+def _location(table: str, column: JdbcColumn, row: Row) -> str:
     return f"{table}, column {column.name}, row {repr(row)[:120]}"

@@ -1,8 +1,9 @@
-"""Rows of SQLite as JSON: SQLite writes a row as one array, and msgspec reads a batch of them at a time. That takes two
-thirds of the time in which the standard library's driver fetches them value by value.
+"""Fast path for reading SQLite tables: SQLite returns each row as a JSON array, and msgspec parses a batch of them.
 
-Integers, texts and NULL come out of it as they went in; other columns are not read so. Each value is held against its
-column's type. SQLite may store anything in any column: `UnfitRowsError` says that this table must be read as it is.
+This takes two thirds of the time that the standard library's driver needs to fetch the same rows value by value. It is
+used only for tables whose columns hold integers, text and NULL, which JSON preserves exactly. msgspec checks each value
+against its column's type. SQLite can store any value in any column; a value that does not fit raises `FastReadError`,
+and the table must then be read without JSON.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ import msgspec
 
 from headrace.data.logical import is_logical
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.dialects import UnfitRowsError
+from headrace_connectors.jdbc.dialects import FastReadError
 from headrace_connectors.jdbc.rows import Row
 from headrace_connectors.jdbc.statements import Statement
-from headrace_connectors.jdbc.types import Column
+from headrace_connectors.jdbc.types import JdbcColumn
 
-_COLUMNS_MAX = 100  # a function takes 127 arguments at most, less where SQLite was built so
-_TEXTS_MAX = 1000  # at a time: 10,000 leave the processor's cache and take a fifth longer
+_COLUMNS_MAX = 100  # an SQL function accepts 127 arguments at most, fewer in some builds of SQLite
+_TEXTS_MAX = 1000  # rows per parse: with 10,000 the data exceeds the CPU cache and takes 20 % longer
 _PLAIN_TYPES: dict[Type, Any] = {Type.INT64: int | None, Type.STRING: str | None}
 
 
-def row_type(columns: Sequence[Column]) -> Any:
-    """What msgspec makes of such rows; None when they cannot travel as JSON."""
+def row_type(columns: Sequence[JdbcColumn]) -> Any:
+    """Return the type that msgspec parses rows of these columns to, or None if JSON cannot represent them."""
     kinds = [_kind(column) for column in columns]
     if len(kinds) > _COLUMNS_MAX or None in kinds:
         return None
     return list[tuple[tuple(kinds)]]  # type: ignore[misc]
 
 
-def _kind(column: Column) -> Any:
+def _kind(column: JdbcColumn) -> Any:
     if column.convert is None:
         return _PLAIN_TYPES.get(column.schema.type)
     if column.is_timestamp or column.schema.type is Type.BOOLEAN:
@@ -44,9 +45,9 @@ def _kind(column: Column) -> Any:
 
 
 class JsonRows:
-    """A cursor like the driver's, over a statement whose rows are JSON arrays.
+    """A DBAPI cursor over a statement that returns JSON arrays.
 
-    What the driver raises passes through when `is_transient` says so; everything else is an UnfitRowsError.
+    Raises the driver's exception if `is_transient` is true for it, and FastReadError for any other error.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class JsonRows:
     ) -> None:
         self._decode = msgspec.json.Decoder(type_).decode
         self._is_transient = is_transient
-        with self._unfit():  # SQLite may have been built without JSON
+        with self._fast_read_errors():  # fails if this build of SQLite has no JSON functions
             self._cursor = connection.execute(statement.sql, statement.parameters)
 
     def fetchmany(self, count: int) -> list[Row]:
-        """The next rows."""
+        """Return at most `count` rows, an empty list at the end."""
         rows: list[Row] = []
-        with self._unfit():  # a BLOB, or a text in a column of integers
+        with self._fast_read_errors():  # fails for a BLOB, or for text in an integer column
             while len(rows) < count:
                 texts = self._cursor.fetchmany(min(_TEXTS_MAX, count - len(rows)))
                 if not texts:
@@ -77,10 +78,10 @@ class JsonRows:
         self._cursor.close()
 
     @contextmanager
-    def _unfit(self) -> Iterator[None]:
+    def _fast_read_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.OperationalError, msgspec.DecodeError) as error:
             if self._is_transient(error):
                 raise
-            raise UnfitRowsError(str(error)) from error
+            raise FastReadError(str(error)) from error

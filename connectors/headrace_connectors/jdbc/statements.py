@@ -1,4 +1,4 @@
-"""The SQL that reads a table or a custom query from a position on. Pure text.
+"""Builds the SQL that reads the rows of a table or a custom query after an offset. No I/O.
 
 | mode | where | order |
 |---|---|---|
@@ -7,8 +7,8 @@
 | timestamp | ts > ? and ts < end | ts |
 | timestamp+incrementing | ts < end and ((ts = ? and id > ?) or ts > ?) | ts, id |
 
-`ts` is COALESCE over the timestamp columns. A bound that is not known yet is left out: the first query reads
-everything. Rows whose incrementing column is NULL have no place in the order and are left out.
+`ts` is COALESCE over the timestamp columns. Without an offset, the query has no lower bound and reads everything. It
+skips rows with NULL in the incrementing column, because their order is undefined.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace_connectors.jdbc.offsets import Position
+from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """What rows are ordered by: quoted column names, and how a timestamp is bound as a parameter."""
+class OffsetExpressions:
+    """SQL expressions of the incrementing and timestamp columns, which order the rows.
+
+    `bind_timestamp` converts a datetime to a query parameter.
+    """
 
     incrementing: str | None
     timestamps: tuple[str, ...]
@@ -31,8 +34,8 @@ class Cursor:
     incrementing_nullable: bool = False
 
     @property
-    def timestamp(self) -> str | None:
-        """The SQL expression of the row's timestamp."""
+    def timestamp_expression(self) -> str | None:
+        """The SQL expression of a row's timestamp, None if the mode does not use timestamps."""
         if len(self.timestamps) > 1:
             return f"COALESCE({','.join(self.timestamps)})"
         return self.timestamps[0] if self.timestamps else None
@@ -40,18 +43,24 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with its parameters, in the driver's parameter style."""
+    """SQL text and its parameters, with the driver's parameter placeholders."""
 
     sql: str
     parameters: tuple[Any, ...]
 
 
 def select(
-    base: str, cursor: Cursor, position: Position, end: dt.datetime | None, *, mark: str, suffix: str = ""
+    base: str,
+    columns: OffsetExpressions,
+    offset: TimestampIncrementingOffset,
+    end: dt.datetime | None,
+    *,
+    marker: str,
+    suffix: str = "",
 ) -> Statement:
-    """Extend `base` (a SELECT without WHERE) to what comes after `position` and, for timestamps, before `end`."""
-    conditions, parameters = _conditions(cursor, position, end, mark)
-    order = ",".join(f"{column} ASC" for column in (cursor.timestamp, cursor.incrementing) if column)
+    """Extend `base`, a SELECT without WHERE, to rows after `offset` and, in timestamp modes, before `end`."""
+    conditions, parameters = _conditions(columns, offset, end, marker)
+    order = ",".join(f"{column} ASC" for column in (columns.timestamp_expression, columns.incrementing) if column)
     sql = base
     if conditions:
         sql += " WHERE " + " AND ".join(conditions)
@@ -62,24 +71,26 @@ def select(
     return Statement(sql, tuple(parameters))
 
 
-def _conditions(cursor: Cursor, position: Position, end: dt.datetime | None, mark: str) -> tuple[list[str], list[Any]]:
+def _conditions(
+    columns: OffsetExpressions, offset: TimestampIncrementingOffset, end: dt.datetime | None, marker: str
+) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     parameters: list[Any] = []
-    timestamp, incrementing = cursor.timestamp, cursor.incrementing
-    if incrementing is not None and cursor.incrementing_nullable:
+    timestamp, incrementing = columns.timestamp_expression, columns.incrementing
+    if incrementing is not None and columns.incrementing_nullable:
         conditions.append(f"{incrementing} IS NOT NULL")
     if timestamp is not None and end is not None:
-        conditions.append(f"{timestamp} < {mark}")
-        parameters.append(cursor.bind_timestamp(end))
-    if timestamp is not None and position.timestamp is not None:
-        since = cursor.bind_timestamp(position.timestamp)
-        if incrementing is not None and position.incrementing is not None:
-            conditions.append(f"(({timestamp} = {mark} AND {incrementing} > {mark}) OR {timestamp} > {mark})")
-            parameters += [since, position.incrementing, since]
+        conditions.append(f"{timestamp} < {marker}")
+        parameters.append(columns.bind_timestamp(end))
+    if timestamp is not None and offset.timestamp is not None:
+        since = columns.bind_timestamp(offset.timestamp)
+        if incrementing is not None and offset.incrementing is not None:
+            conditions.append(f"(({timestamp} = {marker} AND {incrementing} > {marker}) OR {timestamp} > {marker})")
+            parameters += [since, offset.incrementing, since]
         else:
-            conditions.append(f"{timestamp} > {mark}")
+            conditions.append(f"{timestamp} > {marker}")
             parameters.append(since)
-    elif timestamp is None and incrementing is not None and position.incrementing is not None:
-        conditions.append(f"{incrementing} > {mark}")
-        parameters.append(position.incrementing)
+    elif timestamp is None and incrementing is not None and offset.incrementing is not None:
+        conditions.append(f"{incrementing} > {marker}")
+        parameters.append(offset.incrementing)
     return conditions, parameters

@@ -1,4 +1,4 @@
-"""Which tables a configuration selects, and how tasks share them. Pure."""
+"""Selects the tables to read and assigns them to tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 
 
-def chosen(config: JdbcSourceConfig, existing: Sequence[str]) -> list[str]:
-    """The tables that the configuration selects."""
-    tables = [table for table in existing if not any(is_named(name, table) for name in config.table_blacklist)]
+def select_tables(config: JdbcSourceConfig, existing: Sequence[str]) -> list[str]:
+    """Return the existing tables that the configuration selects."""
+    tables = [
+        table for table in existing if not any(name_matches_table(name, table) for name in config.table_blacklist)
+    ]
     if config.table_whitelist:
-        tables = [table for table in tables if any(is_named(name, table) for name in config.table_whitelist)]
+        tables = [table for table in tables if any(name_matches_table(name, table) for name in config.table_whitelist)]
     if config.table_include_list:
         tables = [table for table in tables if any(re.fullmatch(item, table) for item in config.table_include_list)]
     return [table for table in tables if not any(re.fullmatch(item, table) for item in config.table_exclude_list)]
 
 
-def refuse_ambiguous(tables: Sequence[str]) -> None:
-    """Raises ConnectError for tables of two schemas that have one name, which is their topic's."""
+def check_topics_unambiguous(tables: Sequence[str]) -> None:
+    """Raise ConnectError if tables in different schemas have the same name, because their topic would be the same."""
     short: dict[str, str] = {}
     for table in tables:
         name = table.rsplit(".", 1)[-1]
         if name in short:
             raise ConnectError(
-                f"tables {short[name]} and {table} would share a topic: "
-                "choose one in table.whitelist or by schema.pattern"
+                f"tables {short[name]} and {table} would be written to the same topic; "
+                "select one of them with table.whitelist or schema.pattern"
             )
         short[name] = table
 
 
-def groups(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
-    """Contiguous groups, as even as can be; the first ones take what is left over."""
+def group_tables(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
+    """Split tables into at most `max_tasks` contiguous groups. Their sizes differ by one at most, larger ones first."""
     count = min(len(tables), max_tasks)
     groups, start = [], 0
     for index in range(count):
@@ -44,14 +46,14 @@ def groups(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
     return groups
 
 
-def is_named(name: str, table: str) -> bool:
-    """Whether a name from a list means that qualified table: exact, or by its last parts."""
+def name_matches_table(name: str, table: str) -> bool:
+    """Whether a configured name is the table's qualified name, or the last parts of it (`orders`, `shop.orders`)."""
     return table == name or table.endswith("." + name)
 
 
-def missing(name: str, existing: Sequence[str]) -> str:
-    """That there is no such table, with the nearest one."""
+def missing_table_message(name: str, existing: Sequence[str]) -> str:
+    """Return the error message for a table that does not exist, with the nearest existing name."""
     short = [table.rsplit(".", 1)[-1] for table in existing]
     near = difflib.get_close_matches(name, [*existing, *short], n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(existing[:20]) or 'none'}"
+    hint = f"; did you mean {near[0]}?" if near else f"; existing tables: {', '.join(existing[:20]) or 'none'}"
     return f"table {name} does not exist in the database{hint}"

@@ -1,9 +1,8 @@
-"""SQL column types as Connect schemas, and the conversions of values that drivers do not deliver as Connect has them.
+"""Maps SQL types to Connect schemas, and converts values whose Python type is not the one that Connect uses.
 
-Rules are the JDBC connector's: integers by width, NUMERIC as an exact Decimal unless `numeric.mapping` says
-otherwise, dates and times
-as logical types, everything textual (JSON, UUID, XML and enumerations too) as STRING. A type without a counterpart
-(arrays, geometry) is skipped.
+The mapping is that of Confluent's JDBC connector: integers by width, NUMERIC as Decimal unless `numeric.mapping` is
+set, dates and times as logical types, and all textual types (also JSON, UUID, XML and enumerations) as STRING. Columns
+of other types, such as arrays and geometry, are skipped.
 """
 
 from __future__ import annotations
@@ -51,23 +50,26 @@ from headrace.data.schema import (
     Schema,
 )
 
-Convert = Callable[[Any], Any]
+Converter = Callable[[Any], Any]
 
-# NUMERIC without precision and scale holds any number of digits; a Decimal schema needs one scale for all of them.
+# NUMERIC without precision and scale can have any number of digits, but a Decimal schema needs a fixed scale.
 UNCONSTRAINED_SCALE = 20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column as a record's field: its schema, and how the driver's value becomes the field's (None: as it is).
-    `binary`: the driver makes the same value of the database's binary form as of its text.
+class JdbcColumn:
+    """A column of a table or query.
+
+    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value, and is
+    None if the two are equal. `binary`: whether the database may send the column in binary format, because the driver
+    then returns the same value as for text format.
     """
 
     name: str
     schema: Schema
-    convert: Convert | None = None
+    convert: Converter | None = None
     is_timestamp: bool = False
     is_zoned: bool = False
     is_autoincrement: bool = False
@@ -76,21 +78,21 @@ class Column:
     declared: str = field(default="", compare=False)
 
     @property
-    def as_it_is(self) -> type | None:
-        """The type whose values need no conversion, where the conversion is a type: float(a float) is that float."""
+    def identity_type(self) -> type | None:
+        """The type whose values `convert` returns unchanged, such as float; None if `convert` is not a type."""
         return self.convert if isinstance(self.convert, type) else None
 
 
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
-    """What the connector's configuration says about types."""
+    """The connector's configuration of type mapping."""
 
     numeric_mapping: str = "none"
     timestamp_granularity: str = "connect_logical"
 
 
 def base_schema(type_: TypeEngine[Any], options: TypeOptions) -> Schema | None:
-    """The required schema for an SQL type; None for a type that has no counterpart."""
+    """Return the required (not optional) schema for an SQL type, or None if it has no Connect type."""
     if isinstance(type_, (NUMERIC, DECIMAL)) or (isinstance(type_, Numeric) and not isinstance(type_, Float)):
         return _numeric(type_, options.numeric_mapping if not isinstance(type_, DECIMAL) else "none")
     if isinstance(type_, DateTime):
@@ -135,9 +137,10 @@ def _integer(precision: int) -> Schema:
     return INT8_SCHEMA
 
 
-def to_decimal(scale: int) -> Convert:
-    """Numbers of any Python type to a Decimal of exactly `scale` digits. The conversion raises ValueError when
-    digits would be lost.
+def to_decimal(scale: int) -> Converter:
+    """Return a function that converts a number of any Python type to a Decimal with the given scale.
+
+    The function raises ValueError if digits would be lost.
     """
     exponent = Decimal(1).scaleb(-scale)
 
@@ -146,28 +149,31 @@ def to_decimal(scale: int) -> Convert:
             exact = value if type(value) is Decimal else Decimal(str(value))
             return exact.quantize(exponent, context=_EXACT)
         except DecimalException:
-            raise ValueError(f"{value} does not fit a decimal with {scale} digits after the point") from None
+            raise ValueError(f"{value} does not fit a decimal with {scale} decimal places") from None
 
     return convert
 
 
-def to_whole_number(value: Any) -> int:
-    """A number of any Python type as an integer. Raises ValueError when digits would be lost."""
-    whole = int(value)
-    if whole != value:
-        raise ValueError(f"{value} is no whole number")
-    return whole
+def to_integer(value: Any) -> int:
+    """Convert a number of any Python type to an integer. Raises ValueError if digits would be lost."""
+    integer = int(value)
+    if integer != value:
+        raise ValueError(f"{value} is not an integer")
+    return integer
 
 
 def timestamp_schema(granularity: str) -> Schema:
-    """The schema of timestamp fields for a `timestamp.granularity`."""
+    """Return the schema of timestamp fields for a `timestamp.granularity`."""
     if granularity == "connect_logical":
         return TIMESTAMP_SCHEMA
     return INT64_SCHEMA if granularity.endswith("_long") else STRING_SCHEMA
 
 
-def from_instant(granularity: str) -> Convert | None:
-    """From an aware datetime to the field's value for a `timestamp.granularity`; None when it stays."""
+def from_instant(granularity: str) -> Converter | None:
+    """Return a function that converts an aware datetime to the field's value for a `timestamp.granularity`.
+
+    Returns None if no conversion is needed.
+    """
     if granularity == "connect_logical":
         return None
     nanos = 1000 if granularity.startswith("nanos") else 1
@@ -180,12 +186,12 @@ def from_instant(granularity: str) -> Convert | None:
 
 
 def microseconds(instant: dt.datetime) -> int:
-    """Microseconds since the epoch."""
+    """Return microseconds since the epoch."""
     return (instant - _EPOCH) // dt.timedelta(microseconds=1)
 
 
-def chained(first: Convert | None, second: Convert | None) -> Convert | None:
-    """Both conversions one after the other; None for none."""
+def chain(first: Converter | None, second: Converter | None) -> Converter | None:
+    """Return a function that applies `first`, then `second`; None if both are None."""
     if first is None or second is None:
         return first or second
     before, after = first, second

@@ -1,8 +1,4 @@
-"""JDBC URLs: what people have in their files, as the address of a Python driver. Pure.
-
-`jdbc:sqlite:/path/file.db`, `jdbc:postgresql://host:5432/db?user=u&password=p` and the like. The part after `jdbc:`
-names the database; a database that no driver here serves is refused by name.
-"""
+"""Parses JDBC URLs such as `jdbc:sqlite:/path/file.db` or `jdbc:postgresql://host:5432/db?user=u`. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _NETWORK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JdbcUrl:
-    """A parsed URL: `database` is a file's path for SQLite; `properties` are the URL's own parameters."""
+    """A parsed JDBC URL. `database` is the file's path for SQLite; `properties` are the URL's query parameters."""
 
     kind: str
     database: str
@@ -31,50 +27,54 @@ class JdbcUrl:
 
 
 def parse(url: str) -> JdbcUrl:
-    """Take a JDBC URL apart. Raises ConfigError for `connection.url` when it is none or its database is not served."""
+    """Parse a JDBC URL. Raises ConfigError for `connection.url` if it is malformed or its database is not supported."""
     match = re.fullmatch(r"jdbc:([A-Za-z0-9]+):(.*)", url.strip(), re.DOTALL)
     if match is None:
         raise ConfigError(
             "connection.url",
-            shown(url),
+            redact_passwords(url),
             "must look like jdbc:sqlite:/path/to/file or jdbc:postgresql://host:5432/database",
         )
-    kind, rest = match[1].lower(), match[2]
+    kind, address = match[1].lower(), match[2]
     if kind == "sqlite":
-        return _file_url(url, rest)
+        return _file_url(url, address)
     if kind not in SUPPORTED:
         raise ConfigError(
-            "connection.url", shown(url), f"no driver for jdbc:{kind}: this version reads {' and '.join(SUPPORTED)}"
+            "connection.url",
+            redact_passwords(url),
+            f"jdbc:{kind} is not supported; supported databases are {' and '.join(SUPPORTED)}",
         )
-    return _network_url(url, kind, rest)
+    return _network_url(url, kind, address)
 
 
-def shown(url: str) -> str:
-    """A URL for people to read: without the passwords that it may hold."""
+def redact_passwords(url: str) -> str:
+    """Replace passwords in a URL with asterisks."""
     return re.sub(r"(?i)((?:password|pwd)=)[^&;]*", r"\1****", url)
 
 
-def check(url: str) -> None:
-    """Raises ValueError with the reason when `parse` would refuse the URL."""
+def validate(url: str) -> None:
+    """Raise ValueError if `parse` would raise ConfigError for the URL."""
     try:
         parse(url)
     except ConfigError as error:
         raise ValueError(error.reason) from None
 
 
-def _file_url(url: str, rest: str) -> JdbcUrl:
-    path, _, query = rest.removeprefix("file:").partition("?")
+def _file_url(url: str, address: str) -> JdbcUrl:
+    path, _, query = address.removeprefix("file:").partition("?")
     if not path:
-        raise ConfigError("connection.url", shown(url), "names no database file: jdbc:sqlite:/path/to/file")
+        raise ConfigError(
+            "connection.url", redact_passwords(url), "must name a database file, as in jdbc:sqlite:/path/to/file"
+        )
     return JdbcUrl("sqlite", path, properties=dict(parse_qsl(query)))
 
 
-def _network_url(url: str, kind: str, rest: str) -> JdbcUrl:
-    match = _NETWORK.match(rest)
-    if match is None:  # jdbc:postgresql:database is the local server
-        if rest and "/" not in rest:
-            return JdbcUrl(kind, unquote(rest), host="localhost")
-        raise ConfigError("connection.url", shown(url), f"must look like jdbc:{kind}://host:port/database")
+def _network_url(url: str, kind: str, address: str) -> JdbcUrl:
+    match = _NETWORK.match(address)
+    if match is None:  # jdbc:postgresql:database names a database on localhost
+        if address and "/" not in address:
+            return JdbcUrl(kind, unquote(address), host="localhost")
+        raise ConfigError("connection.url", redact_passwords(url), f"must look like jdbc:{kind}://host:port/database")
     port = int(match["port"]) if match["port"] else None
     return JdbcUrl(
         kind,

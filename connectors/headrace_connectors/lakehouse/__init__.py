@@ -1,6 +1,6 @@
-"""Kafka topics into lakehouse tables (Delta, Parquet), exactly once, by Spark Structured Streaming through PySpark.
+"""Loads Kafka topics into lakehouse tables (Delta, Parquet), exactly once, with Spark Structured Streaming (PySpark).
 
-`sink.LakehouseSinkConnector` is the plug-in. Reading order: `sink` (the task), `kafka_source` (how Spark reads topics),
-`loader` (one micro-batch from Spark to the tables), `writers` (how a table commits rows and offsets together).
-Importing this package imports neither pyspark nor deltalake: the task does, when it starts.
+`sink.LakehouseSinkConnector` is the plugin. Read the modules in this order: `sink` (the task), `kafka_source` (how
+Spark reads topics), `loader` (writes one micro-batch from Spark to the tables), `writers` (how a table commits rows and
+offsets together). Importing this package does not import pyspark or deltalake; a starting task does.
 """

@@ -1,4 +1,4 @@
-"""Records that cannot become rows: what is wrong with each, and what `errors.tolerance` does about them."""
+"""Bad records, which cannot become rows: describes what is wrong with each and applies `errors.tolerance`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from headrace.api.errors import DataError
 from headrace_connectors.lakehouse.column_types import ColumnType
-from headrace_connectors.lakehouse.layouts import Layout, Place
+from headrace_connectors.lakehouse.layouts import RecordLayout, RecordPosition
 from headrace_connectors.lakehouse.ranges import TopicPartition
 
 OUT_OF_RANGE = "\x1f"
-"""Begins the text of a value that was read but does not fit its column; no JSON begins so."""
+"""Prefix of the error for a parsed value that does not fit its column. JSON never starts with this character."""
 
 _LOGGED_MAX = 20
 _log = logging.getLogger(__name__)
@@ -35,86 +35,96 @@ _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "time": 32, "
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that is no row, and why; `of_other_columns` when its schema is sound and its table has another."""
+    """A record that cannot become a row, and the reason.
 
-    place: Place
+    `columns_mismatch`: whether the record's schema is valid, but the table has other columns.
+    """
+
+    position: RecordPosition
     reason: str
-    of_other_columns: bool = False
+    columns_mismatch: bool = False
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        return f"{self.position}: {self.reason}"
 
 
-class StoppingRecordError(DataError):
-    """A record that ends the task once all before it is loaded: `ends` has the first bad offset of each partition."""
+class BadRecordError(DataError):
+    """Fails the task at a bad record, after all records before the first bad record of each partition are loaded.
+
+    `first_bad_offsets` has the offset of the first bad record of each partition.
+    """
 
     def __init__(self, bad: Sequence[BadRecord]) -> None:
         first = bad[0]
-        self.ends: dict[TopicPartition, int] = {}
+        self.first_bad_offsets: dict[TopicPartition, int] = {}
         for record in bad:
-            self.ends.setdefault((record.place.topic, record.place.partition), record.place.offset)
-        more = f" (and {len(bad) - 1} more records of this batch)" if len(bad) > 1 else ""
-        super().__init__(f"{first}{more}; all records before it are loaded. {_WAY_ON[first.of_other_columns]}")
+            self.first_bad_offsets.setdefault(
+                (record.position.topic, record.position.partition), record.position.offset
+            )
+        more = f" (and {len(bad) - 1} more bad records in this batch)" if len(bad) > 1 else ""
+        super().__init__(f"{first}{more}; all records before it are loaded. {_ADVICE[first.columns_mismatch]}")
 
 
 _SKIP = (
-    "errors.tolerance=all skips such records, and errors.deadletterqueue.topic.name=<topic> keeps them in a topic as"
-    " they are"
+    "set errors.tolerance=all to skip such records, and errors.deadletterqueue.topic.name=<topic> to keep them in a"
+    " dead letter queue"
 )
-_WAY_ON = {
-    False: f"{_SKIP}.",
-    True: f"To go on, give the table the new columns and restart; or {_SKIP}, which a second connector can load into a"
-    " table of its own (the connector's README shows both).",
+_ADVICE = {
+    False: f"To continue, {_SKIP}.",
+    True: f"To continue, add the new columns to the table and restart the task; or {_SKIP}, from which a second"
+    " connector can load them into another table (the connector's README shows both).",
 }
 
 
-class BadRecords:
-    """Applies `errors.tolerance`: stop at the first, or skip, count, log and hand over to the dead letter queue."""
+class BadRecordHandler:
+    """Applies `errors.tolerance`: fails at the first bad record, or sends bad records to the DLQ and skips them."""
 
     def __init__(
-        self, *, tolerate: bool, log: bool, dead_letters: Callable[[Sequence[BadRecord]], None] | None = None
+        self, *, tolerate: bool, log: bool, send_to_dlq: Callable[[Sequence[BadRecord]], None] | None = None
     ) -> None:
         self._tolerate = tolerate
         self._log = log
-        self._dead_letters = dead_letters
+        self._send_to_dlq = send_to_dlq
         self.skipped = 0
 
-    def handle(self, bad: Sequence[BadRecord]) -> StoppingRecordError | None:
-        """Return None when the records may be skipped, else the error to raise once what precedes them is loaded."""
+    def handle(self, bad: Sequence[BadRecord]) -> BadRecordError | None:
+        """Return None if the records are skipped, else the error to raise after loading the records before them."""
         if not bad:
             return None
-        ordered = sorted(bad, key=lambda record: (record.place.topic, record.place.partition, record.place.offset))
+        ordered = sorted(
+            bad, key=lambda record: (record.position.topic, record.position.partition, record.position.offset)
+        )
         if not self._tolerate:
-            return StoppingRecordError(ordered)
-        if self._dead_letters is not None:
-            self._dead_letters(ordered)
+            return BadRecordError(ordered)
+        if self._send_to_dlq is not None:
+            self._send_to_dlq(ordered)
         self.skipped += len(ordered)
         _log.warning(
-            "Skipped %d records that cannot become rows, %d in all; the first: %s",
+            "Skipped %d bad records, %d since the start of the task. First bad record: %s",
             len(ordered),
             self.skipped,
             ordered[0],
         )
         if self._log:
             for record in ordered[:_LOGGED_MAX]:
-                _log.error("Bad record skipped: %s", record)
+                _log.error("Skipped bad record: %s", record)
         return None
 
 
-def diagnose(text: str, layout: Layout, *, decimals_numeric: bool) -> str:
-    """Say what is wrong with a payload that Spark could not read, naming the field where one is at fault."""
+def describe_bad_payload(text: str, layout: RecordLayout, *, decimals_numeric: bool) -> str:
+    """Return the reason why Spark could not parse a payload, with the first field that does not match its type."""
     if text.startswith(OUT_OF_RANGE):
         return text[len(OUT_OF_RANGE) :]
     try:
         value = json.loads(text)
     except ValueError as error:
         return f"the payload is not JSON: {error}"
-    fault = _fault(ColumnType("struct", fields=layout.columns), value, "", layout, decimals_numeric)
-    return fault or f"the payload does not fit its schema: {_short(value)}"
+    mismatch = _find_mismatch(ColumnType("struct", fields=layout.columns), value, "", layout, decimals_numeric)
+    return mismatch or f"the payload does not match its schema: {_short(value)}"
 
 
-def _fault(type_: ColumnType, value: Any, path: str, layout: Layout, numeric: bool) -> str | None:
-    """Return the first fault at or below a path, None when this walk finds none."""
+def _find_mismatch(type_: ColumnType, value: Any, path: str, layout: RecordLayout, numeric: bool) -> str | None:
+    """Describe the first value at or below a path that does not match its type. Returns None if there is none."""
     if value is None:
         return None
     if not _fits(type_, value, layout, numeric):
@@ -128,13 +138,13 @@ def _fault(type_: ColumnType, value: Any, path: str, layout: Layout, numeric: bo
     elif type_.kind == "map" and type_.element is not None and isinstance(value, dict):
         children = [(type_.element, item, _join(path, key)) for key, item in value.items()]
     for child_type, child, child_path in children:
-        fault = _fault(child_type, child, child_path, layout, numeric)
-        if fault is not None:
-            return fault
+        mismatch = _find_mismatch(child_type, child, child_path, layout, numeric)
+        if mismatch is not None:
+            return mismatch
     return None
 
 
-def _fits(type_: ColumnType, value: Any, layout: Layout, numeric: bool) -> bool:
+def _fits(type_: ColumnType, value: Any, layout: RecordLayout, numeric: bool) -> bool:
     kind = type_.kind
     if kind in ("date", "timestamp") and not layout.encoded:
         return isinstance(value, str | int)

@@ -1,8 +1,8 @@
-"""Java consumer keys -> librdkafka's, for the clients inside Spark. Pure.
+"""Converts Java consumer configuration to librdkafka's, for the consumers inside Spark. No I/O.
 
-The framework resolves a sink's consumer properties under Kafka's Java names; most connection and security keys have
-the same name in librdkafka. Keys about the consumer group, deserializers and polling mean nothing to a source that
-assigns partitions itself and are left out; others are left out with a warning that names them.
+Connect provides a sink's consumer properties with their Java names. Most connection and security keys have the same
+name in librdkafka. Keys about consumer groups, deserializers and polling are dropped, because the source assigns
+partitions itself. All other keys are dropped with a warning.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RENAMED = {
     "socket.connection.setup.timeout.ms": "socket.connection.setup.timeout.ms",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
 }
-_MEANINGLESS = frozenset(
+_NOT_APPLICABLE = frozenset(
     {
         "group.id",
         "group.instance.id",
@@ -87,7 +87,7 @@ _JAAS_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
 def librdkafka_config(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return librdkafka's configuration and one warning for each key that has no meaning there."""
+    """Return librdkafka's configuration, and a warning for each key that it does not support."""
     config: dict[str, str] = {}
     warnings: list[str] = []
     for key, value in properties.items():
@@ -101,8 +101,8 @@ def librdkafka_config(properties: Mapping[str, str]) -> tuple[dict[str, str], li
             config.update(_jaas(value, warnings))
         elif key in ("ssl.truststore.location", "ssl.keystore.location"):
             warnings.append(_store(key, value, properties, config))
-        elif key not in _MEANINGLESS and not key.endswith((".type", ".password")):
-            warnings.append(f"{key} has no meaning for Spark's Kafka source and is ignored")
+        elif key not in _NOT_APPLICABLE and not key.endswith((".type", ".password")):
+            warnings.append(f"Configuration {key} is ignored, Spark's Kafka source does not support it")
     return config, [warning for warning in warnings if warning]
 
 
@@ -111,7 +111,8 @@ def _jaas(value: str, warnings: list[str]) -> dict[str, str]:
     if any(module in value for module in _JAAS_MODULES) and {"username", "password"} <= options.keys():
         return {"sasl.username": options["username"], "sasl.password": options["password"]}
     warnings.append(
-        "sasl.jaas.config: only a PlainLoginModule or ScramLoginModule with username and password is understood"
+        "Configuration sasl.jaas.config is ignored, Spark's Kafka source supports only a PlainLoginModule or"
+        " ScramLoginModule with username and password"
     )
     return {}
 
@@ -127,4 +128,7 @@ def _store(key: str, value: str, properties: Mapping[str, str], config: dict[str
     if key == "ssl.keystore.location" and kind == "PEM":
         config["ssl.certificate.location"] = config["ssl.key.location"] = value
         return ""
-    return f"{key}: a {kind} store cannot be read by Spark's Kafka source; give PEM files (ssl.truststore.type=PEM)"
+    return (
+        f"Configuration {key} is ignored, Spark's Kafka source cannot read {kind} stores; use PEM files instead"
+        " (ssl.truststore.type=PEM)"
+    )

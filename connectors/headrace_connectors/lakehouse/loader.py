@@ -1,9 +1,9 @@
-"""One micro-batch, from Spark to the tables: what runs in `foreachBatch`, in the task's process.
+"""Loads one micro-batch from Spark into the tables. Runs in `foreachBatch`, in the task's process.
 
-A batch is read, parsed and typed by Spark in one job for all its topics, comes here as Arrow, and is appended to each
-table with the offsets it covers. The tables' own offsets are the truth: whatever Spark hands over, rows below a table's
-committed offsets are left out, so a batch that is repeated, or was cut short between two tables, adds what is missing
-and nothing else.
+Spark reads and parses the records of all topics in one job and returns them as Arrow. The loader appends them to each
+table together with the offsets of the micro-batch. It relies only on the tables' own offsets and ignores rows below
+these offsets. So if Spark repeats a micro-batch, also after a crash between the commits of two tables, the loader adds
+only the missing rows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from typing import Any
 import pyarrow as pa
 
 from headrace_connectors.lakehouse.arrow_rows import TopicRows, split_by_topic
-from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecords, diagnose
-from headrace_connectors.lakehouse.column_types import leaf_types, width
-from headrace_connectors.lakehouse.columns import Group, select_groups
-from headrace_connectors.lakehouse.layouts import METADATA_COLUMNS, Layout, Layouts, Place, Variant
-from headrace_connectors.lakehouse.ranges import Position, Range, cut
+from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecordHandler, describe_bad_payload
+from headrace_connectors.lakehouse.column_types import leaf_count, leaf_types
+from headrace_connectors.lakehouse.columns import TopicGroup, select_groups
+from headrace_connectors.lakehouse.layouts import (
+    METADATA_COLUMNS,
+    LayoutVariant,
+    RecordLayout,
+    RecordLayouts,
+    RecordPosition,
+)
+from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, Range, truncate_ranges
 from headrace_connectors.lakehouse.tables import Table, Tables
 from headrace_connectors.lakehouse.writers.base import (
     BatchIdentity,
@@ -33,30 +39,30 @@ from headrace_connectors.lakehouse.writers.base import (
     leaf_type_texts,
 )
 
-WIDTH_MAX = 400
-"""Leaf columns of one select; a batch of more topics than fit is parsed in several, from a cached copy."""
+LEAF_COLUMNS_MAX = 400
+"""Maximum number of leaf columns in one select. If the topics have more, several selects parse a cached copy."""
 
 _log = logging.getLogger(__name__)
-FirstPayloads = Callable[[Sequence[Range]], Iterable[tuple[Place, str, str | None]]]
+FirstPayloads = Callable[[Sequence[Range]], Iterable[tuple[RecordPosition, str, str | None]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What Spark's checkpoint says about a batch."""
+class MicroBatch:
+    """The identity, end offset and offset ranges of a micro-batch, from Spark's checkpoint."""
 
     identity: BatchIdentity
-    end: Position
+    end: KafkaSourceOffset
     ranges: tuple[Range, ...]
 
 
 class BatchLoader:
-    """Loads batches, one after the other, on the thread that Spark calls back on."""
+    """Loads one micro-batch after the other, on the thread on which Spark calls back."""
 
     def __init__(
         self,
-        layouts: Layouts,
+        layouts: RecordLayouts,
         tables: Tables,
-        bad_records: BadRecords,
+        bad_records: BadRecordHandler,
         first_payloads: FirstPayloads,
         *,
         metadata_columns: bool,
@@ -67,62 +73,67 @@ class BatchLoader:
         self._first_payloads = first_payloads
         self._metadata_columns = metadata_columns
 
-    def load(self, rows: Any, batch: Batch, may_commit: Callable[[], AbstractContextManager[Any]]) -> dict[str, int]:
-        """Load a batch; returns the rows added, by table. Raises ConnectError when it cannot be loaded.
+    def load(
+        self, rows: Any, batch: MicroBatch, commit_guard: Callable[[], AbstractContextManager[Any]]
+    ) -> dict[str, int]:
+        """Load a micro-batch and return the number of rows added to each table.
 
-        Raises StoppingRecordError once everything before the first record of each partition that is no row is loaded.
-        `may_commit` is asked before the tables are touched: it raises when the batch is to be given up, and is held
-        while they are.
+        Raises ConnectError if it cannot be loaded, and BadRecordError after loading all records before the first bad
+        record of each partition. `commit_guard` is called before the tables are written: it raises if the batch must be
+        cancelled, and returns a context manager to hold while the tables are written.
         """
         started = time.monotonic()
         added: dict[str, int] = {}
-        missing = self._lacking(batch.ranges)
+        missing = self._missing_ranges(batch.ranges)
         if not missing:
             return added
         topics = sorted({range_.topic for range_ in missing})
-        self._adopt_tables(topics)
-        self._learn(missing)
-        _log.debug("layouts learned")
+        self._read_table_columns(topics)
+        self._learn_layouts(missing)
+        _log.debug("Learned the layouts of new topics")
         topic_rows, bad = self._read(rows, topics)
-        self._check_fitting(topics)
-        stopping = self._bad_records.handle(bad)
-        if stopping is not None:
-            missing = self._lacking(cut(missing, stopping.ends))
-            topic_rows = [part.before_offsets(stopping.ends) for part in topic_rows]
+        self._check_foreign_tables(topics)
+        bad_record_error = self._bad_records.handle(bad)
+        if bad_record_error is not None:
+            first_bad_offsets = bad_record_error.first_bad_offsets
+            missing = self._missing_ranges(truncate_ranges(missing, first_bad_offsets))
+            topic_rows = [part.before_offsets(first_bad_offsets) for part in topic_rows]
         read_s = time.monotonic() - started
         if missing:
-            with may_commit():
+            with commit_guard():
                 added = self._write(batch, missing, topic_rows)
             _log_progress(batch, added, read_s, time.monotonic() - started - read_s)
-        if stopping is not None:
-            raise stopping
+        if bad_record_error is not None:
+            raise bad_record_error
         return added
 
-    def _lacking(self, ranges: Iterable[Range]) -> list[Range]:
-        return [range_ for range_ in ranges if self._table_of(range_).lacks(range_)]
+    def _missing_ranges(self, ranges: Iterable[Range]) -> list[Range]:
+        return [range_ for range_ in ranges if self._table_of(range_).is_missing(range_)]
 
     def _table_of(self, range_: Range) -> Table:
-        return self._tables.of(range_.topic, [(range_.topic, range_.partition)])
+        return self._tables.open(range_.topic, [(range_.topic, range_.partition)])
 
     # --- layouts ----------------------------------------------------------------------------------------------------
 
-    def _find(self, topic: str) -> Layout | None:
-        return self._layouts.find(topic, self._tables.name_of(topic))
+    def _layout_of(self, topic: str) -> RecordLayout | None:
+        return self._layouts.layout_of(topic, self._tables.name_of(topic))
 
-    def _learn(self, ranges: Sequence[Range]) -> None:
-        """Learn the layouts of topics met the first time, from their first records in the batch."""
+    def _learn_layouts(self, ranges: Sequence[Range]) -> None:
+        """Learn the layouts of topics without a known layout from their first records in the micro-batch."""
         unknown = [
-            range_ for range_ in ranges if self._find(range_.topic) is None and not self._layouts.refused(range_.topic)
+            range_
+            for range_ in ranges
+            if self._layout_of(range_.topic) is None and not self._layouts.rejected_schemas(range_.topic)
         ]
         if unknown:
-            # By topic: where several share a table that is not there yet, it gets the columns of the first.
-            for place, schema, payload in sorted(self._first_payloads(unknown), key=lambda found: found[0].topic):
-                self._layouts.learn(place.topic, self._tables.name_of(place.topic), schema, payload)
+            # Sorted by topic: if several topics share a new table, it gets the columns of the first topic.
+            for position, schema, payload in sorted(self._first_payloads(unknown), key=lambda found: found[0].topic):
+                self._layouts.learn_schema(position.topic, self._tables.name_of(position.topic), schema, payload)
 
-    def _adopt_tables(self, topics: Iterable[str]) -> None:
-        """Take in the columns of tables that exist. Raises TableSchemaError when the configuration does not fit one."""
+    def _read_table_columns(self, topics: Iterable[str]) -> None:
+        """Read the columns of existing tables. Raises TableSchemaError if the configuration does not match a table."""
         for topic in topics:
-            table = self._tables.of(topic)
+            table = self._tables.open(topic)
             columns = table.writer.columns()
             if columns is None:
                 continue
@@ -130,30 +141,34 @@ class BatchLoader:
                 absent = [name for name in METADATA_COLUMNS if name not in columns.names]
                 if absent:
                     raise TableSchemaError(
-                        f"table {table.writer.directory} has no column {absent[0]}: it was made with"
-                        " lakehouse.metadata.columns=false, or by another tool; set that key to false, or name another"
-                        " table (lakehouse.table.name.format)"
+                        f"table {table.writer.directory} has no column {absent[0]}: it was created with"
+                        " lakehouse.metadata.columns=false, or by another tool; set that key to false, or set another"
+                        " table name (lakehouse.table.name.format)"
                     )
                 columns = pa.schema([field for field in columns if field.name not in METADATA_COLUMNS])
             types = leaf_type_texts(columns)
-            self._layouts.adopt(table.name, types)
-            layout = self._find(topic)
+            self._layouts.set_table_columns(table.name, types)
+            layout = self._layout_of(topic)
             if layout is not None:
                 check_types(table.writer.directory, types, leaf_types(layout.columns))
 
-    def _check_fitting(self, topics: Iterable[str]) -> None:
-        """Raise TableSchemaError for a table of someone else's that no record so far fits: that is no bad record."""
+    def _check_foreign_tables(self, topics: Iterable[str]) -> None:
+        """Raise TableSchemaError if no record matches the columns of a table that another tool created.
+
+        In this case the configuration is wrong, and the records are not bad records to skip.
+        """
         for topic in topics:
-            table = self._tables.of(topic)
-            reasons = [refusal.reason for refusal in self._layouts.refused(topic).values() if refusal.other_columns]
-            if reasons and self._find(topic) is None and not table.is_ours and table.writer.columns() is not None:
+            table = self._tables.open(topic)
+            rejected = self._layouts.rejected_schemas(topic).values()
+            reasons = [schema.reason for schema in rejected if schema.columns_mismatch]
+            if reasons and self._layout_of(topic) is None and not table.is_ours and table.writer.columns() is not None:
                 raise TableSchemaError(
-                    f"topic {topic}: {reasons[0]}; this connector has loaded nothing into that table"
-                    " yet: name another one (lakehouse.table.name.format), or give it the records' columns"
+                    f"topic {topic}: {reasons[0]}; this connector has not loaded records into that table yet;"
+                    " set another table name (lakehouse.table.name.format), or change the table's columns"
                 )
 
-    def _groups(self, topics: Iterable[str]) -> list[Group]:
-        by_layouts: dict[tuple[Layout, ...], list[tuple[str, tuple[Variant, ...]]]] = defaultdict(list)
+    def _groups(self, topics: Iterable[str]) -> list[TopicGroup]:
+        by_layouts: dict[tuple[RecordLayout, ...], list[tuple[str, tuple[LayoutVariant, ...]]]] = defaultdict(list)
         for topic in topics:
             variants = self._layouts.variants(topic, self._tables.name_of(topic))
             if variants:
@@ -163,9 +178,9 @@ class BatchLoader:
             of_member = zip(*(variants for _, variants in members), strict=True)
             merged = [frozenset[int]().union(*(variant.schema_ids for variant in same)) for same in of_member]
             groups.append(
-                Group(
+                TopicGroup(
                     f"group_{number}",
-                    tuple(map(Variant, layouts, merged)),
+                    tuple(map(LayoutVariant, layouts, merged)),
                     tuple(topic for topic, _ in members),
                     self._layouts.reads_decimals_as_numbers(layouts[0]),
                 )
@@ -175,30 +190,30 @@ class BatchLoader:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _read(self, rows: Any, topics: Sequence[str]) -> tuple[list[TopicRows], list[BadRecord]]:
-        """Return the batch's good rows by topic, typed, and the bad records.
+        """Return the valid rows by topic, and the bad records.
 
-        When records teach a new schema text, the batch is read again.
+        If records have new schemas, the micro-batch is parsed again with these.
         """
-        wanted = rows.where(rows["topic"].isin(list(topics)))
+        selected = rows.where(rows["topic"].isin(list(topics)))
         while True:
             found = [
-                part.from_offsets(self._tables.of(part.topic).committed.next_offsets)
-                for part in self._collect(wanted, self._groups(topics))
+                part.from_offsets(self._tables.open(part.topic).committed.next_offsets)
+                for part in self._collect(selected, self._groups(topics))
             ]
             learned = self._learn_schemas(found)
-            bad = [self._bad_rows(rows) for rows in found]
-            if not self._learn_decimals(found, bad) and not learned:
+            bad = [self._find_bad_rows(rows) for rows in found]
+            if not self._learn_decimal_formats(found, bad) and not learned:
                 break
-        good = [part.without(list(records)) for part, records in zip(found, bad, strict=True)]
+        good = [part.drop(list(records)) for part, records in zip(found, bad, strict=True)]
         return good, [record for records in bad for record, _ in records.values()]
 
-    def _collect(self, wanted: Any, groups: Sequence[Group]) -> Iterator[TopicRows]:
-        """Run Spark's job: one for all groups, or several on a cached copy when they are too wide together."""
+    def _collect(self, rows: Any, groups: Sequence[TopicGroup]) -> Iterator[TopicRows]:
+        """Run one Spark job for all groups, or several on a cached copy if one select would have too many columns."""
         chunks = list(_chunks(groups))
         if len(chunks) == 1:
-            yield from _rows_of(select_groups(wanted, chunks[0]).toArrow(), chunks[0])
+            yield from _rows_of(select_groups(rows, chunks[0]).toArrow(), chunks[0])
             return
-        cached = wanted.persist()
+        cached = rows.persist()
         try:
             grouped = {topic for group in groups for topic in group.topics}
             yield from _rows_of(select_groups(cached.where(~cached["topic"].isin(list(grouped))), []).toArrow(), [])
@@ -208,50 +223,50 @@ class BatchLoader:
         finally:
             cached.unpersist()
 
-    def _bad_rows(self, rows: TopicRows) -> dict[int, tuple[BadRecord, str | None]]:
-        """Return, by row, what is wrong with the records of a topic that are no rows, and their payload."""
+    def _find_bad_rows(self, rows: TopicRows) -> dict[int, tuple[BadRecord, str | None]]:
+        """Return the bad records of a topic and their unparsed payloads, by row."""
         bad: dict[int, tuple[BadRecord, str | None]] = {}
-        layout, refused = self._find(rows.topic), self._layouts.refused(rows.topic)
-        for row, error, payload in rows.unreadable():
+        layout, rejected = self._layout_of(rows.topic), self._layouts.rejected_schemas(rows.topic)
+        for row, error, payload in rows.unreadable_rows():
             reason = error
             if reason is None and payload is not None and layout is not None:
                 numeric = self._layouts.reads_decimals_as_numbers(layout)
-                reason = diagnose(payload, layout, decimals_numeric=numeric)
-            bad[row] = BadRecord(rows.place(row), reason or "unreadable"), payload
-        for row in rows.refused(refused) if refused else ():
-            refusal = refused[rows.kafka["schema_id"][row].as_py()]
-            bad[row] = BadRecord(rows.place(row), refusal.reason, refusal.other_columns), None
-        required = self._layouts.required(rows.topic)
-        for row, name in rows.missing_required(required):
-            if name in self._layouts.required_in(rows.topic, rows.kafka["schema_id"][row].as_py()):
-                reason = f"field {name}: null, though its schema is not optional"
-                bad.setdefault(row, (BadRecord(rows.place(row), reason), None))
+                reason = describe_bad_payload(payload, layout, decimals_numeric=numeric)
+            bad[row] = BadRecord(rows.record_position(row), reason or "the value cannot be parsed"), payload
+        for row in rows.rows_with_schemas(rejected) if rejected else ():
+            schema = rejected[rows.kafka["schema_id"][row].as_py()]
+            bad[row] = BadRecord(rows.record_position(row), schema.reason, schema.columns_mismatch), None
+        required = self._layouts.required_columns(rows.topic)
+        for row, name in rows.missing_required_values(required):
+            if name in self._layouts.required_in_schema(rows.topic, rows.kafka["schema_id"][row].as_py()):
+                reason = f"field {name} is null, but its schema is not optional"
+                bad.setdefault(row, (BadRecord(rows.record_position(row), reason), None))
         return bad
 
     def _learn_schemas(self, found: Iterable[TopicRows]) -> bool:
-        """Take in schemas that appeared within the batch; tell whether there are rows to read by them."""
+        """Add new schemas in the micro-batch to the layouts. Returns whether rows must be parsed again with them."""
         learned = False
         for rows in found:
-            known = self._layouts.schema_ids(rows.topic) | self._layouts.refused(rows.topic).keys()
+            known = self._layouts.schema_ids(rows.topic) | self._layouts.rejected_schemas(rows.topic).keys()
             for _, schema in rows.unknown_schemas(known):
-                payload = None  # the layout is known or the first payloads were looked at already
+                payload = None  # `_learn_layouts` has already determined the encoding of decimals
                 table = self._tables.name_of(rows.topic)
-                learned = self._layouts.learn(rows.topic, table, schema, payload) or learned
+                learned = self._layouts.learn_schema(rows.topic, table, schema, payload) or learned
         return learned
 
-    def _learn_decimals(
+    def _learn_decimal_formats(
         self, found: Iterable[TopicRows], bad: Iterable[dict[int, tuple[BadRecord, str | None]]]
     ) -> bool:
-        """Look how decimals are written in payloads that could not be read; tell whether to read them again."""
+        """Determine the encoding of decimals from unparsed payloads. Returns whether to parse them again."""
         learned = False
         for rows, records in zip(found, bad, strict=True):
             payloads = [payload for _, payload in records.values() if payload is not None]
-            learned = any(self._layouts.learn_decimals(rows.topic, payload) for payload in payloads) or learned
+            learned = any(self._layouts.learn_decimal_format(rows.topic, payload) for payload in payloads) or learned
         return learned
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def _write(self, batch: Batch, ranges: Sequence[Range], topic_rows: Sequence[TopicRows]) -> dict[str, int]:
+    def _write(self, batch: MicroBatch, ranges: Sequence[Range], topic_rows: Sequence[TopicRows]) -> dict[str, int]:
         by_table: dict[str, list[Range]] = defaultdict(list)
         for range_ in ranges:
             by_table[self._tables.name_of(range_.topic)].append(range_)
@@ -263,17 +278,17 @@ class BatchLoader:
             added[name] = self._append(batch, self._table_of(table_ranges[0]), table_ranges, parts)
         return added
 
-    def _append(self, batch: Batch, table: Table, ranges: Sequence[Range], parts: Sequence[TopicRows]) -> int:
+    def _append(self, batch: MicroBatch, table: Table, ranges: Sequence[Range], parts: Sequence[TopicRows]) -> int:
         columns = table.writer.columns()
         tables: list[pa.Table] = []
         for rows in parts:
             arrow = rows.to_table(columns, metadata=self._metadata_columns)
             if arrow is None:
                 _log.warning(
-                    "%d records of topic %s have no value and no record before them had a schema: there is no table"
-                    " to put them into",
-                    len(rows),
+                    "Topic %s: dropping %d tombstones, the table does not exist yet and no earlier record had a schema"
+                    " from which to create the table",
                     rows.topic,
+                    len(rows),
                 )
                 continue
             table.writer.prepare(arrow.schema)
@@ -285,18 +300,17 @@ class BatchLoader:
                 return 0
             tables = [columns.empty_table()]
         rows = _concatenated(tables)
-        position = table.position_after(ranges, batch.end.topic_ids)
-        table.write(batch.identity, rows, position)
+        table.write(batch.identity, rows, table.offset_after(ranges, batch.end.topic_ids))
         return int(rows.num_rows)
 
 
-def _chunks(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """Cut groups into lists that are not too wide for one select; there is one list at least."""
-    chunk: list[Group] = []
+def _chunks(groups: Sequence[TopicGroup]) -> Iterator[list[TopicGroup]]:
+    """Split groups into lists with at most LEAF_COLUMNS_MAX columns each. A larger group is a list of its own."""
+    chunk: list[TopicGroup] = []
     total = 0
     for group in groups:
-        columns = sum(width(column.type) for variant in group.variants for column in variant.layout.columns)
-        if chunk and total + columns > WIDTH_MAX:
+        columns = sum(leaf_count(column.type) for variant in group.variants for column in variant.layout.columns)
+        if chunk and total + columns > LEAF_COLUMNS_MAX:
             yield chunk
             chunk, total = [], 0
         chunk.append(group)
@@ -304,17 +318,17 @@ def _chunks(groups: Sequence[Group]) -> Iterator[list[Group]]:
     yield chunk
 
 
-def _rows_of(arrow: pa.Table, groups: Sequence[Group]) -> Iterator[TopicRows]:
+def _rows_of(arrow: pa.Table, groups: Sequence[TopicGroup]) -> Iterator[TopicRows]:
     return split_by_topic(arrow, {topic: group.name for group in groups for topic in group.topics})
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of several topics of one table, in the first one's column order."""
+    """Concatenate the rows of several topics with the same table, in the column order of the first topic."""
     names = tables[0].column_names
     return pa.concat_tables([table.select(names) for table in tables])
 
 
-def _log_progress(batch: Batch, added: dict[str, int], read_s: float, write_s: float) -> None:
+def _log_progress(batch: MicroBatch, added: dict[str, int], read_s: float, write_s: float) -> None:
     rows = sum(added.values())
     tables = ", ".join(f"{name} +{count:,}" for name, count in added.items() if count)
     _log.info(

@@ -1,4 +1,4 @@
-"""One run of Spark's query: from where the tables stand until it is stopped, paused, or fails."""
+"""One run of the Spark query, from the tables' offsets until the query is stopped, is paused, or fails."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from confluent_kafka import KafkaException
 
 from headrace.api.errors import ConnectError
 from headrace.api.task import SelfReadingSinkTaskContext
-from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecords, StoppingRecordError
+from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecordError, BadRecordHandler
 from headrace_connectors.lakehouse.client_config import librdkafka_config
 from headrace_connectors.lakehouse.config import ErrorHandling, LakehouseSinkConfig, ValueFormat
-from headrace_connectors.lakehouse.dead_letters import DeadLetters
-from headrace_connectors.lakehouse.faults import disk_full, is_disk_full
+from headrace_connectors.lakehouse.dead_letter_queue import DeadLetterQueue
+from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full
 from headrace_connectors.lakehouse.first_records import first_payloads
 from headrace_connectors.lakehouse.kafka_source import FORMAT, SPEC_OPTION, KafkaSource
-from headrace_connectors.lakehouse.layouts import Layouts
-from headrace_connectors.lakehouse.loader import Batch, BatchLoader
-from headrace_connectors.lakehouse.ranges import Position, parse_position, ranges_between
-from headrace_connectors.lakehouse.spec import MARKER, UNAVAILABLE, SourceSpec, SourceUnavailableError
+from headrace_connectors.lakehouse.layouts import RecordLayouts
+from headrace_connectors.lakehouse.loader import BatchLoader, MicroBatch
+from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, parse_source_offset, ranges_between
+from headrace_connectors.lakehouse.spec import ERROR_PREFIX, UNAVAILABLE_PREFIX, SourceSpec, SourceUnavailableError
 from headrace_connectors.lakehouse.tables import Tables
 from headrace_connectors.lakehouse.topics import Topics
 from headrace_connectors.lakehouse.writers import open_writer
@@ -38,7 +38,11 @@ _log = logging.getLogger(__name__)
 
 
 class LoadQuery:
-    """Life: `find_position`, `start`, `await_end`, `stop`. The loader runs on a thread of Spark's in between."""
+    """One run of the Spark query.
+
+    Call `find_start_offset`, `start`, `await_end` and `stop`, in this order. In between, Spark calls the loader on a
+    thread of its own.
+    """
 
     def __init__(
         self,
@@ -60,18 +64,18 @@ class LoadQuery:
         self._tables = Tables(
             config.root, config.table_name_format, lambda directory: open_writer(config.format, directory, connector)
         )
-        self._bad_records = BadRecords(
-            tolerate=errors.tolerate, log=errors.log, dead_letters=self._dead_letters(errors, connector)
+        self._bad_records = BadRecordHandler(
+            tolerate=errors.tolerate, log=errors.log, send_to_dlq=self._dlq_sender(errors, connector)
         )
         self._query: Any = None
         self._failure: BaseException | None = None
         self._stopped = False
         self._committing = threading.Lock()
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------------------------
 
-    def find_position(self) -> Position:
-        """Return where the tables stand. Raises SourceUnavailableError when the cluster does not answer."""
+    def find_start_offset(self) -> KafkaSourceOffset:
+        """Return the offsets of the tables. Raises SourceUnavailableError if the cluster is unavailable."""
         topics = Topics(self._client, self._context.topics, self._context.topics_regex)
         try:
             existing = topics.existing()
@@ -79,18 +83,18 @@ class LoadQuery:
             raise SourceUnavailableError(error) from error
         missing = sorted(set(self._context.topics) - existing.keys())
         if missing:
-            _log.info("Waiting for topics that do not exist yet: %s", ", ".join(missing))
-        return self._tables.position(
+            _log.info("Topics %s do not exist yet, waiting until they are created", ", ".join(missing))
+        return self._tables.load_offsets(
             (name, partition) for name, topic in existing.items() for partition in topic.partitions
         )
 
-    def start(self, session: Any, position: Position, checkpoints: Path, generation: int) -> None:
-        """Start the query at a position."""
-        self._context.report_offsets(position.next_offsets)
+    def start(self, session: Any, start_offset: KafkaSourceOffset, checkpoints: Path, generation: int) -> None:
+        """Start the query at the given offsets."""
+        self._context.report_offsets(start_offset.next_offsets)
         self._checkpoint = checkpoints / str(generation)
         self._generation = generation
-        self._position = position
-        spec = self._spec(position, session.sparkContext.defaultParallelism)
+        self._last_offset = start_offset
+        spec = self._spec(start_offset, session.sparkContext.defaultParallelism)
         self._loader = BatchLoader(
             self._layouts(),
             self._tables,
@@ -99,7 +103,7 @@ class LoadQuery:
             metadata_columns=self._config.metadata_columns,
         )
         session.dataSource.register(KafkaSource)
-        _log.debug("query starts")
+        _log.debug("Starting the Spark query")
         self._query = (
             session.readStream.format(FORMAT)
             .option(SPEC_OPTION, spec.to_json())
@@ -112,7 +116,7 @@ class LoadQuery:
         )
 
     def await_end(self, changed: threading.Event) -> None:
-        """Wait until something else is asked for. Raises what ended the query."""
+        """Wait until `changed` is set by a stop, pause or resume. Raises the error that ended the query."""
         while not changed.wait(_WAIT_S):
             if self._failure is not None:
                 raise self._failure
@@ -120,7 +124,7 @@ class LoadQuery:
                 self._raise_failure(self._query.exception())
 
     def stop(self) -> None:
-        """End the query; a commit that has begun is waited for."""
+        """Stop the query. If a commit has started, wait for it first."""
         self._stopped = True
         if self._query is None:
             return
@@ -129,27 +133,27 @@ class LoadQuery:
         try:
             if self._query.isActive:
                 self._query.stop()
-        except Exception as error:  # noqa: BLE001 - the JVM may be gone
-            _log.debug("the query could not be stopped: %s", error)
+        except Exception as error:  # noqa: BLE001 - the JVM may have exited
+            _log.debug("Ignoring an error while stopping the Spark query: %s", error)
 
     def _raise_failure(self, error: Any) -> None:
         if self._failure is not None:
             raise self._failure
         text = str(error)
-        unavailable = re.search(re.escape(UNAVAILABLE) + r"(.*)", text)
+        unavailable = re.search(re.escape(UNAVAILABLE_PREFIX) + r"(.*)", text)
         if unavailable:
             raise SourceUnavailableError(RuntimeError(unavailable[1].strip()))
-        own = re.search(re.escape(MARKER) + r"(.*)", text)
+        own = re.search(re.escape(ERROR_PREFIX) + r"(.*)", text)
         if own:
             raise ConnectError(own[1].strip())
         if is_disk_full(text):
-            raise disk_full(self._checkpoint, "lakehouse.checkpoint.path")
-        raise ConnectError(f"the Spark query ended: {text}")
+            raise disk_full_error(self._checkpoint, "lakehouse.checkpoint.path")
+        raise ConnectError(f"the Spark query failed: {text}")
 
-    # --- batches ----------------------------------------------------------------------------------------------------
+    # --- micro-batches ----------------------------------------------------------------------------------------------
 
     def _load(self, rows: Any, batch_id: int) -> None:
-        """Load one batch, on a thread of py4j's; what fails it is kept, since Spark hands on its text only."""
+        """Load one micro-batch on a py4j thread. Stores an exception, because Spark passes on only its message."""
         try:
             self._log_context.run(self._load_batch, rows, batch_id)
         except BaseException as error:
@@ -157,34 +161,42 @@ class LoadQuery:
             raise
 
     def _load_batch(self, rows: Any, batch_id: int) -> None:
-        _log.debug("batch %d begins", batch_id)
-        end = self._logged_position(batch_id)
-        batch = Batch(
-            BatchIdentity(self._connector, self._generation, batch_id), end, tuple(ranges_between(self._position, end))
+        _log.debug("Loading batch %d", batch_id)
+        end = self._logged_offset(batch_id)
+        batch = MicroBatch(
+            BatchIdentity(self._connector, self._generation, batch_id),
+            end,
+            tuple(ranges_between(self._last_offset, end)),
         )
         try:
-            self._loader.load(rows, batch, self._may_commit)
-        except StoppingRecordError as error:
-            self._context.report_offsets({**end.next_offsets, **error.ends})
+            self._loader.load(rows, batch, self._commit_guard)
+        except BadRecordError as error:
+            self._context.report_offsets({**end.next_offsets, **error.first_bad_offsets})
             raise
-        self._position = end
+        self._last_offset = end
         self._context.report_offsets(end.next_offsets)
 
-    def _may_commit(self) -> threading.Lock:
+    def _commit_guard(self) -> threading.Lock:
         if self._stopped:
-            raise ConnectError("stopped")
+            raise ConnectError("the query was stopped before the commit of the current batch")
         return self._committing
 
-    def _logged_position(self, batch_id: int) -> Position:
-        """Read a batch's end from Spark's offset log: a version, the batch's metadata, then one line per source."""
+    def _logged_offset(self, batch_id: int) -> KafkaSourceOffset:
+        """Read the end offset of a micro-batch from Spark's offset log.
+
+        The log file has a line with its version, a line with the batch's metadata, and one line per source.
+        """
         lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
         if len(lines) != 3 or lines[0] != "v1":
-            raise ConnectError(f"Spark's offset log has another form than expected: {lines[:1]} and {len(lines)} lines")
-        return parse_position(lines[2])
+            raise ConnectError(
+                f"Spark's offset log has an unexpected format: version {lines[:1]} instead of v1, {len(lines)} lines"
+                " instead of 3"
+            )
+        return parse_source_offset(lines[2])
 
-    # --- settings ---------------------------------------------------------------------------------------------------
+    # --- configuration ----------------------------------------------------------------------------------------------
 
-    def _spec(self, position: Position, cores: int) -> SourceSpec:
+    def _spec(self, start_offset: KafkaSourceOffset, cores: int) -> SourceSpec:
         config, properties = self._config, self._context.client_properties
         return SourceSpec(
             client=self._client,
@@ -192,7 +204,7 @@ class LoadQuery:
             topics_regex=self._context.topics_regex,
             value=str(self._value.kind),
             encoding=self._value.encoding,
-            start=position.to_json(),
+            start=start_offset.to_json(),
             start_at_latest=properties.get("auto.offset.reset") == "latest",
             rows_max=config.batch_rows_max,
             bytes_max=config.batch_bytes_max,
@@ -202,10 +214,10 @@ class LoadQuery:
             task_pid=os.getpid(),
         )
 
-    def _dead_letters(self, errors: ErrorHandling, connector: str) -> Callable[[Sequence[BadRecord]], None] | None:
+    def _dlq_sender(self, errors: ErrorHandling, connector: str) -> Callable[[Sequence[BadRecord]], None] | None:
         if not errors.dead_letter_topic:
             return None
-        return DeadLetters(
+        return DeadLetterQueue(
             self._client,
             errors.dead_letter_topic,
             connector=connector,
@@ -213,8 +225,8 @@ class LoadQuery:
             replication_factor=errors.dead_letter_replication,
         ).send
 
-    def _layouts(self) -> Layouts:
-        return Layouts(
+    def _layouts(self) -> RecordLayouts:
+        return RecordLayouts(
             root=self._config.root,
             value=str(self._value.kind),
             declared=self._config.declared_schemas(),

@@ -1,8 +1,8 @@
-"""Offset arithmetic of the source: what a batch covers, how much of the backlog it takes, who reads what. Pure.
+"""Offsets and offset ranges: which records a micro-batch contains, and how Spark tasks share them. No I/O.
 
-Spark keeps a source's position as a JSON document, one per batch, in its checkpoint. Ours holds for each topic its
-topic id and for each partition the next offset to read, and for partitions that a batch sees first, or whose log has
-lost what came next, where the batch starts.
+Spark stores the end offset of each micro-batch as JSON in its checkpoint. This source's offset has each topic's id and
+each partition's next offset. For partitions that are new in the micro-batch, or whose next records were deleted, it
+also has the offset at which the micro-batch starts.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Where the source stands: next offsets, topic ids, and where partitions start that do not go on from before."""
+class KafkaSourceOffset:
+    """An offset of the Kafka source as Spark defines it, for all topics.
+
+    `starts` has the first offset of the micro-batch for partitions that do not continue at the previous `next_offsets`.
+    """
 
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     starts: dict[TopicPartition, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document that Spark logs; equal positions give equal text."""
+        """Return the JSON that Spark stores. Equal offsets result in equal JSON."""
         return {"topics": self._by_topic(self.next_offsets, self.topic_ids), "starts": self._by_topic(self.starts)}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Position:
-        """Read what `to_json` wrote."""
+    def from_json(cls, document: Mapping[str, Any]) -> KafkaSourceOffset:
+        """Parse the JSON that `to_json` returns."""
         topics = document.get("topics", {})
         ids = {topic: entry["id"] for topic, entry in topics.items() if entry.get("id")}
         return cls(_partitions(topics), ids, _partitions(document.get("starts", {})))
@@ -72,13 +75,13 @@ def _partitions(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
     }
 
 
-def parse_position(text: str) -> Position:
-    """Read a position from the JSON text of Spark's offset log."""
-    return Position.from_json(json.loads(text))
+def parse_source_offset(text: str) -> KafkaSourceOffset:
+    """Parse a source offset from a line of Spark's offset log."""
+    return KafkaSourceOffset.from_json(json.loads(text))
 
 
-def ranges_between(start: Position, end: Position) -> list[Range]:
-    """Return the non-empty ranges that a batch from `start` to `end` covers, by topic and partition."""
+def ranges_between(start: KafkaSourceOffset, end: KafkaSourceOffset) -> list[Range]:
+    """Return the non-empty ranges of a micro-batch from `start` to `end`, sorted by topic and partition."""
     ranges = []
     for (topic, partition), end_offset in sorted(end.next_offsets.items()):
         key = (topic, partition)
@@ -88,18 +91,19 @@ def ranges_between(start: Position, end: Position) -> list[Range]:
     return ranges
 
 
-def cut(ranges: Iterable[Range], ends: Mapping[TopicPartition, int]) -> list[Range]:
-    """Return what is left of ranges that must not go past some partitions' ends; a range without rest is left out."""
-    cuts = (replace(range_, end=min(range_.end, ends.get(range_.key, range_.end))) for range_ in ranges)
-    return [range_ for range_ in cuts if range_.start < range_.end]
+def truncate_ranges(ranges: Iterable[Range], ends: Mapping[TopicPartition, int]) -> list[Range]:
+    """Return the ranges with their ends limited to `ends`, without ranges that become empty."""
+    truncated = (replace(range_, end=min(range_.end, ends.get(range_.key, range_.end))) for range_ in ranges)
+    return [range_ for range_ in truncated if range_.start < range_.end]
 
 
-def admit(
+def limit_rows(
     position: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], rows_max: int
 ) -> dict[TopicPartition, int]:
-    """Return the next position: the ends, or where the backlog is over `rows_max`, each partition's share of it.
+    """Return the end offsets of the next micro-batch with about `rows_max` rows at most.
 
-    Shares follow the backlogs, so that no partition waits for another; each partition that lags moves by one at least.
+    If the backlog is larger, each partition gets a share of `rows_max` that is proportional to its own backlog, and at
+    least one row, so that no partition waits until other partitions are read.
     """
     lags = {key: max(0, end - position[key]) for key, end in ends.items() if key in position}
     total = sum(lags.values())
@@ -108,25 +112,25 @@ def admit(
     return {key: position[key] + min(lag, max(1, lag * rows_max // total)) for key, lag in lags.items()}
 
 
-def pack(ranges: list[Range], tasks_max: int, task_rows_min: int) -> list[list[Range]]:
-    """Cut ranges into at most `tasks_max` lists of about equal length, none much shorter than `task_rows_min`.
+def split_ranges(ranges: list[Range], tasks_max: int, task_rows_min: int) -> list[list[Range]]:
+    """Split ranges into at most `tasks_max` lists of about equal length, none much shorter than `task_rows_min`.
 
-    A task costs about a tenth of a second before its first record, so a small batch is one task and many partitions
-    share a task; a large partition is cut so that every core has work.
+    Starting a Spark task takes about 0.1 s, so a small micro-batch is read by one task, and many partitions share a
+    task. A large range is split to use all cores.
     """
     total = sum(len(range_) for range_ in ranges)
     tasks = max(1, min(tasks_max, total // max(1, task_rows_min)))
     share = -(-total // tasks)
-    packed: list[list[Range]] = [[]]
-    room = share
+    lists: list[list[Range]] = [[]]
+    remaining = share
     for range_ in ranges:
         start = range_.start
         while start < range_.end:
-            if room == 0:
-                packed.append([])
-                room = share
-            end = min(range_.end, start + room)
-            packed[-1].append(Range(range_.topic, range_.partition, start, end))
-            room -= end - start
+            if remaining == 0:
+                lists.append([])
+                remaining = share
+            end = min(range_.end, start + remaining)
+            lists[-1].append(Range(range_.topic, range_.partition, start, end))
+            remaining -= end - start
             start = end
-    return packed if packed[0] else []
+    return lists if lists[0] else []

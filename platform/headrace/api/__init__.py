@@ -1,6 +1,8 @@
-"""What the author of a connector, transform, predicate or converter needs, and nothing else.
+"""The API for authors of connectors, transforms, predicates, converters and config providers.
 
-Core: no input or output of its own. A plug-in imports `headrace.api` and `headrace.data` only; the platform finds it by
-entry point or on ``plugin.path`` and never the other way round: a directory there may hold packages with entry points,
-and modules whose text names headrace. ``configs/plugins/countdown.py`` is a source, a sink and a transform in one file.
+A plug-in imports only `headrace.api` and `headrace.data`. The platform finds plug-ins by their entry points and on
+``plugin.path``. A directory of ``plugin.path`` may contain packages with entry points, and modules whose source
+mentions headrace. The example ``configs/plugins/countdown.py`` is a source, a sink and a transform in one file.
+
+This package does no I/O.
 """

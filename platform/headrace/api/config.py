@@ -5,13 +5,13 @@
         topic: str = key("topic", doc="Topic to write to.", importance=Importance.HIGH)
         batch_size: int = key("batch.size", default=2000, at_least=1, doc="Records per poll at most.")
 
-    config = FileSourceConfig.parse({"topic": "lines"})     # raises ConfigErrors with every error
+    config = FileSourceConfig.parse({"topic": "lines"})     # raises ConfigErrors with all errors
 
-The annotation gives the Kafka type: str STRING, int INT (``type=ConfigType.LONG`` for 64 bits), float DOUBLE, bool
-BOOLEAN, list[str] LIST, Password PASSWORD, each also ``| None``; an `enum.Enum` or `Literal` of strings is a STRING
-with these values only. Rules over several keys belong in `errors_between`; pydantic's own field and model validators
-run last, when all else is right. From the same model come validation, the REST API's key lists, documentation and
-hidden secrets.
+The annotation determines the Kafka type: str is STRING, int INT (``type=ConfigType.LONG`` for 64 bits), float DOUBLE,
+bool BOOLEAN, list[str] LIST, Password PASSWORD, and each may be ``| None``. An `enum.Enum` or a `Literal` of strings is
+a STRING that accepts only these values. Define rules about several keys in `errors_between`. Pydantic's own field and
+model validators run last, and only if there are no other errors. Validation, the REST API's key lists, documentation
+and the masking of passwords are all derived from the model.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def key(
 ) -> Any:
     """Declare a field as the configuration key `name`.
 
-    `default` is the typed value for a key that is not given; without it the key is required. `one_of`, `at_least`,
-    `at_most`, `non_empty` and `validator` (a function that raises ValueError) check the parsed value; None passes all.
+    `default` is the typed value that is used if the key is not set; without a default the key is required. `one_of`,
+    `at_least`, `at_most`, `non_empty` and `validator` (a function that raises ValueError) validate the parsed value;
+    None is always valid.
     """
     checks = [] if validator is None else [_unless_none(validator)]
     if one_of:
@@ -108,18 +109,18 @@ def key(
 
 
 class Config(BaseModel):
-    """The base of every plug-in's configuration; immutable. `originals` keeps the text of all keys that were given."""
+    """The base class of all plug-in configurations; immutable. `originals` contains the unparsed values of all keys."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, populate_by_name=True, extra="ignore")
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = ()
-    """Keys that begin so are not the model's, yet known: read them with `originals_with_prefix`."""
+    """Prefixes of further valid keys that are not fields of the model: read them with `originals_with_prefix`."""
 
     _originals: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def parse(cls: type[_C], props: Mapping[str, str | None]) -> _C:
-        """The typed configuration. Raises ConfigErrors with every error there is."""
+        """Parse and validate a configuration. Raises ConfigErrors with all errors."""
         values, errors = config_def(cls).typed(props)
         errors += cls.errors_between(values)
         if errors:
@@ -135,16 +136,16 @@ class Config(BaseModel):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterable[ConfigError]:
-        """What is wrong with keys together, to be overridden. `values` are typed, by key (not by field).
+        """Return the errors that concern several keys; override it. `values` are the parsed values by key, not field.
 
-        Keys that are wrong by themselves are missing there, so that what is wrong with the others is told as well; a
-        validator of pydantic's runs only when all is right. A rule about missing keys should hold its peace.
+        Invalid keys are missing in `values`, so that errors of the valid keys are still reported (a pydantic validator
+        runs only if all keys are valid). A rule should return no error if one of its keys is missing.
         """
         return ()
 
     @classmethod
     def errors(cls, props: Mapping[str, str | None]) -> list[ConfigError]:
-        """Every error that `parse` would raise."""
+        """Return all errors that `parse` would raise."""
         try:
             cls.parse(props)
         except ConfigErrors as errors:
@@ -153,34 +154,34 @@ class Config(BaseModel):
 
     @classmethod
     def unknown_keys(cls, props: Mapping[str, Any]) -> list[str]:
-        """The given keys that the model does not read."""
+        """Return the keys in `props` that are unknown to the model."""
         known = config_def(cls).keys
         return [name for name in props if name not in known and not name.startswith(cls.passthrough_prefixes or "\0")]
 
     @classmethod
     def warnings(cls, props: Mapping[str, Any]) -> list[str]:
-        """One line for each unknown key, with the nearest known one."""
+        """Return one warning for each unknown key, with the most similar known key."""
         return unknown_key_warnings(cls.unknown_keys(props), config_def(cls).keys)
 
     @property
     def originals(self) -> dict[str, str]:
-        """The text of every key that was given, unknown ones too."""
+        """The unparsed values of all keys that were set, including unknown keys."""
         return dict(self._originals)
 
     def originals_with_prefix(self, prefix: str) -> dict[str, str]:
-        """The keys that begin with `prefix`, without it."""
+        """Return the keys that start with `prefix`, with the prefix removed."""
         return {name[len(prefix) :]: text for name, text in self._originals.items() if name.startswith(prefix)}
 
 
 @cache
 def config_def(model: type[Config]) -> ConfigDef:
-    """The definition that follows from a model: keys in the order of its fields, numbered within their groups."""
+    """Return the definition of a model's keys, in the order of its fields and numbered within their groups."""
     orders: dict[str | None, int] = {}
     keys = []
     for name, field in model.model_fields.items():
         extra = field.json_schema_extra
         if not isinstance(extra, dict) or _EXTRA not in extra:
-            raise TypeError(f"{model.__name__}.{name} is not declared with key(...)")
+            raise TypeError(f"{model.__name__}.{name} is not declared with key(...): declare every field with it")
         definition = typing.cast("ConfigKey", extra[_EXTRA])
         keys.append(_completed(definition, field.annotation, bool(extra["typed"]), orders))
     return ConfigDef(keys)
@@ -204,7 +205,7 @@ def _completed(definition: ConfigKey, annotation: Any, typed: bool, orders: dict
 
 
 def _kafka_type(annotation: Any) -> tuple[ConfigType, tuple[str, ...]]:
-    """The Kafka type of an annotation, and the permitted values of an enum or Literal."""
+    """Return the Kafka type of an annotation, and the permitted values of an enum or Literal."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         members = [member for member in typing.get_args(annotation) if member is not type(None)]

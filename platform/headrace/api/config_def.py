@@ -1,8 +1,9 @@
-"""Configuration definitions: typed keys with documentation, and the validation that Connect's REST API shows.
+"""Configuration definitions: typed keys with documentation, and their validation as in Connect's REST API.
 
-A `ConfigDef` is an ordered set of `ConfigKey`. Values arrive as text, as in properties files, and are parsed by Java's
-rules: trimmed, booleans in any case, lists at commas, integers in their range. `ConfigDef.validate` looks at every key
-and collects every error; it never raises. Shapes and texts are those of ``org.apache.kafka.common.config.ConfigDef``.
+A `ConfigDef` is an ordered set of `ConfigKey`. Values are strings, as in properties files, and are parsed by Java's
+rules: they are trimmed, booleans are case-insensitive, lists are split at commas, and integers must be in the range of
+their type. `ConfigDef.validate` checks every key and collects all errors; it never raises. Formats and messages are
+those of ``org.apache.kafka.common.config.ConfigDef``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.data.java import trim
 
 
 class ConfigType(Enum):
-    """How the text of a value is read."""
+    """The type of a configuration key; it determines how the string value is parsed."""
 
     BOOLEAN = "BOOLEAN"
     STRING = "STRING"
@@ -32,7 +33,7 @@ class ConfigType(Enum):
 
 
 class Importance(Enum):
-    """How much a reader of the documentation should care."""
+    """The importance of a key, for its documentation."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -40,7 +41,7 @@ class Importance(Enum):
 
 
 class Width(Enum):
-    """How wide a form's entry field should be."""
+    """The width of a key's input field in user interfaces."""
 
     NONE = "NONE"
     SHORT = "SHORT"
@@ -49,7 +50,7 @@ class Width(Enum):
 
 
 class Password:
-    """A secret: `value` has it, text and repr never do."""
+    """A secret: `value` contains it, `str` and `repr` never show it."""
 
     __slots__ = ("value",)
     value: str
@@ -79,15 +80,15 @@ class _Required:
 
 
 REQUIRED: Any = _Required()
-"""The default of a key that must be given."""
+"""The default of a required key."""
 
 Validator = Callable[[Any], None]
-"""Takes the parsed value (None included); raises ValueError with the reason when it does not fit."""
+"""Validates a parsed value (which may be None); raises ValueError with the reason if it is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. `default` REQUIRED means that it must be given, None that it may stay unset."""
+    """The definition of one key. If `default` is REQUIRED, the key must be set; if it is None, it may be unset."""
 
     name: str
     type: ConfigType = ConfigType.STRING
@@ -104,17 +105,17 @@ class ConfigKey:
 
     @property
     def required(self) -> bool:
-        """Whether the key must be given."""
+        """Whether the key must be set."""
         return self.default is REQUIRED
 
     def parse(self, text: Any) -> Any:
-        """The typed value of that text, checked. Raises ConfigError."""
+        """Parse and validate a string value. Raises ConfigError."""
         value = parse_value(self.name, text, self.type)
         self.check(value)
         return value
 
     def check(self, value: Any) -> None:
-        """Run the validators on a typed value. Raises ConfigError with the first reason."""
+        """Validate a typed value. Raises ConfigError with the reason of the first failing validator."""
         for validator in self.validators:
             try:
                 validator(value)
@@ -122,7 +123,7 @@ class ConfigKey:
                 raise ConfigError(self.name, value, str(error)) from None
 
     def as_json(self) -> dict[str, Any]:
-        """The definition as ``/connector-plugins/P/config`` shows it; `order` is what Kafka before 4.2 called it."""
+        """Return the definition for ``/connector-plugins/P/config``; before Kafka 4.2 `order_in_group` was `order`."""
         return {
             "name": self.name,
             "type": self.type.value,
@@ -141,7 +142,7 @@ class ConfigKey:
 
 @dataclass(slots=True)
 class ConfigValue:
-    """What validation found for one key."""
+    """The validation result of one key."""
 
     name: str
     value: Any = None
@@ -150,7 +151,7 @@ class ConfigValue:
     visible: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """The value as ``/connector-plugins/P/config/validate`` shows it; passwords are hidden."""
+        """Return the value for ``/connector-plugins/P/config/validate``; passwords are hidden."""
         return {
             "name": self.name,
             "value": to_text(self.value),
@@ -161,7 +162,7 @@ class ConfigValue:
 
 
 class ConfigDef:
-    """An ordered set of keys."""
+    """An ordered set of key definitions."""
 
     __slots__ = ("keys",)
     keys: dict[str, ConfigKey]
@@ -170,11 +171,11 @@ class ConfigDef:
         self.keys = {key.name: key for key in keys}
 
     def merged(self, other: ConfigDef) -> ConfigDef:
-        """These keys and those of `other` that are not among them."""
+        """Return a definition with these keys, followed by the keys of `other` that are not among them."""
         return ConfigDef([*self.keys.values(), *(key for name, key in other.keys.items() if name not in self.keys)])
 
     def embedded(self, prefix: str, group: str, order: int = 0) -> ConfigDef:
-        """The same keys under a prefix, in one group, their orders shifted."""
+        """Return the same keys with a prefix, in one group, with `order` added to their order."""
         return ConfigDef(
             replace(
                 key,
@@ -187,22 +188,22 @@ class ConfigDef:
         )
 
     def groups(self) -> list[str]:
-        """The groups in order of appearance."""
+        """Return the groups in order of appearance."""
         return list(dict.fromkeys(key.group for key in self.keys.values() if key.group))
 
     def validate(self, props: Mapping[str, str | None]) -> dict[str, ConfigValue]:
-        """Parse and check every key."""
+        """Parse and validate every key."""
         return {name: self._validate_key(key, props)[0] for name, key in self.keys.items()}
 
     def parse(self, props: Mapping[str, str | None]) -> dict[str, Any]:
-        """The typed values by key. Raises ConfigErrors with every error."""
+        """Return the typed values by key. Raises ConfigErrors with all errors."""
         values, errors = self.typed(props)
         if errors:
             raise ConfigErrors(errors)
         return values
 
     def typed(self, props: Mapping[str, str | None]) -> tuple[dict[str, Any], list[ConfigError]]:
-        """The typed values of the keys that are right, and what is wrong with the others."""
+        """Return the typed values of the valid keys, and the errors of the invalid keys."""
         values: dict[str, Any] = {}
         errors: list[ConfigError] = []
         for name, key in self.keys.items():
@@ -236,7 +237,7 @@ _JAVA_DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+
 
 
 def parse_value(name: str, text: Any, type: ConfigType) -> Any:
-    """The typed value of a property's text. Raises ConfigError; a value that is not text passes as it is."""
+    """Parse a property to a typed value; return a value that is not a string unchanged. Raises ConfigError."""
     if not isinstance(text, str):
         return text
     trimmed = trim(text)
@@ -259,7 +260,7 @@ def parse_value(name: str, text: Any, type: ConfigType) -> Any:
 
 
 def to_text(value: Any) -> str | None:
-    """A typed value as Kafka writes it: null as None, lists with commas, booleans in lower case, passwords hidden."""
+    """Convert a typed value to Kafka's string format: lists with commas, booleans in lower case, passwords hidden."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -272,7 +273,7 @@ def to_text(value: Any) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like a misspelt one, or None."""
+    """Return the known name that is most similar to a misspelt name, or None."""
     import difflib
 
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
@@ -280,7 +281,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_key_warnings(unknown: Sequence[str], known: Iterable[str]) -> list[str]:
-    """One line for each key that nobody reads, with the nearest one that somebody does."""
+    """Return one warning for each unknown key, with the most similar known key."""
     names = list(known)
     warnings = []
     for key in unknown:

@@ -1,7 +1,7 @@
-"""Connectors: they read the configuration, watch the outside, and say which tasks there are to run.
+"""Connectors: they read the configuration, monitor the external system, and define the configurations of their tasks.
 
-Life of an instance: made, `context` set, `start`, then `task_configs` (again after each
-`context.request_task_reconfiguration`), at the end `stop`. It lives in a process of its own, never in the worker's.
+Life cycle of an instance: it is created, `context` is set, then the platform calls `start`, `task_configs` (again after
+each `context.request_task_reconfiguration`), and finally `stop`. It runs in a separate process, not in the worker.
 """
 
 from __future__ import annotations
@@ -16,71 +16,73 @@ from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
 
 
 class ConnectorContext(Protocol):
-    """What the platform gives to a connector."""
+    """The interface of the platform for a connector."""
 
     def request_task_reconfiguration(self) -> None:
-        """Ask for a new `task_configs`; callable from any thread."""
+        """Request that the platform calls `task_configs` again; callable from any thread."""
 
     def raise_error(self, error: Exception) -> None:
-        """Fail the connector from a thread of its own."""
+        """Fail the connector from one of its own threads."""
 
 
 class ExactlyOnceSupport(Enum):
-    """Whether a source connector can deliver exactly once with a given configuration."""
+    """Whether a source connector supports exactly-once delivery with a given configuration."""
 
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
 
 
 class Connector(Plugin):
-    """The base of source and sink connectors; derive from one of these."""
+    """The base class of `SourceConnector` and `SinkConnector`; derive from one of these."""
 
     abstract = True
     task_class: ClassVar[type[Task]]
     context: ConnectorContext
 
     def start(self, config: Any) -> None:
-        """Begin; `config` is an instance of `config_model`. Raises ConnectError when the connector cannot work."""
+        """Start; `config` is an instance of `config_model`. Raises ConnectError if the connector cannot start."""
 
     def stop(self) -> None:
-        """End; called once, also after a failed start."""
+        """Stop and release resources; called once, also after a failed start."""
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """One configuration for each task, `max_tasks` at most. The platform adds the connector's name and classes."""
+        """Return one configuration per task, at most `max_tasks`. The platform adds connector name and class names."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define task_configs")
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check what keys alone cannot show (a connection, a combination) and add to the errors in `values`.
+        """Check more than single keys (e.g. open a connection), and add errors to `values`.
 
-        Called on an instance that was not started, with the outcome of the checks of `config_model`.
+        The platform calls this method on an instance that was not started, with the validation result of
+        `config_model`.
         """
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Modules that all processes of a connector with these properties import, and that take long to import.
+        """Return modules with slow imports that all processes of a connector with these properties need.
 
-        The platform imports them once and forks these processes then. Importing them must start no thread and open
-        nothing. `props` has not been checked yet.
+        The platform imports them once in the fork server, and every process of the connector inherits them. Importing
+        them must not start threads, open files or open connections. `props` is not validated yet.
         """
         return ()
 
     def alter_offsets(self, config: Any, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Check offsets that a user wants to write. Raises ConnectError to refuse; True when the system knows them too.
+        """Validate offsets that a user wants to set. Raises ConnectError to reject them.
 
-        Source: keys are source partitions as tuples of sorted items. Sink: keys are (topic, partition), values hold
-        ``kafka_offset``. A None value means reset.
+        Return True if offsets are managed only by the platform or were also changed in the external system, otherwise
+        False. For sources, keys are source partitions as tuples of sorted items. For sinks, keys are (topic, partition)
+        and values contain ``kafka_offset``. The value None resets the offset.
         """
         return False
 
 
 class SourceConnector(Connector):
-    """A connector whose tasks read from outside and write to topics."""
+    """A connector whose tasks read from an external system; the platform writes the records to topics."""
 
     abstract = True
     task_class: ClassVar[type[SourceTask]]
 
     def exactly_once_support(self, config: Any) -> ExactlyOnceSupport | None:
-        """Whether exactly once is possible with that configuration; None when the connector does not say."""
+        """Return whether exactly-once delivery is supported with that configuration; None if unknown."""
         return None
 
     def can_define_transaction_boundaries(self, config: Any) -> bool:
@@ -89,9 +91,9 @@ class SourceConnector(Connector):
 
 
 class SinkConnector(Connector):
-    """A connector whose tasks read topics and write outside."""
+    """A connector whose tasks write records from topics to an external system."""
 
     abstract = True
     task_class: ClassVar[type[SinkTask] | type[SelfReadingSinkTask]]
     supports_transforms: ClassVar[bool] = True
-    """False: the platform refuses ``transforms`` and ``predicates`` for it at validation."""
+    """If false, validation rejects ``transforms`` and ``predicates`` for this connector."""

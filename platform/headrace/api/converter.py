@@ -1,8 +1,8 @@
-"""Converters: between Connect data and the bytes of a topic.
+"""Converters convert between Connect data and the bytes in topics.
 
-An author writes `from_connect` and `to_connect`; built-in converters override the list-wise forms as well. In the
-list-wise forms structs are rows (see `headrace.data.struct`), in the single ones they are `Struct`. Null bytes come
-from and go to no schema and no value.
+Authors implement `from_connect` and `to_connect`; built-in converters also override the batch methods for speed. The
+batch methods represent structs as rows (see `headrace.data.struct`), the other methods as `Struct`. Null bytes
+correspond to a null value without a schema.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class SchemaAndValue(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Neighbouring values that share a schema."""
+    """Consecutive values that share a schema."""
 
     schema: Schema | None
     values: Values
 
 
 class Enclosed(NamedTuple):
-    """Bytes that all begin and end alike: `values` are what is between."""
+    """Byte strings with a common prefix (`before`) and suffix (`after`); `values` contains the bytes between them."""
 
     before: bytes
     values: list[bytes]
     after: bytes
 
     def whole(self) -> list[bytes]:
-        """The bytes with what is around them."""
+        """Return the complete byte strings, with prefix and suffix."""
         before, after = self.before, self.after
         return [before + value + after for value in self.values]
 
@@ -48,23 +48,23 @@ NO_VALUE = SchemaAndValue(None, None)
 
 
 class Converter(Plugin):
-    """The base of key and value converters."""
+    """The base class of key and value converters."""
 
     abstract = True
 
     def configure(self, props: Mapping[str, str], is_key: bool) -> None:
-        """Take the settings (the text of the keys, without prefix). Raises ConfigErrors."""
+        """Apply the configuration (the converter's keys without prefix, as strings). Raises ConfigErrors."""
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The bytes for a value. Raises DataError."""
+        """Encode one value. Raises DataError."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define from_connect")
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """The value that the bytes hold. Raises DataError."""
+        """Decode one value. Raises DataError."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define to_connect")
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
-        """The bytes for each value. Raises BatchError naming every value that cannot be converted."""
+        """Encode each value. Raises BatchError naming every value that cannot be converted."""
         encoded: list[bytes | None] = []
         errors: dict[int, Exception] = {}
         for index, value in enumerate(from_rows(schema, values)):
@@ -77,11 +77,14 @@ class Converter(Plugin):
         return encoded
 
     def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
-        """The same for values in a compact form; override it only to be faster."""
+        """Encode columnar values with the same results as `from_connect_batch`. Override only for speed."""
         return self.from_connect_batch(topic, schema, values.items())
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
-        """The values in order, cut into runs of one schema. Raises BatchError naming every one that fails."""
+        """Decode each value; consecutive values with equal schemas form a run.
+
+        Raises BatchError naming every value that cannot be converted.
+        """
         decoded: list[SchemaAndValue] = []
         errors: dict[int, Exception] = {}
         for index, item in enumerate(data):
@@ -94,31 +97,31 @@ class Converter(Plugin):
         return to_runs(decoded)
 
     def close(self) -> None:
-        """Release what `configure` took."""
+        """Release the resources that `configure` acquired."""
 
 
 class HeaderConverter(Plugin):
-    """The base of header converters."""
+    """The base class of header converters."""
 
     abstract = True
 
     def configure(self, props: Mapping[str, str]) -> None:
-        """Take the settings (the text of the keys, without prefix). Raises ConfigErrors."""
+        """Apply the configuration (the converter's keys without prefix, as strings). Raises ConfigErrors."""
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The bytes for a header's value. Raises DataError."""
+        """Encode a header's value. Raises DataError."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define from_connect_header")
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
-        """The value that a header's bytes hold. Raises DataError."""
+        """Decode a header's value. Raises DataError."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define to_connect_header")
 
     def close(self) -> None:
-        """Release what `configure` took."""
+        """Release the resources that `configure` acquired."""
 
 
 def to_runs(items: Sequence[SchemaAndValue]) -> list[Run]:
-    """Group neighbouring values of equal schema, and turn structs into rows."""
+    """Group consecutive values with equal schemas, and convert structs to rows."""
     runs: list[tuple[Schema | None, list[Any]]] = []
     for schema, value in items:
         if runs and (runs[-1][0] is schema or runs[-1][0] == schema):

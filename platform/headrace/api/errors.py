@@ -1,8 +1,9 @@
-"""The errors that a plug-in raises on purpose, and what the platform does about each.
+"""The errors that plug-ins raise, and how the platform handles them.
 
-`ConnectError` fails the task. `RetriableError` is tried again (``errors.retry.timeout``, or the next put). `DataError`
-concerns one record: ``errors.tolerance`` decides. `ConfigError` is about one configuration key, `ConfigErrors` about
-all of them at once. `BatchError` says which records of a batch failed, so that the others go on.
+`ConnectError` fails the task. After a `RetriableError` the platform retries the operation until
+``errors.retry.timeout``; a sink receives the same batch again. `DataError` concerns one record: ``errors.tolerance``
+decides whether it fails the task. `ConfigError` concerns one configuration key; `ConfigErrors` reports the errors of
+all keys together. `BatchError` names the failed records of a batch, so that the platform can process the others.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ __all__ = ["BatchError", "ConfigError", "ConfigErrors", "ConnectError", "DataErr
 
 
 class RetriableError(ConnectError):
-    """The same call may succeed later: nothing was lost, nothing half done."""
+    """A temporary error: a retry of the same call may succeed. The failed call must not have had any effect."""
 
 
 class ConfigError(ConnectError):
-    """One configuration key is wrong, or (key "") all together; the text is that of Kafka's ConfigException."""
+    """One configuration key is invalid, or (if `key` is "") the configuration as a whole.
+
+    The message is that of Kafka's ConfigException.
+    """
 
     def __init__(self, key: str, value: object = None, message: str = "") -> None:
         self.key = key
@@ -30,7 +34,7 @@ class ConfigError(ConnectError):
 
 
 class MissingConfigError(ConfigError):
-    """A key that has no default was not given."""
+    """A required key is not set."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -38,7 +42,7 @@ class MissingConfigError(ConfigError):
 
 
 class ConfigErrors(ConnectError):
-    """Every error of a configuration, not only the first."""
+    """All errors of a configuration."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         self.errors = tuple(errors)
@@ -46,10 +50,10 @@ class ConfigErrors(ConnectError):
 
 
 class BatchError(ConnectError):
-    """Some records of a batch could not be handled; nothing was done for any of them.
+    """Some records of a batch failed; the call had no effect for any record of the batch.
 
-    `errors` holds **every** failing position of the batch that was given, with its exception: without these records the
-    same call succeeds.
+    `errors` maps the index in the batch of **every** failed record to its exception, so that the same call succeeds
+    without these records.
     """
 
     def __init__(self, errors: Mapping[int, Exception]) -> None:

@@ -1,4 +1,4 @@
-"""What every plug-in class has in common: a configuration model, Java names, a version."""
+"""The base class of all plug-ins: a configuration model, Java class names and a version."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from headrace.api.config import Config
 
 
 class Plugin:
-    """The base of connectors, tasks, transforms, predicates, converters and config providers.
+    """The base class of connectors, tasks, transforms, predicates, converters and config providers.
 
-    The class is made without arguments. A class that is only a base for others says ``abstract = True`` in its body.
+    The platform creates instances without arguments. A class that is only a base class for plug-ins sets
+    ``abstract = True`` in its body.
     """
 
     config_model: ClassVar[type[Config]] = Config
-    """The keys that the plug-in reads; the platform parses them and hands over an instance."""
+    """The configuration model; the platform parses the configuration and passes an instance to the plug-in."""
 
     java_names: ClassVar[tuple[str, ...]] = ()
-    """Full Java class names that people's files may use for it, the first one preferred."""
+    """Full Java class names under which configurations may refer to the plug-in, the preferred one first."""
 
     version: ClassVar[str] = "0.1.0"
-    """What ``/connector-plugins`` shows."""
+    """The version that ``/connector-plugins`` shows."""
 
     @classmethod
     def display_class(cls) -> str:
-        """The class name that the REST API shows: the Java one where there is one, so that existing tools know it."""
+        """Return the class name for the REST API: the Java class name that existing tools know, if there is one."""
         return cls.java_names[0] if cls.java_names else f"{cls.__module__}:{cls.__qualname__}"

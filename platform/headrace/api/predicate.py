@@ -1,4 +1,4 @@
-"""Predicates: they decide which records a transform is applied to."""
+"""Predicates decide to which records a transform is applied."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.data.batch import Batch
 
 
 class Predicate(Plugin):
-    """The base of all predicates."""
+    """The base class of all predicates."""
 
     abstract = True
 
     def configure(self, config: Any) -> None:
-        """Take the settings; `config` is an instance of `config_model`. Raises ConfigError."""
+        """Apply the configuration; `config` is an instance of `config_model`. Raises ConfigError."""
 
     def test(self, record: Any) -> bool:
-        """Whether the transform applies to the record."""
+        """Return whether the transform is applied to the record."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define test")
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """`test` for every record. Raises BatchError naming every record that cannot be judged."""
+        """Call `test` for every record. Raises BatchError that names every record for which `test` raises an error."""
         outcomes = []
         errors: dict[int, Exception] = {}
         for index, record in enumerate(batch.to_records()):
@@ -35,4 +35,4 @@ class Predicate(Plugin):
         return outcomes
 
     def close(self) -> None:
-        """Release what `configure` took."""
+        """Release the resources that `configure` acquired."""

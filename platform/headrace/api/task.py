@@ -1,7 +1,7 @@
-"""Tasks: the units of work of a connector, each in a process of its own.
+"""Tasks: the units of work of a connector, each in a separate process.
 
-A task's methods are called from one thread, `stop` as the last of them. Only `wake_up`, and for a task that reads by
-itself `stop`, `pause` and `resume`, come from another thread while `poll`, `put` or `run` is under way.
+The platform calls all methods of a task from one thread, and `stop` last, with these exceptions: `wake_up`, and `stop`,
+`pause` and `resume` of a `SelfReadingSinkTask`, are called from another thread while `poll`, `put` or `run` is running.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ TopicPartition = tuple[str, int]
 
 
 class OffsetReader(Protocol):
-    """Where a source task finds out how far its connector came."""
+    """Reads the committed source offsets of a source task's connector."""
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The last committed offset of that source partition, None if there is none."""
+        """Return the last committed offset of that source partition, or None."""
 
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-        """The last committed offsets, in the order asked for."""
+        """Return the last committed offsets, in the order of `partitions`."""
 
 
 class SourceTaskContext(Protocol):
-    """What the platform gives to a source task."""
+    """The interface of the platform for a source task."""
 
     @property
     def offsets(self) -> OffsetReader: ...
@@ -36,14 +36,14 @@ class SourceTaskContext(Protocol):
 
 
 class ErrantRecordReporter(Protocol):
-    """Hands records that the sink cannot store to the dead letter queue."""
+    """Sends records that a sink cannot store to the dead letter queue."""
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Report one record; returns when it is safe to go on. Raises ConnectError when errors are not tolerated."""
+        """Report one record; returns when the report is durable. Raises ConnectError if errors are not tolerated."""
 
 
 class SinkTaskContext(Protocol):
-    """What the platform gives to a sink task."""
+    """The interface of the platform for a sink task."""
 
     @property
     def props(self) -> Mapping[str, str]: ...
@@ -54,122 +54,128 @@ class SinkTaskContext(Protocol):
     def pause(self, *partitions: TopicPartition) -> None: ...
     def resume(self, *partitions: TopicPartition) -> None: ...
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on reading at these offsets (Connect's ``context.offset``)."""
+        """Set the offsets at which consumption continues (``context.offset`` in Kafka Connect)."""
 
     def request_commit(self) -> None:
-        """Commit soon instead of at the next interval."""
+        """Request an offset commit as soon as possible, without waiting for the commit interval."""
 
     def timeout(self, timeout_ms: int) -> None:
-        """How long to wait before the call that just raised RetriableError is repeated."""
+        """Set the delay before the platform retries a call that raises RetriableError."""
 
 
 class SelfReadingSinkTaskContext(Protocol):
-    """What the platform gives to a sink task that reads topics by itself."""
+    """The interface of the platform for a `SelfReadingSinkTask`."""
 
     @property
     def props(self) -> Mapping[str, str]:
-        """The task's configuration, with the settings of the key and value converters that are in force."""
+        """The task's configuration, including the effective configuration of the key and value converters."""
 
     @property
     def client_properties(self) -> Mapping[str, str]:
-        """The resolved consumer properties, ``bootstrap.servers`` and ``group.id`` included."""
+        """The resolved consumer properties, including ``bootstrap.servers`` and ``group.id``."""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics by name; empty when `topics_regex` is set."""
+        """The names of the topics; empty if `topics_regex` is set."""
 
     @property
     def topics_regex(self) -> str | None:
-        """Java's regular expression for the topics, matched as a whole; None when `topics` is set."""
+        """The Java regular expression that matches the whole names of the topics; None if `topics` is set."""
 
     @property
     def pause_requested(self) -> bool: ...
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
-        """The next offsets that the connector's group has committed."""
+        """Return the committed offsets of the connector's consumer group (the next offsets to consume)."""
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Say that everything before these offsets is stored; the platform commits them for the group."""
+        """Report that all records before these offsets are durable; the platform commits the offsets for the group."""
 
 
 class Task(Plugin):
-    """The base of all tasks; derive from one of the three below."""
+    """The base class of all tasks; derive from `SourceTask`, `SinkTask` or `SelfReadingSinkTask`."""
 
     abstract = True
 
     def start(self, config: Any) -> None:
-        """Open what the task needs; `config` is an instance of `config_model`, parsed from the task's configuration."""
+        """Start the task; `config` is an instance of `config_model`, parsed from the task's configuration."""
 
     def stop(self) -> None:
-        """Release everything; the last call, also after a failed start."""
+        """Release all resources; this is the last call, also after a failed start."""
 
     def wake_up(self) -> None:
-        """Cut a blocking call short because the task is to stop; called from another thread, may do nothing."""
+        """Interrupt a blocking call because the task is about to stop; called from another thread. Optional."""
 
 
 class SourceTask(Task):
-    """Reads from outside. The platform polls, transforms, converts, writes to topics and commits source offsets."""
+    """Reads records from an external system.
+
+    The platform polls the task, applies transforms and converters, writes to topics and commits source offsets.
+    """
 
     abstract = True
     context: SourceTaskContext
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:
-        """The next records; blocks for a second at most when there are none, then returns None."""
+        """Return the next records; if there are none, block for at most a second and return None."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define poll")
 
     def commit(self) -> None:
-        """Everything that was polled before the last flush is committed."""
+        """Called after a commit of source offsets: all records polled before the last flush are committed."""
 
     def commit_batch(self, batch: SourceBatch) -> None:
-        """The broker has acknowledged the batch (what transforms dropped counts as acknowledged)."""
+        """Called when the broker has acknowledged the batch; records dropped by transforms count as acknowledged."""
 
 
 class SinkTask(Task):
-    """Writes outside. The platform reads topics, converts, transforms, and commits offsets when `pre_commit` says."""
+    """Writes records to an external system.
+
+    The platform consumes topics, applies converters and transforms, and commits the offsets that `pre_commit` returns.
+    """
 
     abstract = True
     context: SinkTaskContext
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are the task's from now on."""
+        """Called when these partitions are assigned to the task."""
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are the task's no more."""
+        """Called when these partitions are revoked from the task."""
 
     def put_batch(self, batch: SinkBatch) -> None:
-        """Store a batch, or keep it until `flush`. Raises RetriableError to get the same batch again."""
+        """Store a batch, or buffer it until `flush`. Raises RetriableError to receive the same batch again."""
         self.put(batch.to_records())
 
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Store records one by one, or keep them until `flush`; override this or `put_batch`."""
+        """Store records, or buffer them until `flush`; override this method or `put_batch`."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define put")
 
     def put_nothing(self) -> None:
-        """Called when no records came for a while: the place for time-based work."""
+        """Called if no records have arrived for a while, so that the task can do time-based work."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Make everything before these next offsets durable."""
+        """Make all records before these offsets durable."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """The next offsets that may be committed, out of `offsets`, after making them durable."""
+        """Make records durable, and return the offsets that may be committed, at most `offsets`."""
         self.flush(offsets)
         return offsets
 
 
 class SelfReadingSinkTask(Task):
-    """A sink task that consumes topics by itself: no consumer, converter or transform runs for it."""
+    """A sink task that consumes topics itself: the platform runs no consumer, converter or transform for it."""
 
     abstract = True
     context: SelfReadingSinkTaskContext
 
     def run(self) -> None:
-        """Work until `stop` is called; look at `context.pause_requested` between steps."""
+        """Run until `stop` is called; check `context.pause_requested` between steps."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define run")
 
     def stop(self) -> None:
-        """Make `run` come to its end soon and release everything there; called from another thread."""
+        """Request that `run` releases its resources and returns soon; called from another thread."""
 
     def pause(self) -> None:
-        """Come to rest soon; may be called from another thread."""
+        """Pause soon; may be called from another thread."""
 
     def resume(self) -> None:
-        """Go on; may be called from another thread."""
+        """Resume; may be called from another thread."""

@@ -1,6 +1,6 @@
-"""Single message transforms: from one record to one record or none, or list-wise over a whole batch.
+"""Single message transforms: they convert one record to one record or drop it, or convert a whole batch at once.
 
-An author writes `apply`. Built-in transforms override `apply_batch` as well; both must agree, record by record.
+Authors implement `apply`. Built-in transforms also override `apply_batch` for speed; both must have the same results.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from headrace.data.batch import Batch, from_records
 
 
 class Transformation(Plugin):
-    """The base of all transforms."""
+    """The base class of all transforms."""
 
     abstract = True
 
     def configure(self, config: Any) -> None:
-        """Take the settings; `config` is an instance of `config_model`. Raises ConfigError."""
+        """Apply the configuration; `config` is an instance of `config_model`. Raises ConfigError."""
 
     def apply(self, record: Any) -> Any:
-        """The record to go on with (a new one, or the same unchanged), or None to drop it. Raises DataError."""
+        """Return the transformed record (a new one, or the same one unchanged), None to drop it. Raises DataError."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define apply")
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """The batches to go on with; None or fewer records when some are dropped. The input stays as it was.
+        """Return the transformed batches, without dropped records; None if all are dropped. Do not modify the input.
 
-        Raises BatchError naming *every* record that cannot be handled: without these the same call succeeds.
+        Raises BatchError naming *every* record that fails, so that the same call succeeds without these records.
         """
         results = []
         errors: dict[int, Exception] = {}
@@ -45,4 +45,4 @@ class Transformation(Plugin):
         return from_records(results)
 
     def close(self) -> None:
-        """Release what `configure` took."""
+        """Release the resources that `configure` acquired."""

@@ -1,9 +1,10 @@
-"""The embedded broker's process: a broker that lives and dies with its worker.
+"""The process of the embedded broker, which never outlives its worker.
 
     python -m headrace.cli.broker_child WORKER_PID [arguments of headrace_broker.server]
 
-SIGINT and SIGTERM, which reach the worker's whole group, are left to the worker; the kernel kills this process when the
-worker dies. (Set here, after exec, which may clear the parent-death signal.)
+This process blocks SIGINT and SIGTERM, because they are sent to the worker's whole process group and only the worker
+handles them. The kernel kills this process when the worker dies: the parent-death signal is set here and not in the
+worker, because exec may clear it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headrace.runtime import process_tree
 
 
 def main() -> int:
-    """Run the broker; its exit status."""
+    """Run the broker; return its exit status."""
     process_tree.signal_at_death_of(int(sys.argv[1]))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     from headrace_broker.server.main import main as broker

@@ -1,6 +1,6 @@
 """`connect-standalone worker.properties [connector1.properties connector2.json …]`.
 
-Exit codes are Connect's: 1 usage, 2 failure while preparing the worker, 3 failure of a connector file.
+The exit codes are those of Kafka Connect: 1 wrong usage, 2 the worker failed to start, 3 a connector failed to start.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.cli.exit_codes import INTERRUPTED, USAGE
+from headrace.cli.exit_codes import INTERRUPTED, USAGE_ERROR
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a standalone worker until it is told to stop."""
+    """Run a standalone worker until it is stopped by a signal."""
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     if options.daemon:
         return _start_in_background(options)
@@ -32,15 +32,17 @@ def entry() -> None:
         sys.exit(INTERRUPTED)
 
 
-class _Parser(argparse.ArgumentParser):
+class _UsageErrorParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}\n")
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="connect-standalone", description="Run a standalone Connect worker.", allow_abbrev=False)
-    parser.add_argument("-daemon", action="store_true", help="run in the background, output to logs/NAME.out")
+    parser = _UsageErrorParser(
+        prog="connect-standalone", description="Run a standalone Connect worker.", allow_abbrev=False
+    )
+    parser.add_argument("-daemon", action="store_true", help="run in the background and write output to logs/NAME.out")
     parser.add_argument("-name", default="connectStandalone", help="name of the background process")
     parser.add_argument("-loggc", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -49,11 +51,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         default=[],
         type=_key_value,
         metavar="KEY=VALUE",
-        help="set a key of the worker, over the file; may be repeated",
+        help="override a key of the worker file; can be repeated",
     )
     parser.add_argument("worker", type=Path, metavar="worker.properties")
     parser.add_argument("connectors", type=Path, nargs="*", default=[], metavar="connector.properties|json")
-    return parser.parse_intermixed_args(arguments)  # options may stand between files
+    return parser.parse_intermixed_args(arguments)  # options are permitted between files
 
 
 def _key_value(text: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""The broker that a standalone worker brings along: a child process on a free loopback port.
+"""The embedded broker of a standalone worker: a child process that listens on a free loopback port.
 
-It ends cleanly when the worker closes its end of a pipe (Ctrl-C and SIGTERM, which reach the whole group, do not touch
-it: tasks still commit), and at once when the worker dies.
+It ignores Ctrl-C and SIGTERM, which are sent to the whole process group, so that tasks can still commit. It shuts down
+cleanly when the worker closes its end of a pipe, and is killed immediately when the worker dies.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
 
-class BrokerFailed(Exception):
+class EmbeddedBrokerError(Exception):
     """The embedded broker did not start; the message says what to do."""
 
 
 class EmbeddedBroker:
-    """`launch`, then `address`; `stop` at the end."""
+    """The embedded broker's process: call `launch`, then `address`, and `stop` at the end."""
 
     def __init__(self, data_dir: Path) -> None:
         self._directory = data_dir / "broker"
         self._process: subprocess.Popen[bytes] | None = None
-        self._keep_alive = -1  # the broker ends when this is closed
+        self._keep_alive = -1  # the broker shuts down when this end of the pipe is closed
         self._ready = -1
-        self._alive = -1  # reads its end when the broker has gone
+        self._alive = -1  # becomes readable (end of file) when the broker has exited
 
     @property
     def pid(self) -> int:
-        """The broker's process."""
+        """The process id of the broker."""
         assert self._process is not None
         return self._process.pid
 
     def launch(self) -> None:
-        """Start the process, without waiting for it."""
+        """Start the process without waiting until it serves requests."""
         watch, self._keep_alive = os.pipe()
         self._ready, ready = os.pipe()
         self._alive, alive = os.pipe()
@@ -54,35 +54,35 @@ class EmbeddedBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-        for theirs in (watch, ready, alive):
-            os.close(theirs)
+        for child_end in (watch, ready, alive):
+            os.close(child_end)
 
     async def address(self) -> str:
-        """`host:port`, once it serves. Raises BrokerFailed."""
+        """Wait until the broker serves requests; return its `host:port`. Raises EmbeddedBrokerError."""
         try:
             line = await asyncio.wait_for(asyncio.to_thread(_read_line, self._ready), START_TIMEOUT_S)
         except TimeoutError:
-            raise BrokerFailed(f"The embedded broker did not serve within {START_TIMEOUT_S:.0f} s") from None
+            raise EmbeddedBrokerError(f"The embedded broker did not start within {START_TIMEOUT_S:.0f} s") from None
         if not line:
-            raise BrokerFailed(
-                "The embedded broker could not start (the reason stands above). "
-                "Set bootstrap.servers to use another cluster, or headrace.data.dir for another directory."
+            raise EmbeddedBrokerError(
+                "The embedded broker failed to start (the log above contains the reason). "
+                "Set bootstrap.servers to use another cluster, or headrace.data.dir to use another directory."
             )
         return line
 
     async def wait(self) -> int:
-        """Its exit status, when it ends."""
+        """Wait until the broker's process exits; return its exit status."""
         assert self._process is not None
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._alive, gone.set)
+        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._alive, exited.set)
         try:
-            await gone.wait()
+            await exited.wait()
         finally:
             loop.remove_reader(self._alive)
         return self._process.wait()
 
     def stop(self) -> None:
-        """End it cleanly; kill it when that takes too long."""
+        """Shut down the broker cleanly; kill it after a timeout."""
         if self._process is None:
             return
         if self._keep_alive >= 0:

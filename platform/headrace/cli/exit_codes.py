@@ -1,8 +1,8 @@
-"""The exit codes of the Connect commands: Connect's own, and the shell's for an interrupt."""
+"""The exit codes of the Connect commands: those of Kafka Connect, and 130 for an interrupt as in shells."""
 
 from __future__ import annotations
 
-USAGE = 1
-PREPARING = 2
-STARTING = 3
+USAGE_ERROR = 1
+WORKER_FAILED = 2
+CONNECTOR_FAILED = 3
 INTERRUPTED = 130

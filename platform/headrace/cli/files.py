@@ -1,4 +1,4 @@
-"""Worker and connector files: Java properties, and the two JSON forms of connector files (KIP-980)."""
+"""Reads worker and connector files: Java properties, and the two JSON formats of connector files (KIP-980)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.herder.states import TargetState
 
 
 class FileError(Exception):
-    """A file that cannot be used; the message names it and says why."""
+    """A file is invalid or cannot be read; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """One connector as a file describes it."""
+    """The connector that a file defines."""
 
     path: Path
     name: str
@@ -25,17 +25,20 @@ class ConnectorFile:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file. Raises FileError."""
+    """Read a Java properties file. Raises FileError."""
     import javaproperties
 
     try:
         return {trim(key): trim(value) for key, value in javaproperties.loads(_read(path)).items()}
     except javaproperties.InvalidUEscapeError as error:
-        raise FileError(f"{path}: bad \\u escape: {error}") from None
+        raise FileError(f"{path}: invalid \\u escape: {error}") from None
 
 
 def read_connector(path: Path) -> ConnectorFile:
-    """A connector file: a flat JSON map, JSON `{name, config, initial_state}`, or properties. Raises FileError."""
+    """Read a connector file: a flat JSON object, JSON `{name, config, initial_state}`, or properties.
+
+    Raises FileError.
+    """
     connector = read_connector_to_check(path)
     if not connector.name:
         raise FileError(f"{path}: the connector has no name; add the key name")
@@ -43,7 +46,7 @@ def read_connector(path: Path) -> ConnectorFile:
 
 
 def read_connector_to_check(path: Path) -> ConnectorFile:
-    """The same, of a connector that may have no name yet: an empty one. Raises FileError."""
+    """Read a connector file to validate it: unlike `read_connector`, accept a missing name. Raises FileError."""
     text = _read(path)
     parsed: object = None
     if text.lstrip().startswith("{"):
@@ -51,7 +54,7 @@ def read_connector_to_check(path: Path) -> ConnectorFile:
             parsed = json.loads(text)
         except json.JSONDecodeError as error:
             if path.suffix == ".json":
-                raise FileError(f"{path}, line {error.lineno}: no valid JSON: {error.msg}") from None
+                raise FileError(f"{path}, line {error.lineno}: invalid JSON: {error.msg}") from None
     state: TargetState | None = None
     if isinstance(parsed, dict):
         config, state = _from_json(path, parsed)
@@ -66,7 +69,7 @@ def _from_json(path: Path, parsed: dict[str, object]) -> tuple[dict[str, str], T
         return _as_texts(path, parsed), None
     unknown = parsed.keys() - {"name", "config", "initial_state", "initial_offsets"}
     if unknown:
-        raise FileError(f"{path}: unknown key {sorted(unknown)[0]} beside name, config and initial_state")
+        raise FileError(f"{path}: unknown key {sorted(unknown)[0]}; only name, config and initial_state are supported")
     settings = _as_texts(path, config)
     name = parsed.get("name")
     if isinstance(name, str) and settings.setdefault("name", name.strip()) != name.strip():
@@ -87,7 +90,7 @@ def _as_texts(path: Path, mapping: dict[str, object]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for key, value in mapping.items():
         if isinstance(value, (dict, list)) or value is None:
-            raise FileError(f"{path}: the value of {key} is no text, number or boolean")
+            raise FileError(f"{path}: the value of {key} is not a string, number or boolean")
         texts[key] = ("true" if value else "false") if isinstance(value, bool) else str(value)
     return texts
 
@@ -98,6 +101,6 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         raise FileError(f"{path}: no such file") from None
     except UnicodeDecodeError:
-        return path.read_text(encoding="latin-1")  # Java's own encoding of properties
+        return path.read_text(encoding="latin-1")  # the encoding of java.util.Properties
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""`headrace`: one command for brokers, workers and files.
+"""`headrace`: the command for brokers, clusters, workers and the validation of files.
 
 headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
 validate FILE… | version
@@ -24,16 +24,16 @@ def headrace() -> None:
 
 @headrace.group()
 def broker() -> None:
-    """Run and prepare brokers."""
+    """Run brokers and format their storage."""
 
 
-_PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+_PASS_THROUGH = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-@broker.command("start", context_settings=_PASS_ON)
+@broker.command("start", context_settings=_PASS_THROUGH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def broker_start(arguments: tuple[str, ...]) -> None:
-    """Run one broker until it is told to stop."""
+    """Run one broker until it is stopped by a signal."""
     from headrace_broker.server.main import main
 
     sys.exit(main(list(arguments)))
@@ -41,9 +41,9 @@ def broker_start(arguments: tuple[str, ...]) -> None:
 
 @broker.command("format")
 @click.argument("file", type=_PATH)
-@click.option("--cluster-id", help="the cluster to format for (default: a fresh id)")
+@click.option("--cluster-id", help="the cluster id (default: a new random id)")
 def broker_format(file: Path, cluster_id: str | None) -> None:
-    """Prepare the empty data directories of a node."""
+    """Format the empty data directories of a node."""
     from headrace_broker.server.config import ConfigError
     from headrace_broker.server.data_dirs import StartError
     from headrace_broker.server.main import format_storage, load_properties
@@ -66,10 +66,10 @@ def connect() -> None:
     """Run Connect workers."""
 
 
-@connect.command("standalone", context_settings=_PASS_ON)
+@connect.command("standalone", context_settings=_PASS_THROUGH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def connect_standalone(arguments: tuple[str, ...]) -> None:
-    """Run a worker: worker file, then connector files."""
+    """Run a standalone worker; arguments are the worker file and connector files."""
     from headrace.cli.connect_standalone import main
 
     sys.exit(main(list(arguments)))
@@ -77,12 +77,12 @@ def connect_standalone(arguments: tuple[str, ...]) -> None:
 
 @headrace.command()
 @click.argument("files", nargs=-1, required=True, type=_PATH)
-@click.option("--worker", type=_PATH, help="a worker file, for its config providers, plugin.path and converters")
+@click.option("--worker", type=_PATH, help="the worker file that sets config providers, plugin.path and converters")
 def validate(files: tuple[Path, ...], worker: Path | None) -> None:
-    """Show every error of connector files.
+    """Validate connector files and show all errors.
 
-    Nothing is run, but the database of a JDBC source is asked for its tables and columns. Exits with 1 when there is
-    an error.
+    No connector is started, but the validation of a JDBC source queries the tables and columns of its database. The
+    exit code is 1 if there is an error.
     """
     from headrace.cli.validate import validate_files
 

@@ -1,4 +1,6 @@
-"""The worker process: configuration, embedded broker, herder, REST, signals; from start to a clean end."""
+"""The process of a standalone worker, from start to clean shutdown: configuration, embedded broker, herder, REST,
+signals.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.api.errors import ConfigErrors, ConnectError
-from headrace.cli.embedded_broker import BrokerFailed, EmbeddedBroker
-from headrace.cli.exit_codes import INTERRUPTED, PREPARING, STARTING
+from headrace.cli.embedded_broker import EmbeddedBroker, EmbeddedBrokerError
+from headrace.cli.exit_codes import CONNECTOR_FAILED, INTERRUPTED, WORKER_FAILED
 from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
 from headrace.metrics import logs
 from headrace.runtime.converter_check import ConverterCheck
@@ -30,8 +32,8 @@ log = logging.getLogger("headrace.worker")
 _T = TypeVar("_T")
 
 
-class CannotStart(Exception):
-    """The worker or a connector file cannot be used; `lines` say why, `code` is the exit code."""
+class StartupError(Exception):
+    """The worker or a connector cannot start; `lines` contain the reasons, `code` is the exit code."""
 
     def __init__(self, code: int, lines: Iterable[str]) -> None:
         self.code = code
@@ -40,9 +42,9 @@ class CannotStart(Exception):
 
 
 def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> int:
-    """Run until a signal ends it; the exit code. `overrides` go over the worker file's keys."""
+    """Run a worker until a signal stops it; return the exit code. `overrides` override keys of the worker file."""
     started = time.monotonic()
-    logs.set_up()
+    logs.configure_logging()
     log.info("Kafka Connect worker initializing ...")
     broker: EmbeddedBroker | None = None
     check: ConverterCheck | None = None
@@ -51,10 +53,10 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
         connectors = _connector_files(connector_files)
         if config.embedded_broker:
             broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
-            broker.launch()  # it starts while the worker imports the rest
-        check = ConverterCheck(config.properties)  # so does this
-        return _run_loop(_Standalone(config, connectors, broker, check, started))
-    except CannotStart as error:
+            broker.launch()  # the broker starts while the worker imports the remaining modules
+        check = ConverterCheck(config.properties)  # the check also runs in parallel with the imports
+        return _run_loop(_StandaloneWorker(config, connectors, broker, check, started))
+    except StartupError as error:
         for line in error.lines:
             log.error("%s", line)
         return error.code
@@ -67,15 +69,15 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
             broker.stop()
 
 
-def _run_loop(worker: _Standalone) -> int:
+def _run_loop(worker: _StandaloneWorker) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(worker.run())
 
 
-class _Standalone:
-    """One run of a worker."""
+class _StandaloneWorker:
+    """One run of a standalone worker."""
 
     def __init__(
         self,
@@ -93,19 +95,19 @@ class _Standalone:
         self._signalled = asyncio.Event()
 
     async def run(self) -> int:
-        """Start, serve until a signal comes, stop."""
+        """Start the worker, serve until a signal arrives, and shut down."""
         processes = self._processes()
         from headrace.herder.standalone import StandaloneHerder
         from headrace.rest.server import ListenerError, RestServer
         from headrace.runtime.worker import Worker
 
-        self._listen_to_signals()
+        self._install_signal_handlers()
         rest = RestServer(self._config)
         try:
             scheme, host, port = rest.bind()
         except ListenerError as error:
-            raise CannotStart(PREPARING, [str(error)]) from None
-        config = await self._unless_signalled(self._with_broker())
+            raise StartupError(WORKER_FAILED, [str(error)]) from None
+        config = await self._run_unless_signalled(self._config_with_broker())
         if config is None:
             return 0
         herder = StandaloneHerder(
@@ -116,13 +118,13 @@ class _Standalone:
         )
         await rest.start(herder)
         address = f"{scheme}://{host}:{port}/"
-        log.info("REST server listening at %s, %.0f ms after the start", address, self._elapsed_ms())
+        log.info("REST server listening at %s, %.0f ms after startup began", address, self._elapsed_ms())
         try:
-            await self._unless_signalled(self._create_connectors(herder))
+            await self._run_unless_signalled(self._create_connectors(herder))
             if not self._signalled.is_set():
                 herder.ready = True
                 log.info("Kafka Connect started")
-                await self._wait_for_end()
+                await self._wait_for_shutdown()
             log.info("Kafka Connect stopping")
         finally:
             await herder.stop()
@@ -131,7 +133,10 @@ class _Standalone:
         return 0
 
     def _processes(self) -> Processes:
-        """For connectors: the fork server starts at once where there are some, beside what the worker imports."""
+        """Create the manager of connector processes; if there are connectors, start its fork server early.
+
+        The fork server then starts in parallel with the worker's remaining imports.
+        """
         from headrace.runtime.processes import Processes
 
         processes = Processes({self._check.pid} if self._broker is None else {self._check.pid, self._broker.pid})
@@ -139,23 +144,23 @@ class _Standalone:
             processes.start()
         return processes
 
-    async def _with_broker(self) -> WorkerConfig:
-        """The configuration with the embedded broker's address in it, once it serves."""
+    async def _config_with_broker(self) -> WorkerConfig:
+        """Wait for the embedded broker, if there is one, and return the configuration with its address."""
         if self._broker is None:
             return self._config
         try:
             address = await self._broker.address()
-        except BrokerFailed as error:
-            raise CannotStart(PREPARING, [str(error)]) from None
+        except EmbeddedBrokerError as error:
+            raise StartupError(WORKER_FAILED, [str(error)]) from None
         data = Path(self._config["headrace.data.dir"])
         log.info(
-            "No bootstrap.servers given: an embedded broker serves at %s, its data in %s "
+            "bootstrap.servers is not set: started an embedded broker at %s, its data directory is %s "
             "(set bootstrap.servers to use another cluster)",
             address,
             data,
         )
         properties = {**self._config.properties, "bootstrap.servers": address}
-        properties.setdefault("headrace.static.members", "true")  # nobody else knows this broker's address
+        properties.setdefault("headrace.static.members", "true")  # safe: no other worker uses this broker
         properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
         return WorkerConfig.standalone(properties)
 
@@ -163,23 +168,23 @@ class _Standalone:
         from headrace.herder.errors import HerderError
 
         if errors := await self._check.errors(self._config["connector.validation.timeout.ms"] / 1000):
-            raise CannotStart(PREPARING, errors)
-        complaints: list[str] = []
+            raise StartupError(WORKER_FAILED, errors)
+        messages: list[str] = []
 
         async def create(file: ConnectorFile) -> None:
             try:
                 await herder.put(file.name, file.config, target=file.initial_state, replace=False)
             except HerderError as error:
-                complaints.append(f"Failed to create connector for {file.path}: {error}")
+                messages.append(f"Failed to create connector for {file.path}: {error}")
             else:
                 log.info("Created connector %s", file.name)
 
         await asyncio.gather(*map(create, self._connectors))
-        if complaints:
-            raise CannotStart(STARTING, complaints)
+        if messages:
+            raise StartupError(CONNECTOR_FAILED, messages)
 
-    async def _unless_signalled(self, work: Coroutine[Any, Any, _T]) -> _T | None:
-        """The work's result; None when a signal came first, which ends the work."""
+    async def _run_unless_signalled(self, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """Return the result of the coroutine; if a signal arrives first, cancel it and return None."""
         task, signalled = asyncio.ensure_future(work), asyncio.ensure_future(self._signalled.wait())
         try:
             await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
@@ -188,7 +193,7 @@ class _Standalone:
             task.cancel()
             signalled.cancel()
 
-    async def _wait_for_end(self) -> None:
+    async def _wait_for_shutdown(self) -> None:
         signalled = asyncio.ensure_future(self._signalled.wait())
         if self._broker is None:
             await signalled
@@ -197,10 +202,11 @@ class _Standalone:
         await asyncio.wait({signalled, broker_ended}, return_when=asyncio.FIRST_COMPLETED)
         if not signalled.done():
             signalled.cancel()
-            raise CannotStart(PREPARING, [f"The embedded broker ended by itself (status {broker_ended.result()})"])
+            status = broker_ended.result()
+            raise StartupError(WORKER_FAILED, [f"The embedded broker exited unexpectedly (exit status {status})"])
         broker_ended.cancel()
 
-    def _listen_to_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -211,7 +217,7 @@ class _Standalone:
             return
         from headrace.runtime import process_tree
 
-        log.warning("Second signal: ending at once")
+        log.warning("Received a second signal: terminating immediately, without a clean shutdown")
         process_tree.kill_descendants(os.getpid())
         os._exit(128 + number)
 
@@ -221,41 +227,43 @@ class _Standalone:
 
 def _worker_config(path: Path, overrides: Mapping[str, str]) -> WorkerConfig:
     try:
-        config = WorkerConfig.standalone(_resolved({**read_properties(path), **overrides}))
+        config = WorkerConfig.standalone(_resolve_variables({**read_properties(path), **overrides}))
     except FileError as error:
-        raise CannotStart(PREPARING, [str(error)]) from None
+        raise StartupError(WORKER_FAILED, [str(error)]) from None
     except ConfigErrors as error:
-        raise CannotStart(PREPARING, [f"{path}: {each}" for each in error.errors]) from None
+        raise StartupError(WORKER_FAILED, [f"{path}: {each}" for each in error.errors]) from None
     except ConnectError as error:
-        raise CannotStart(PREPARING, [f"{path}: {error}"]) from None
-    logs.hide_secrets_of(config.properties)
+        raise StartupError(WORKER_FAILED, [f"{path}: {error}"]) from None
+    logs.mask_secrets_of(config.properties)
     for warning in config.warnings:
         log.warning("%s: %s", path, warning)
     return config
 
 
-def _resolved(properties: dict[str, str]) -> dict[str, str]:
-    """The properties without variables. Raises ConfigError, ConfigErrors."""
+def _resolve_variables(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
     if not properties.get("config.providers", "").strip():
         return properties
-    from headrace.plugins.variables import resolve_worker  # a third of a worker's start: for those who need it
+    from headrace.plugins.variables import (
+        resolve_worker,
+    )  # import only if needed: this import takes a third of the startup time
 
     return resolve_worker(properties)
 
 
 def _connector_files(paths: Sequence[Path]) -> list[ConnectorFile]:
     found: list[ConnectorFile] = []
-    complaints: list[str] = []
+    messages: list[str] = []
     for path in paths:
         try:
             found.append(read_connector(path))
         except FileError as error:
-            complaints.append(str(error))
+            messages.append(str(error))
     for number, file in enumerate(found):
         if (first := next((other for other in found[:number] if other.name == file.name), None)) is not None:
-            complaints.append(f"{file.path}: the name {file.name} is already that of {first.path}")
-    if complaints:
-        raise CannotStart(STARTING, complaints)
+            messages.append(f"{file.path}: the connector name {file.name} is already used in {first.path}")
+    if messages:
+        raise StartupError(CONNECTOR_FAILED, messages)
     return found
 
 
@@ -265,7 +273,7 @@ def _offset_store(config: WorkerConfig) -> FileOffsetStore:
         store.lock()
         store.load()
     except OffsetFileError as error:
-        raise CannotStart(PREPARING, [str(error)]) from None
+        raise StartupError(WORKER_FAILED, [str(error)]) from None
     return store
 
 

@@ -1,4 +1,4 @@
-"""`headrace validate FILE…`: every error and warning of connector files, without a worker or a broker."""
+"""`headrace validate FILE…`: shows all errors and warnings of connector files, without a worker or a broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.metrics import logs
 
 
 def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
-    """Print what is wrong with each file; whether all are valid."""
+    """Print the errors of each file; return whether all files are valid."""
     try:
         worker = {} if worker_file is None else read_properties(worker_file)
     except FileError as error:
@@ -30,7 +30,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
 
     try:
         connector = read_connector_to_check(path)
-        with _logged_as_warnings_of(path):
+        with _print_log_as_warnings(path):
             result = validate_config(connector.config, worker, None)
     except FileError as error:
         click.echo(str(error), err=True)
@@ -38,7 +38,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     except ConnectError as error:
         click.echo(f"{path}: {error}", err=True)
         return False
-    # A rule about two keys stands at both.
+    # An error about two keys is reported for both keys: print it once.
     errors = list(dict.fromkeys(message for item in result["configs"] for message in item["value"]["errors"]))
     for warning in result["warnings"]:
         click.echo(f"{path}: warning: {warning}", err=True)
@@ -50,9 +50,9 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
 
 
 @contextmanager
-def _logged_as_warnings_of(path: Path) -> Iterator[None]:
-    """Print what plug-ins log meanwhile, a database that does not answer for example, as warnings of this file."""
-    handler = _Warnings(path)
+def _print_log_as_warnings(path: Path) -> Iterator[None]:
+    """Print log lines of plug-ins during validation as warnings, e.g. that a database does not respond."""
+    handler = _WarningPrinter(path)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -61,11 +61,11 @@ def _logged_as_warnings_of(path: Path) -> Iterator[None]:
         root.removeHandler(handler)
 
 
-class _Warnings(logging.Handler):
+class _WarningPrinter(logging.Handler):
     def __init__(self, path: Path) -> None:
         super().__init__(logging.WARNING)
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one line."""
+        """Print a log record as one line."""
         click.echo(f"{self._path}: warning: {logs.secrets.mask(record.getMessage())}", err=True)

@@ -1,5 +1,5 @@
 """Converters between Connect data and the bytes in topics: JSON, strings, byte arrays, numbers, and header text.
 
-Core: no input or output. Each converter works on whole lists, with functions made once per schema; a value that does
-not fit is found by going through the list again one by one, so that only the bad ones are reported.
+This package does no I/O. Each converter converts whole lists with functions that are compiled once per schema. If a
+list contains an invalid value, the converter converts the list again value by value and reports each invalid one.
 """

@@ -1,8 +1,8 @@
 """JsonConverter: JSON with or without the ``{"schema":…,"payload":…}`` envelope.
 
-The bytes are those of ``org.apache.kafka.connect.json.JsonConverter``. The envelope's schema text is made once per
-schema and put before each payload; when reading, the text up to the payload is recognised, so that a schema is parsed
-once and not per record.
+The bytes are identical to those of ``org.apache.kafka.connect.json.JsonConverter``. When writing, the schema part of
+the envelope is encoded once per schema and prepended to each payload. When reading, records with the same bytes before
+the payload share a decoder, so the schema is parsed once and not for every record.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import msgspec
 from headrace.api.config import Config, ConfigType, Importance, Width, key
 from headrace.api.converter import NO_VALUE, Converter, Enclosed, HeaderConverter, Run, SchemaAndValue
 from headrace.api.errors import BatchError, DataError
-from headrace.converters.json_decoding import from_json, parse, unreadable
+from headrace.converters.json_decoding import from_json, invalid_json_error, parse
 from headrace.converters.json_encoding import encode_list, encode_schema
-from headrace.converters.json_lists import Decoder
+from headrace.converters.json_lists import PayloadDecoder
 from headrace.converters.json_schema import schema_from_json
 from headrace.converters.json_template import encode_compact
-from headrace.converters.json_values import Style
+from headrace.converters.json_values import EncodingOptions
 from headrace.data.columns import Compact, Values, listed
 from headrace.data.schema import Schema
-from headrace.data.struct import row_maker, struct_maker
+from headrace.data.struct import row_converter, struct_converter
 
 _NOT_AN_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields.'
@@ -36,18 +36,18 @@ _NOT_AN_ENVELOPE = (
 _V = TypeVar("_V")
 
 
-class _Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _JsonEnvelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     schema: msgspec.Raw
     payload: msgspec.Raw
 
 
-_BRACE = ord("}")
-_last = itemgetter(-1)
-_envelope = msgspec.json.Decoder(_Envelope)
+_CLOSING_BRACE = ord("}")
+_last_byte = itemgetter(-1)
+_envelope_decoder = msgspec.json.Decoder(_JsonEnvelope)
 
 
 class JsonConverterConfig(Config):
-    """The keys of JsonConverter."""
+    """The configuration of JsonConverter."""
 
     converter_type: str = key(
         "converter.type",
@@ -58,7 +58,7 @@ class JsonConverterConfig(Config):
     schemas_enable: bool = key(
         "schemas.enable",
         default=True,
-        doc="Put the schema beside each key or value.",
+        doc="Include the schema with each key or value.",
         importance=Importance.HIGH,
         group="Schemas",
         width=Width.MEDIUM,
@@ -67,7 +67,7 @@ class JsonConverterConfig(Config):
     schemas_cache_size: int = key(
         "schemas.cache.size",
         default=1000,
-        doc="How many schemas the converter remembers.",
+        doc="The maximum number of schemas that the converter caches.",
         importance=Importance.HIGH,
         group="Schemas",
         width=Width.MEDIUM,
@@ -76,7 +76,7 @@ class JsonConverterConfig(Config):
     schema_content: str | None = key(
         "schema.content",
         default=None,
-        doc="A schema, as JSON, for all records that are read; they then hold the payload alone. Needs schemas.enable.",
+        doc="The JSON schema of all records to read, which then contain only the payload. Requires schemas.enable.",
         importance=Importance.HIGH,
         group="Schemas",
         width=Width.MEDIUM,
@@ -85,7 +85,7 @@ class JsonConverterConfig(Config):
     decimal_format: str = key(
         "decimal.format",
         default="BASE64",
-        doc="How decimals are written: BASE64 or NUMERIC; both are understood when reading.",
+        doc="How decimals are written: BASE64 or NUMERIC. Both formats are accepted when reading.",
         one_of=("BASE64", "NUMERIC"),
         case_insensitive=True,
         importance=Importance.LOW,
@@ -96,7 +96,7 @@ class JsonConverterConfig(Config):
     replace_null_with_default: bool = key(
         "replace.null.with.default",
         default=True,
-        doc="Whether a null in a field with a default is written, and read, as the default.",
+        doc="Whether a null in a field that has a default is replaced by the default, in both directions.",
         type=ConfigType.BOOLEAN,
         importance=Importance.LOW,
         group="Serialization",
@@ -106,46 +106,46 @@ class JsonConverterConfig(Config):
 
 
 class JsonConverter(Converter, HeaderConverter):
-    """Keys, values or headers as JSON."""
+    """Converts keys, values or headers to and from JSON."""
 
     config_model = JsonConverterConfig
     java_names = ("org.apache.kafka.connect.json.JsonConverter",)
 
     _schemas_enabled: bool
     _replace_null: bool
-    _style: Style
-    _fixed: Decoder | None
+    _options: EncodingOptions
+    _fixed_decoder: PayloadDecoder | None
     _prefixes: dict[Schema | None, bytes]
-    _decoders: dict[bytes, Decoder]
+    _decoders: dict[bytes, PayloadDecoder]
     _cache_size: int
 
     def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
-        """Take the settings. Raises ConfigErrors, DataError for a schema.content that is no schema."""
+        """Apply the configuration. Raises ConfigErrors; DataError if schema.content is not a valid schema."""
         config = JsonConverterConfig.parse({**props, "converter.type": "key" if is_key else "value"})
         self._schemas_enabled = config.schemas_enable
         self._replace_null = config.replace_null_with_default
-        self._style = Style(config.decimal_format.upper() == "NUMERIC", config.replace_null_with_default)
+        self._options = EncodingOptions(config.decimal_format.upper() == "NUMERIC", config.replace_null_with_default)
         self._prefixes = {}
         self._decoders = {}
         self._cache_size = max(1, config.schemas_cache_size)
-        self._fixed = None
+        self._fixed_decoder = None
         if not config.schemas_enable:
-            self._fixed = Decoder(None, self._replace_null)
+            self._fixed_decoder = PayloadDecoder(None, self._replace_null)
         elif config.schema_content:
-            self._fixed = self._decoder(config.schema_content.encode())
+            self._fixed_decoder = self._create_decoder(config.schema_content.encode())
 
     # ---- to bytes
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The JSON of one value."""
+        """Return the JSON of one value."""
         try:
-            return self.from_connect_batch(topic, schema, [row_maker(schema)(value)])[0]
+            return self.from_connect_batch(topic, schema, [row_converter(schema)(value)])[0]
         except BatchError as error:
             raise error.errors[0] from None
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
-        """The JSON of each value."""
-        texts: list[bytes | None] = [*encode_list(schema, values, self._style)]
+        """Return the JSON of each value."""
+        texts: list[bytes | None] = [*encode_list(schema, values, self._options)]
         if self._schemas_enabled:
             prefix = self._prefixes.get(schema) or self._envelope_prefix(schema)
             texts = [prefix + text + b"}" for text in texts]  # type: ignore[operator]
@@ -154,40 +154,40 @@ class JsonConverter(Converter, HeaderConverter):
         return texts
 
     def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
-        """The JSON of each value, without an object for each where that can be."""
+        """Return the JSON of each value, if possible without creating an object per value."""
         before, after = b"", b""
         if self._schemas_enabled:
             before, after = self._prefixes.get(schema) or self._envelope_prefix(schema), b"}"
-        texts = encode_compact(schema, values, self._style, before, after)
+        texts = encode_compact(schema, values, self._options, before, after)
         return self.from_connect_batch(topic, schema, values.items()) if texts is None else texts
 
     def _envelope_prefix(self, schema: Schema | None) -> bytes:
-        text = b"null" if schema is None else encode_schema(schema, self._style)
-        return _remember(self._prefixes, schema, b'{"schema":' + text + b',"payload":', self._cache_size)
+        text = b"null" if schema is None else encode_schema(schema, self._options)
+        return _put_bounded(self._prefixes, schema, b'{"schema":' + text + b',"payload":', self._cache_size)
 
     # ---- from bytes
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """The value in the JSON."""
+        """Parse one value from JSON."""
         if data is None:
             return NO_VALUE
         if not data and not self._schemas_enabled:
             return NO_VALUE
         try:
-            if self._fixed is not None:
-                decoder, payload = self._fixed, data
+            if self._fixed_decoder is not None:
+                decoder, payload = self._fixed_decoder, data
             else:
-                decoder, payload, _ = self._open(data)
-            return SchemaAndValue(decoder.schema, struct_maker(decoder.schema)(decoder.decode(payload)))
+                decoder, payload, _ = self._parse_envelope(data)
+            return SchemaAndValue(decoder.schema, struct_converter(decoder.schema)(decoder.decode(payload)))
         except RecursionError as error:
-            raise unreadable(error) from None
+            raise invalid_json_error(error) from None
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
-        """The values in the JSON, cut into runs of one schema."""
+        """Parse each value from JSON; consecutive values with the same schema form a run."""
         try:
-            return self._runs(data)
+            return self._decode_runs(data)
         except (BatchError, DataError, RecursionError):
-            # Positions are those within a run: find them in the whole list.
+            # The error's indexes are relative to a run: convert value by value to find the indexes in `data`.
             errors: dict[int, Exception] = {}
             for index, item in enumerate(data):
                 try:
@@ -196,7 +196,7 @@ class JsonConverter(Converter, HeaderConverter):
                     errors[index] = error
             raise BatchError(errors) from None
 
-    def _runs(self, data: Sequence[bytes | None]) -> list[Run]:
+    def _decode_runs(self, data: Sequence[bytes | None]) -> list[Run]:
         runs: list[Run] = []
         position, count = 0, len(data)
         while position < count:
@@ -204,75 +204,83 @@ class JsonConverter(Converter, HeaderConverter):
             if not first:
                 if first is not None and self._schemas_enabled:
                     raise DataError(_NOT_AN_ENVELOPE)
-                _extend(runs, None, [None])
+                _append_run(runs, None, [None])
                 position += 1
                 continue
-            decoder, payloads = self._payloads(data, position, first)
-            _extend(runs, decoder.schema, decoder.decode_list(payloads))
+            decoder, payloads = self._payload_run(data, position, first)
+            _append_run(runs, decoder.schema, decoder.decode_list(payloads))
             position += len(payloads)
         return runs
 
-    def _payloads(self, data: Sequence[bytes | None], position: int, first: bytes) -> tuple[Decoder, Sequence[bytes]]:
-        """The decoder for the record at `position`, and the payloads of it and its like-minded followers."""
-        if self._fixed is not None:
-            return self._fixed, _leading(data, position)
-        decoder, payload, prefix = self._open(first)
+    def _payload_run(
+        self, data: Sequence[bytes | None], position: int, first: bytes
+    ) -> tuple[PayloadDecoder, Sequence[bytes]]:
+        """Return a decoder and the payloads of the record at `position` and of all next records with its schema."""
+        if self._fixed_decoder is not None:
+            return self._fixed_decoder, _until_null_or_empty(data, position)
+        decoder, payload, prefix = self._parse_envelope(first)
         if not prefix:
             return decoder, [payload]
         length = len(prefix)
-        if position == 0 and _all_begin_with(prefix, data):
+        if position == 0 and _all_have_prefix(prefix, data):
             return decoder, [item[length:-1] for item in data]  # type: ignore[index]
         payloads: list[bytes] = []
         for item in islice(data, position, None):
-            if not item or not item.startswith(prefix) or item[-1] != _BRACE:
+            if not item or not item.startswith(prefix) or item[-1] != _CLOSING_BRACE:
                 break
             payloads.append(item[length:-1])
         return decoder, payloads
 
-    def _open(self, data: bytes) -> tuple[Decoder, bytes, bytes]:
-        """The decoder and the payload of an envelope, and the prefix that its like share (empty when spelt oddly)."""
+    def _parse_envelope(self, data: bytes) -> tuple[PayloadDecoder, bytes, bytes]:
+        """Return the decoder and the payload of an envelope, and the bytes before the payload.
+
+        The last item is empty if the envelope is formatted differently from Kafka's (whitespace, order of fields).
+        """
         try:
-            envelope = _envelope.decode(data)
+            envelope = _envelope_decoder.decode(data)
         except msgspec.ValidationError:
-            parse(data)  # says so when it is not even JSON
+            parse(data)  # raises a more specific error if the data is not JSON
             raise DataError(_NOT_AN_ENVELOPE) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise unreadable(error) from None
+            raise invalid_json_error(error) from None
         text = bytes(envelope.schema)
-        decoder = self._decoders.get(text) or self._decoder(text)
+        decoder = self._decoders.get(text) or self._create_decoder(text)
         prefix = b'{"schema":' + text + b',"payload":'
         payload = bytes(envelope.payload)
         return decoder, payload, prefix if len(data) == len(prefix) + len(payload) + 1 and data[-1] == 125 else b""
 
-    def _decoder(self, schema_text: bytes) -> Decoder:
+    def _create_decoder(self, schema_text: bytes) -> PayloadDecoder:
         def default(schema: Schema, tree: Any) -> Any:
-            return struct_maker(schema)(from_json(schema, tree, self._replace_null))
+            return struct_converter(schema)(from_json(schema, tree, self._replace_null))
 
         schema = schema_from_json(parse(schema_text), default)
-        return _remember(self._decoders, schema_text, Decoder(schema, self._replace_null), self._cache_size)
+        return _put_bounded(self._decoders, schema_text, PayloadDecoder(schema, self._replace_null), self._cache_size)
 
     # ---- headers
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The JSON of a header's value."""
+        """Return the JSON of a header's value."""
         return self.from_connect(topic, schema, value)
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
-        """The value in a header's JSON."""
+        """Parse a header's value from JSON."""
         return self.to_connect(topic, data)
 
 
-def _all_begin_with(prefix: bytes, data: Sequence[Any]) -> bool:
-    """Whether all begin with the prefix and end with a brace: what the smallest and the largest share, all do."""
+def _all_have_prefix(prefix: bytes, data: Sequence[Any]) -> bool:
+    """Whether all items start with the prefix and end with a brace.
+
+    A prefix that the smallest and the largest item share is shared by all items, so only those two are compared.
+    """
     try:
         smallest, largest = min(data), max(data)
-    except TypeError:  # there are nulls
+    except TypeError:  # some items are null
         return False
-    return smallest.startswith(prefix) and largest.startswith(prefix) and set(map(_last, data)) == {_BRACE}
+    return smallest.startswith(prefix) and largest.startswith(prefix) and set(map(_last_byte, data)) == {_CLOSING_BRACE}
 
 
-def _leading(data: Sequence[bytes | None], position: int) -> Sequence[bytes]:
-    """The items from `position` on, before the next one that is null or empty."""
+def _until_null_or_empty(data: Sequence[bytes | None], position: int) -> Sequence[bytes]:
+    """Return the items from index `position` up to the next item that is null or empty."""
     if position == 0 and all(data):
         return cast("Sequence[bytes]", data)
     items: list[bytes] = []
@@ -283,7 +291,7 @@ def _leading(data: Sequence[bytes | None], position: int) -> Sequence[bytes]:
     return items
 
 
-def _extend(runs: list[Run], schema: Schema | None, values: Values) -> None:
+def _append_run(runs: list[Run], schema: Schema | None, values: Values) -> None:
     last = runs[-1] if runs else None
     if last is None or not (last.schema is schema or last.schema == schema):
         runs.append(Run(schema, values))
@@ -293,8 +301,8 @@ def _extend(runs: list[Run], schema: Schema | None, values: Values) -> None:
         runs[-1] = Run(schema, [*listed(last.values), *listed(values)])
 
 
-def _remember(cache: dict[Any, _V], key: Any, value: _V, size: int) -> _V:
-    """Put into a cache that forgets its oldest entry when full."""
+def _put_bounded(cache: dict[Any, _V], key: Any, value: _V, size: int) -> _V:
+    """Add an entry to a cache; if it is full, remove the oldest entry first."""
     if len(cache) >= size:
         del cache[next(iter(cache))]
     cache[key] = value

@@ -1,10 +1,11 @@
-"""JSON text to Connect values, for Kafka's JsonConverter.
+"""Decodes JSON text to Connect values, one value at a time, for JsonConverter.
 
-`from_json` turns one parsed value into a Connect value of a schema, with every check; it is the definition. The way for
-whole lists is `headrace.converters.json_lists`.
+`from_json` converts one parsed value to a Connect value of a schema and performs all checks. It is the reference
+implementation; `headrace.converters.json_lists` decodes whole lists faster with the same results.
 
-Values keep what Kafka's converter would silently lose: a text where a number is due, or a number beyond its type's
-range, is an error here, not 0 or another number; integers beyond 64 bits without schema stay whole.
+Unlike Kafka's JsonConverter, this converter never changes values silently: it rejects a string in a numeric field and a
+number outside the range of its type, while Kafka reads 0 or another number. Schemaless integers of more than 64 bits
+are kept.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from headrace.api.errors import DataError
 from headrace.data.java import float32
 from headrace.data.logical import DECIMAL_NAME, bytes_to_decimal, from_base, is_logical, scale_of
 from headrace.data.schema import INT_RANGES, Schema, Type
-from headrace.data.struct import row_maker
+from headrace.data.struct import row_converter
 
 _exact = msgspec.json.Decoder(float_hook=Decimal)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def parse(data: bytes) -> Any:
-    """The parsed JSON, numbers with a point as exact `Decimal`. Raises DataError."""
+    """Parse JSON; numbers with a decimal point become exact `Decimal`. Raises DataError."""
     try:
         return _exact.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
-        raise unreadable(error) from None
+        raise invalid_json_error(error) from None
 
 
-def unreadable(error: Exception) -> DataError:
-    """The error for bytes that are not JSON."""
+def invalid_json_error(error: Exception) -> DataError:
+    """Return the error for bytes that are not JSON."""
     return DataError(f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}")
 
 
@@ -45,22 +46,22 @@ def unreadable(error: Exception) -> DataError:
 
 
 def from_json(schema: Schema | None, tree: Any, replace_null: bool) -> Any:
-    """The Connect value (structs as rows) for parsed JSON. Raises DataError."""
+    """Convert parsed JSON to a Connect value (structs as rows). Raises DataError."""
     if schema is None:
         return without_schema(tree)
     if tree is None:
         if schema.default is not None and replace_null:
-            return row_maker(schema)(schema.default)
+            return row_converter(schema)(schema.default)
         if schema.optional:
             return None
         raise DataError(f"Invalid null value for required {schema.type.name} field")
     if is_logical(schema):
         return _logical(schema, tree)
-    return _READERS[schema.type](schema, tree, replace_null)
+    return _PARSERS[schema.type](schema, tree, replace_null)
 
 
 def without_schema(tree: Any) -> Any:
-    """Parsed JSON as schemaless data: exact numbers with a point become floats."""
+    """Convert parsed JSON to schemaless data: `Decimal` becomes float."""
     if isinstance(tree, Decimal):
         return float(tree)
     if isinstance(tree, list):
@@ -97,10 +98,10 @@ def _integer(schema: Schema, tree: Any, replace_null: bool) -> int:
     if not isinstance(tree, (int, Decimal)) or isinstance(tree, bool):
         raise _invalid(schema, tree)
     low, high = INT_RANGES[schema.type]
-    # Compared before it is made an int: 1e999999999 would be one of a billion digits.
+    # Compare before converting to int: 1e999999999 would become an int of a billion digits.
     if not low - 1 < tree < high + 1:
         raise DataError(f"Number {tree} is out of range for type {schema.type.name}")
-    return int(tree)  # 3.7 becomes 3, as Jackson's intValue has it
+    return int(tree)  # 3.7 becomes 3, as with Jackson's intValue
 
 
 def _double(schema: Schema, tree: Any, replace_null: bool) -> float:
@@ -184,7 +185,7 @@ def _invalid(schema: Schema, tree: Any) -> DataError:
     return DataError(f"Invalid value for type {schema.type.name}: {shown}")
 
 
-_READERS: dict[Type, Callable[[Schema, Any, bool], Any]] = {
+_PARSERS: dict[Type, Callable[[Schema, Any, bool], Any]] = {
     Type.INT8: _integer,
     Type.INT16: _integer,
     Type.INT32: _integer,

@@ -1,7 +1,7 @@
-"""Connect schemas as JSON: the ``schema`` part of JsonConverter's envelope, in both directions.
+"""Converts Connect schemas to and from JSON: the ``schema`` part of JsonConverter's envelope.
 
-Key order and spelling are those of ``org.apache.kafka.connect.json.JsonConverter``: type, then items | keys, values |
-fields, then optional, name, version, doc, parameters, default, and inside a struct's fields ``field`` last.
+Names and order of the keys are those of ``org.apache.kafka.connect.json.JsonConverter``: type, then items | keys,
+values | fields, then optional, name, version, doc, parameters, default; in a struct's fields ``field`` comes last.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _TYPE_NAMES: Mapping[Type, str] = {type_: type_.value for type_ in Type} | {
 _TYPES = {name: type_ for type_, name in _TYPE_NAMES.items()}
 
 ToJson = Callable[[Schema, Any], Any]
-"""Writes a default value; see `headrace.converters.json_encoding`."""
+"""Converts a default value to JSON; see `headrace.converters.json_values`."""
 FromJson = Callable[[Schema, Any], Any]
-"""Reads a default value; see `headrace.converters.json_decoding`."""
+"""Converts a default value from JSON; see `headrace.converters.json_decoding`."""
 
 
 def schema_to_json(schema: Schema, to_json: ToJson) -> dict[str, Any]:
-    """The JSON object for a schema."""
+    """Convert a schema to a JSON object."""
     tree: dict[str, Any] = {"type": _TYPE_NAMES[schema.type]}
     if schema.type is Type.ARRAY:
-        tree["items"] = _element(schema.value_schema, to_json)
+        tree["items"] = _element_to_json(schema.value_schema, to_json)
     elif schema.type is Type.MAP:
-        tree["keys"] = _element(schema.key_schema, to_json)
-        tree["values"] = _element(schema.value_schema, to_json)
+        tree["keys"] = _element_to_json(schema.key_schema, to_json)
+        tree["values"] = _element_to_json(schema.value_schema, to_json)
     elif schema.type is Type.STRUCT:
         tree["fields"] = [{**schema_to_json(field.schema, to_json), "field": field.name} for field in schema.fields]
     tree["optional"] = schema.optional
@@ -45,26 +45,26 @@ def schema_to_json(schema: Schema, to_json: ToJson) -> dict[str, Any]:
     return tree
 
 
-def _element(schema: Schema | None, to_json: ToJson) -> dict[str, Any] | None:
+def _element_to_json(schema: Schema | None, to_json: ToJson) -> dict[str, Any] | None:
     return None if schema is None else schema_to_json(schema, to_json)
 
 
-def plain_names(schema: Schema) -> bool:
-    """Whether every field's name stands in JSON as it is, without escapes."""
+def has_plain_names(schema: Schema) -> bool:
+    """Whether no field name contains characters that JSON escapes."""
     return all(field.name.isprintable() and not {'"', "\\"} & {*field.name} for field in schema.fields)
 
 
 def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
-    """The schema that a JSON object describes, None for null. Raises DataError saying what is missing."""
+    """Parse a schema from a JSON object; None for null. Raises DataError if something is missing or invalid."""
     if tree is None:
         return None
-    schema = _bare(tree, from_json)
+    schema = _parse_type(tree, from_json)
     attributes = {
         "optional": tree.get("optional") is True,
-        "name": _of(str, tree.get("name")),
-        "version": _of(int, tree.get("version")),
-        "doc": _of(str, tree.get("doc")),
-        "parameters": _parameters(tree.get("parameters")),
+        "name": _value_if_instance(str, tree.get("name")),
+        "version": _value_if_instance(int, tree.get("version")),
+        "doc": _value_if_instance(str, tree.get("doc")),
+        "parameters": _parse_parameters(tree.get("parameters")),
     }
     schema = schema.replace(**attributes)
     if "default" in tree:
@@ -73,7 +73,7 @@ def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
     return schema
 
 
-def _bare(tree: Any, from_json: FromJson) -> Schema:
+def _parse_type(tree: Any, from_json: FromJson) -> Schema:
     type_name = tree.get("type") if isinstance(tree, dict) else None
     if not isinstance(type_name, str):
         raise DataError("Schema must contain 'type' field")
@@ -81,25 +81,25 @@ def _bare(tree: Any, from_json: FromJson) -> Schema:
     if type_ is None:
         raise DataError(f"Unknown schema type: {type_name}")
     if type_ is Type.ARRAY:
-        return array(_required(tree, "items", "Array schema did not specify the element type", from_json))
+        return array(_parse_required(tree, "items", "Array schema did not specify the element type", from_json))
     if type_ is Type.MAP:
         return map_of(
-            _required(tree, "keys", "Map schema did not specify the key type", from_json),
-            _required(tree, "values", "Map schema did not specify the value type", from_json),
+            _parse_required(tree, "keys", "Map schema did not specify the key type", from_json),
+            _parse_required(tree, "values", "Map schema did not specify the value type", from_json),
         )
     if type_ is Type.STRUCT:
-        return struct(_fields(tree.get("fields"), from_json))
+        return struct(_parse_fields(tree.get("fields"), from_json))
     return Schema(type_)
 
 
-def _required(tree: dict[str, Any], key: str, message: str, from_json: FromJson) -> Schema:
+def _parse_required(tree: dict[str, Any], key: str, message: str, from_json: FromJson) -> Schema:
     schema = schema_from_json(tree.get(key), from_json)
     if schema is None:
         raise DataError(message)
     return schema
 
 
-def _fields(trees: Any, from_json: FromJson) -> list[tuple[str, Schema]]:
+def _parse_fields(trees: Any, from_json: FromJson) -> list[tuple[str, Schema]]:
     if not isinstance(trees, list):
         raise DataError('Struct schema\'s "fields" argument is not an array.')
     fields = []
@@ -113,7 +113,7 @@ def _fields(trees: Any, from_json: FromJson) -> list[tuple[str, Schema]]:
     return fields
 
 
-def _parameters(tree: Any) -> dict[str, str] | None:
+def _parse_parameters(tree: Any) -> dict[str, str] | None:
     if not isinstance(tree, dict):
         return None
     for value in tree.values():
@@ -122,5 +122,5 @@ def _parameters(tree: Any) -> dict[str, str] | None:
     return tree or None
 
 
-def _of(class_: type, value: Any) -> Any:
+def _value_if_instance(class_: type, value: Any) -> Any:
     return value if isinstance(value, class_) and not isinstance(value, bool) else None

@@ -1,8 +1,8 @@
-"""JSON of values that are held by column: what all records share is written once, as a template around the rest.
+"""Encodes columnar values as JSON with a template: the JSON that all records share is encoded only once.
 
-One column of strings may differ from record to record (the lines of a file with what transforms added): its JSON is
-written in one piece, and the template is put around it when record batches are built. Anything else is left to
-`headrace.converters.json_encoding`, whose bytes are the same.
+One column of strings may differ between records, for example the lines of a file to which transforms added constant
+fields. That column is encoded in one call, and the template is added around each value when record batches are built.
+All other values are encoded by `headrace.converters.json_encoding`, which produces the same bytes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 from headrace.api.converter import Enclosed
 from headrace.api.errors import DataError
-from headrace.converters.json_encoding import java_escapes, write
-from headrace.converters.json_values import Style, to_json
+from headrace.converters.json_encoding import encode_tree, java_escapes
+from headrace.converters.json_values import EncodingOptions, to_json
 from headrace.data.columns import Columns, Compact, Lines, Shared
 from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
@@ -23,31 +23,36 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_compact(
-    schema: Schema | None, values: Compact, style: Style, before: bytes = b"", after: bytes = b""
+    schema: Schema | None, values: Compact, options: EncodingOptions, before: bytes = b"", after: bytes = b""
 ) -> Enclosed | None:
-    """The text of each value between `before` and `after`; None where that takes a closer look."""
+    """Return the JSON of each value, enclosed in `before` and `after`; None if the values do not fit a template."""
     try:
         if isinstance(values, Lines):
-            return _around(values, before, after) if _is_text(schema) else None
+            return _frame(values, before, after) if _is_text(schema) else None
         if not isinstance(values, Columns):
             return None
-        opening, column, closing = _template(schema, values, style)
-        return _around(column, before + opening, closing + after)
+        opening, column, closing = _find_template(schema, values, options)
+        return _frame(column, before + opening, closing + after)
     except (DataError, UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError):
-        return None  # whatever it is, the closer look names the records at fault
+        return None  # the caller then encodes value by value and reports the invalid records
 
 
-def _template(schema: Schema | None, values: Columns, style: Style) -> tuple[bytes, Lines | list[Any], bytes]:
-    """The JSON before the one column that differs, that column, and the JSON after it. Raises DataError."""
+def _find_template(
+    schema: Schema | None, values: Columns, options: EncodingOptions
+) -> tuple[bytes, Lines | list[Any], bytes]:
+    """Return the JSON before the column that differs between records, that column, and the JSON after the column.
+
+    Raises DataError if the values do not fit a template.
+    """
     texts = [b""]
     found: Lines | list[Any] | None = None
     separator = b"{"
     for index, (name, column) in enumerate(zip(values.names, values.columns, strict=True)):
         field_schema = None if schema is None else schema.fields[index].schema
-        texts[-1] += separator + write(name) + b":"
+        texts[-1] += separator + encode_tree(name) + b":"
         separator = b","
         if isinstance(column, Shared):
-            texts[-1] += write(to_json(field_schema, column.value, style))
+            texts[-1] += encode_tree(to_json(field_schema, column.value, options))
         elif found is None and not isinstance(column, range) and _is_text(field_schema):
             found = column
             texts.append(b"")
@@ -62,10 +67,10 @@ def _is_text(schema: Schema | None) -> bool:
     return schema is None or (schema.type is Type.STRING and not is_logical(schema))
 
 
-def _around(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed | None:
-    """The JSON of each string, with `before` and `after` around it; None when not all are strings."""
+def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed | None:
+    """Return the JSON of each string, enclosed in `before` and `after`; None if some values are not strings."""
     if isinstance(column, Lines):
-        clean = _clean(column)
+        clean = _encode_if_unescaped(column)
         if clean is not None:
             return Enclosed(before + b'"', clean.split(b"\n"), b'"' + after)
         column = column.items()
@@ -76,8 +81,8 @@ def _around(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed 
     return Enclosed(before, texts, after)
 
 
-def _clean(lines: Lines) -> bytes | None:
-    """The lines in UTF-8 as JSON strings hold them, when nothing in them but the line feeds is to be escaped."""
+def _encode_if_unescaped(lines: Lines) -> bytes | None:
+    """Return the lines in UTF-8 as the content of JSON strings; None if they contain characters that JSON escapes."""
     text = lines.text
     if '"' in text or "\\" in text:
         return None

@@ -1,8 +1,8 @@
-"""One Connect value to what msgspec should write for it, with every check: the definition of JsonConverter's payloads.
+"""Converts one Connect value to a tree that msgspec encodes: the reference implementation of JsonConverter's payloads.
 
-Floating point as Java prints it, NaN and infinities as strings; bytes in base64; Decimals in base64 or as numbers; maps
-with keys other than strings as arrays of pairs; every field of a struct present. The keys of maps keep the order in
-which they were put; Java's maps come out in the order of their hashes.
+Floating point numbers are printed as in Java, NaN and infinities as strings. Bytes are encoded in base64, Decimals in
+base64 or as numbers, and maps whose keys are not strings as arrays of pairs. Structs always contain every field. Map
+keys keep their insertion order; Java's maps are written in HashMap order.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ from headrace.data.struct import Struct
 from headrace.data.values import infer_type
 
 
-class Style(NamedTuple):
-    """What the configuration decides about the text."""
+class EncodingOptions(NamedTuple):
+    """The configuration options that affect the encoded text."""
 
     numeric_decimals: bool = False
     replace_null_with_default: bool = True
 
 
-def to_json(schema: Schema | None, value: Any, style: Style) -> Any:
-    """What msgspec should encode for a value. Raises DataError."""
+def to_json(schema: Schema | None, value: Any, options: EncodingOptions) -> Any:
+    """Convert a value to the tree that msgspec encodes. Raises DataError."""
     if value is None:
-        return _null(schema, style)
+        return _null(schema, options)
     if schema is None:
-        return _schemaless(value, style)
+        return _schemaless(value, options)
     if is_logical(schema):
-        return _logical(schema, value, style)
-    return _WRITERS[schema.type](schema, value, style)
+        return _logical(schema, value, options)
+    return _WRITERS[schema.type](schema, value, options)
 
 
-def _null(schema: Schema | None, style: Style) -> Any:
+def _null(schema: Schema | None, options: EncodingOptions) -> Any:
     if schema is None:
         return None
-    if schema.default is not None and style.replace_null_with_default:
-        return to_json(schema, schema.default, style)
+    if schema.default is not None and options.replace_null_with_default:
+        return to_json(schema, schema.default, options)
     if schema.optional:
         return None
     raise DataError("Conversion error: null value for field that is required and has no default value")
 
 
-def _schemaless(value: Any, style: Style) -> Any:
+def _schemaless(value: Any, options: EncodingOptions) -> Any:
     type_ = infer_type(value)
     if type_ is None:
         raise DataError(f"{type(value).__name__} does not have a corresponding schema type.")
     if type_ is Type.INT64:
         return value
     if type_ is Type.ARRAY:
-        return [to_json(None, item, style) for item in value]
+        return [to_json(None, item, options) for item in value]
     if type_ is Type.MAP:
-        return _map(None, None, all(isinstance(key, str) for key in value), value, style)
+        return _map(None, None, all(isinstance(key, str) for key in value), value, options)
     if type_ is Type.STRUCT:
         raise DataError("Mismatching schema.")
-    return _WRITERS[type_](_SCHEMALESS, value, style)
+    return _WRITERS[type_](_SCHEMALESS, value, options)
 
 
-def _logical(schema: Schema, value: Any, style: Style) -> Any:
+def _logical(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     expected = PYTHON_TYPES[schema.name or ""]
     if not isinstance(value, expected) or (isinstance(value, dt.datetime) and expected is not dt.datetime):
         simple_name = (schema.name or "").rpartition(".")[2]
         raise DataError(f"Invalid type for {simple_name}, expected {expected.__name__} but was {type(value).__name__}")
-    if schema.name == DECIMAL_NAME and style.numeric_decimals:
+    if schema.name == DECIMAL_NAME and options.numeric_decimals:
         return _number(value)
     convert = to_base(schema)
     return value if convert is None else convert(value)
@@ -82,7 +82,7 @@ def _number(value: Any) -> Any:
     return msgspec.Raw(str(value).encode())
 
 
-def _integer(schema: Schema, value: Any, style: Style) -> Any:
+def _integer(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _invalid(schema, value)
     low, high = INT_RANGES[schema.type]
@@ -91,69 +91,71 @@ def _integer(schema: Schema, value: Any, style: Style) -> Any:
     return value
 
 
-def _double(schema: Schema, value: Any, style: Style) -> Any:
+def _double(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, float):
         raise _invalid(schema, value)
     return double_json(value)
 
 
 def double_json(value: float) -> Any:
-    """A double as Java prints it; msgspec's own text is the same between 1e-3 and 1e7."""
+    """Return a double in Java's format; between 1e-3 and 1e7 msgspec's own format is the same."""
     if 1e-3 <= value < 1e7:
         return value
     text = double_text(value)
     return msgspec.Raw(text.encode()) if text[-1].isdigit() else text
 
 
-def _float(schema: Schema, value: Any, style: Style) -> Any:
+def _float(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, float):
         raise _invalid(schema, value)
     text = float_text(value)
     return msgspec.Raw(text.encode()) if text[-1].isdigit() else text
 
 
-def _boolean(schema: Schema, value: Any, style: Style) -> Any:
+def _boolean(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, bool):
         raise _invalid(schema, value)
     return value
 
 
-def _string(schema: Schema, value: Any, style: Style) -> Any:
+def _string(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, str):
         raise _invalid(schema, value)
     return value
 
 
-def _bytes(schema: Schema, value: Any, style: Style) -> Any:
+def _bytes(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise DataError(f"Invalid type for bytes type: {type(value).__name__}")
     return base64.b64encode(value).decode()
 
 
-def _array(schema: Schema, value: Any, style: Style) -> Any:
+def _array(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, list):
         raise _invalid(schema, value)
-    return [to_json(schema.value_schema, item, style) for item in value]
+    return [to_json(schema.value_schema, item, options) for item in value]
 
 
-def _map_with_schema(schema: Schema, value: Any, style: Style) -> Any:
+def _map_with_schema(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if not isinstance(value, dict):
         raise _invalid(schema, value)
     key_schema = schema.key_schema
     as_object = key_schema is not None and key_schema.type is Type.STRING
-    return _map(key_schema, schema.value_schema, as_object, value, style)
+    return _map(key_schema, schema.value_schema, as_object, value, options)
 
 
-def _map(key_schema: Schema | None, value_schema: Schema | None, as_object: bool, items: Any, style: Style) -> Any:
-    pairs = [(to_json(key_schema, key, style), to_json(value_schema, item, style)) for key, item in items.items()]
+def _map(
+    key_schema: Schema | None, value_schema: Schema | None, as_object: bool, items: Any, options: EncodingOptions
+) -> Any:
+    pairs = [(to_json(key_schema, key, options), to_json(value_schema, item, options)) for key, item in items.items()]
     if as_object:
         return {"null" if key is None else key: item for key, item in pairs}
     return [list(pair) for pair in pairs]
 
 
-def _struct(schema: Schema, value: Any, style: Style) -> Any:
+def _struct(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if isinstance(value, Struct):
-        if not value.fits(schema):
+        if not value.matches_schema(schema):
             raise DataError("Mismatching schema.")
         row: Any = value.values
     elif isinstance(value, tuple) and len(value) == len(schema.fields):
@@ -163,7 +165,7 @@ def _struct(schema: Schema, value: Any, style: Style) -> Any:
     tree = {}
     for field, item in zip(schema.fields, row, strict=True):
         try:
-            tree[field.name] = to_json(field.schema, item, style)
+            tree[field.name] = to_json(field.schema, item, options)
         except DataError as error:
             raise DataError(f'{error} (field "{field.name}")') from None
     return tree
@@ -175,7 +177,7 @@ def _invalid(schema: Schema, value: Any) -> DataError:
 
 
 _SCHEMALESS = Schema(Type.STRING)
-_WRITERS: dict[Type, Callable[[Schema, Any, Style], Any]] = {
+_WRITERS: dict[Type, Callable[[Schema, Any, EncodingOptions], Any]] = {
     Type.INT8: _integer,
     Type.INT16: _integer,
     Type.INT32: _integer,

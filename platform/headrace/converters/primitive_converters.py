@@ -1,4 +1,4 @@
-"""Converters of single values: raw bytes, the numbers in big-endian, booleans as one byte."""
+"""Converters of primitive values: raw bytes, big-endian numbers, and booleans as one byte."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.data.schema import (
 
 
 class PrimitiveConverterConfig(Config):
-    """The key that all simple converters have."""
+    """The configuration key that all primitive converters share."""
 
     converter_type: str = key(
         "converter.type",
@@ -34,17 +34,20 @@ class PrimitiveConverterConfig(Config):
 
 
 class _PrimitiveConverter(Converter, HeaderConverter):
-    """One value at a time through `_encode` and `_decode`; both see no nulls and raise DataError."""
+    """Converts single values with `_encode` and `_decode`, which are not called for null.
+
+    Both methods raise DataError for values that they cannot convert.
+    """
 
     abstract = True
     config_model = PrimitiveConverterConfig
     schema: ClassVar[Schema]
 
     def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
-        """Nothing to set."""
+        """Do nothing: primitive converters have no options."""
 
     def _check(self, schema: Schema | None) -> None:
-        """Refuse a schema that the converter cannot write. Raises DataError."""
+        """Check that the converter supports the schema. Raises DataError if it does not."""
 
     def _encode(self, value: Any) -> bytes:
         raise NotImplementedError
@@ -53,36 +56,36 @@ class _PrimitiveConverter(Converter, HeaderConverter):
         raise NotImplementedError
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The bytes of one value."""
+        """Encode one value."""
         self._check(schema)
         return None if value is None else self._encode(value)
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
-        """The bytes of each value."""
+        """Encode each value."""
         try:
             self._check(schema)
         except DataError as error:
             raise BatchError(dict.fromkeys(range(len(values)), error)) from None
-        return _each(self._encode, values)
+        return _convert_each(self._encode, values)
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """The value in the bytes."""
+        """Decode one value."""
         return SchemaAndValue(self.schema, None if data is None else self._decode(data))
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
-        """The value in each record's bytes."""
-        return [Run(self.schema, _each(self._decode, data))] if data else []
+        """Decode each value."""
+        return [Run(self.schema, _convert_each(self._decode, data))] if data else []
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The bytes of a header's value."""
+        """Encode a header's value."""
         return self.from_connect(topic, schema, value)
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
-        """The value in a header's bytes."""
+        """Decode a header's value."""
         return self.to_connect(topic, data)
 
 
-def _each(convert: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def _convert_each(convert: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     results = []
     errors: dict[int, Exception] = {}
     for index, item in enumerate(items):
@@ -96,7 +99,7 @@ def _each(convert: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 class ByteArrayConverter(_PrimitiveConverter):
-    """Bytes as they are."""
+    """Passes bytes through unchanged."""
 
     java_names = ("org.apache.kafka.connect.converters.ByteArrayConverter",)
     schema = OPTIONAL_BYTES_SCHEMA
@@ -114,12 +117,12 @@ class ByteArrayConverter(_PrimitiveConverter):
         return data
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
-        """The bytes, untouched."""
+        """Return the bytes unchanged."""
         return [Run(self.schema, list(data))] if data else []
 
 
 class BooleanConverter(_PrimitiveConverter):
-    """Booleans as one byte, 0 or 1."""
+    """Converts booleans to and from one byte, 0 or 1."""
 
     java_names = ("org.apache.kafka.connect.converters.BooleanConverter",)
     schema = OPTIONAL_BOOLEAN_SCHEMA
@@ -140,7 +143,7 @@ class BooleanConverter(_PrimitiveConverter):
 
 
 class _NumberConverter(_PrimitiveConverter):
-    """A number in big-endian."""
+    """Converts a number to and from big-endian bytes."""
 
     abstract = True
     layout: ClassVar[binary.Struct]
@@ -167,7 +170,7 @@ class _NumberConverter(_PrimitiveConverter):
 
 
 class ShortConverter(_NumberConverter):
-    """INT16 in two bytes."""
+    """Converts INT16 to and from two bytes."""
 
     java_names = ("org.apache.kafka.connect.converters.ShortConverter",)
     schema = OPTIONAL_INT16_SCHEMA
@@ -176,7 +179,7 @@ class ShortConverter(_NumberConverter):
 
 
 class IntegerConverter(_NumberConverter):
-    """INT32 in four bytes."""
+    """Converts INT32 to and from four bytes."""
 
     java_names = ("org.apache.kafka.connect.converters.IntegerConverter",)
     schema = OPTIONAL_INT32_SCHEMA
@@ -185,7 +188,7 @@ class IntegerConverter(_NumberConverter):
 
 
 class LongConverter(_NumberConverter):
-    """INT64 in eight bytes."""
+    """Converts INT64 to and from eight bytes."""
 
     java_names = ("org.apache.kafka.connect.converters.LongConverter",)
     schema = OPTIONAL_INT64_SCHEMA
@@ -194,7 +197,7 @@ class LongConverter(_NumberConverter):
 
 
 class FloatConverter(_NumberConverter):
-    """FLOAT32 in four bytes."""
+    """Converts FLOAT32 to and from four bytes."""
 
     java_names = ("org.apache.kafka.connect.converters.FloatConverter",)
     schema = OPTIONAL_FLOAT32_SCHEMA
@@ -203,7 +206,7 @@ class FloatConverter(_NumberConverter):
 
 
 class DoubleConverter(_NumberConverter):
-    """FLOAT64 in eight bytes."""
+    """Converts FLOAT64 to and from eight bytes."""
 
     java_names = ("org.apache.kafka.connect.converters.DoubleConverter",)
     schema = OPTIONAL_FLOAT64_SCHEMA

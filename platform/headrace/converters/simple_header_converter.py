@@ -1,4 +1,4 @@
-"""SimpleHeaderConverter: header values as readable text, whose type is guessed when read back."""
+"""SimpleHeaderConverter: writes header values as readable text, and infers their type when reading."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headrace.data.value_text import convert_to_string, parse_string
 
 
 class SimpleHeaderConverter(HeaderConverter):
-    """The default header converter of Connect."""
+    """Connect's default header converter."""
 
     java_names = ("org.apache.kafka.connect.storage.SimpleHeaderConverter",)
 
     def configure(self, props: Mapping[str, str]) -> None:
-        """Nothing to set."""
+        """Do nothing: the converter has no options."""
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The text of the value in UTF-8."""
+        """Encode the value as UTF-8 text."""
         return None if value is None else convert_to_string(value).encode("utf-8", "replace")
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
-        """The value that the text looks like; bytes that are no UTF-8 stay bytes."""
+        """Infer the value from the text; bytes that are not valid UTF-8 stay bytes."""
         if data is None:
             return NO_VALUE
         try:

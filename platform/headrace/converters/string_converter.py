@@ -1,4 +1,4 @@
-"""StringConverter: text as bytes, anything else by Java's ``toString``."""
+"""StringConverter: converts strings to and from bytes, and other values to text as Java's ``toString`` does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.data.text import formatter
 
 
 class StringConverterConfig(Config):
-    """The keys of StringConverter."""
+    """The configuration of StringConverter."""
 
     converter_type: str = key(
         "converter.type",
@@ -26,7 +26,7 @@ class StringConverterConfig(Config):
     encoding: str = key(
         "converter.encoding",
         default="UTF-8",
-        doc="The character set of the bytes, by a name that Python or Java knows.",
+        doc="The character set of the bytes; names of Python and of Java are accepted.",
         importance=Importance.HIGH,
         width=Width.MEDIUM,
         display_name="Encoding",
@@ -34,7 +34,7 @@ class StringConverterConfig(Config):
 
 
 class StringConverter(Converter, HeaderConverter):
-    """Keys, values or headers as text. What cannot be decoded becomes U+FFFD, as in Java."""
+    """Converts keys, values or headers to and from text. Bytes that cannot be decoded become U+FFFD, as in Java."""
 
     config_model = StringConverterConfig
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
@@ -42,23 +42,23 @@ class StringConverter(Converter, HeaderConverter):
     _encoding = "utf-8"
 
     def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
-        """Take the settings. Raises ConfigErrors."""
+        """Apply the configuration. Raises ConfigErrors."""
         config = StringConverterConfig.parse({**props, "converter.type": "key" if is_key else "value"})
         try:
             self._encoding = codecs.lookup(config.encoding).name
         except LookupError:
-            error = ConfigError("converter.encoding", config.encoding, "No such character set")
+            error = ConfigError("converter.encoding", config.encoding, "Unknown character set")
             raise ConfigErrors([error]) from None
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The text of one value as bytes."""
+        """Encode one value as text."""
         return None if value is None else self._encode(formatter(schema)(value))
 
     def _encode(self, text: str) -> bytes:
         return text.encode(self._encoding, "replace")
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
-        """The text of each value as bytes."""
+        """Encode each value as text."""
         try:
             if self._encoding == "utf-8" and set(map(type, values)) == {str}:
                 return list(map(str.encode, values))
@@ -77,37 +77,38 @@ class StringConverter(Converter, HeaderConverter):
         return encoded
 
     def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
-        """The text of each value as bytes."""
+        """Encode each value as text."""
         if isinstance(values, Lines) and self._encoding == "utf-8":
             return values.text.encode("utf-8", "replace").split(b"\n")  # type: ignore[return-value]  # no nulls
         return self.from_connect_batch(topic, schema, values.items())
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """The text in the bytes."""
+        """Decode one string."""
         return SchemaAndValue(OPTIONAL_STRING_SCHEMA, None if data is None else data.decode(self._encoding, "replace"))
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
-        """The text in each value's bytes."""
+        """Decode the string of each record."""
         encoding = self._encoding
-        lines = _lines(data) if encoding == "utf-8" else None
+        lines = _as_lines(data) if encoding == "utf-8" else None
         if lines is not None:
             return [Run(OPTIONAL_STRING_SCHEMA, lines)]
         values = [None if item is None else item.decode(encoding, "replace") for item in data]
         return [Run(OPTIONAL_STRING_SCHEMA, values)] if values else []
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
-        """The text of a header's value."""
+        """Encode a header's value as text."""
         return self.from_connect(topic, schema, value)
 
     def to_connect_header(self, topic: str, key: str, data: bytes | None) -> SchemaAndValue:
-        """The text in a header's bytes."""
+        """Decode a header's string."""
         return self.to_connect(topic, data)
 
 
-def _lines(data: Sequence[bytes | None]) -> Lines | None:
-    """The texts as one; None when one of them is null or has a line feed, or there is none.
+def _as_lines(data: Sequence[bytes | None]) -> Lines | None:
+    """Decode the items together as `Lines`; None if `data` is empty, or an item is null or contains a line feed.
 
-    A line feed ends what cannot be decoded as the end of the data does.
+    Joining the items does not change the result, because a line feed ends an incomplete UTF-8 sequence as the end of an
+    item does.
     """
     try:
         joined = b"\n".join(data)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""What flows through a pipeline: schemas, structs, logical types, records, headers and batches of records.
+"""Connect data: schemas, structs, logical types, records, headers and batches of records.
 
-Core: pure values and pure functions, no input or output. The semantics are those of ``org.apache.kafka.connect.data``.
+This package contains only values and pure functions and does no I/O. Its semantics are those of
+``org.apache.kafka.connect.data``.
 """

@@ -1,10 +1,10 @@
-"""Batch: many records of one topic, partition and pair of schemas, as a struct of lists.
+"""Batch: many records of one topic, partition, key schema and value schema, stored as a struct of lists.
 
-This is what travels between task, transforms and converters; per-record objects are made only around code that wants
-them. A batch and its lists are never changed after they were handed on: `replace` and `take` make the next one.
-Struct values are rows (see `headrace.data.struct`). `keys`, `timestamps` or `headers` of None mean that no record has
-one; an int in `timestamps` (ms) is shared by all. The values may be held in a compact form
-(see `headrace.data.columns`): `values` is a list all the same, `compact` is for code that knows these forms.
+Tasks, transforms and converters pass batches to each other; per-record objects are created only for code that needs
+them. Never modify a batch or its lists after passing it on: `replace` and `take` create modified copies. Struct values
+are rows (see `headrace.data.struct`). If `keys`, `timestamps` or `headers` is None, all records lack this attribute; if
+`timestamps` is an int (in ms), all records share it. The values may be stored in a columnar form (see
+`headrace.data.columns`): `values` always returns a list, and code that supports the columnar forms uses `compact`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _B = TypeVar("_B", bound="Batch")
 
 
 class Batch:
-    """Records of one topic, partition and pair of schemas; `len` is their number."""
+    """Records of one topic, partition, key schema and value schema; `len` is the number of records."""
 
     topic: str
     partition: int | None
@@ -33,7 +33,7 @@ class Batch:
     timestamps: list[int | None] | int | None
     headers: list[Headers] | None
 
-    # The attributes that hold one item per record, beside those that all share.
+    # These attributes contain one item per record; all records share the other attributes.
     _PER_RECORD: tuple[str, ...] = ("keys", "_values", "timestamps", "headers")
 
     def __init__(
@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def compact(self) -> Compact | None:
-        """The values in their compact form, None when they are held as a list."""
+        """The values in their columnar form; None if they are stored as a list."""
         return self._values if isinstance(self._values, Compact) else None
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Batch:
         return f"{type(self).__name__}({self.topic}-{self.partition}, {len(self)} records, {self.value_schema})"
 
     def replace(self: _B, **changes: Any) -> _B:
-        """A copy with some attributes changed; per-record lists must keep their length."""
+        """Return a copy with some attributes changed; per-record lists must keep their length."""
         if "values" in changes:
             changes["_values"] = changes.pop("values")
         copy = object.__new__(type(self))
@@ -82,7 +82,7 @@ class Batch:
         return copy
 
     def take(self: _B, indexes: Sequence[int]) -> _B:
-        """The records at those positions, in that order."""
+        """Return a batch of the records at these indexes, in that order."""
         changes: dict[str, Any] = {}
         for name in self._PER_RECORD:
             items = getattr(self, name)
@@ -93,7 +93,7 @@ class Batch:
         return self.replace(**changes)
 
     def timestamp_list(self) -> list[int | None]:
-        """One timestamp per record."""
+        """Return a list with one timestamp per record."""
         timestamps = self.timestamps
         return timestamps if isinstance(timestamps, list) else [timestamps] * len(self)
 
@@ -115,15 +115,16 @@ class Batch:
             }
 
     def to_records(self) -> list[Any]:
-        """The records one by one, as the subclass's kind of record."""
+        """Return the records as single objects; the subclass of `Batch` determines their class."""
         return [ConnectRecord(**row) for row in self._rows()]
 
 
 class SourceBatch(Batch):
     """Records from one source partition.
 
-    `source_offset` is that of the last record; `source_offsets`, where given, holds one per record. They describe what
-    was read: a batch that lost records to a transform keeps `source_offset`, so that commits pass what was dropped.
+    `source_offset` is the offset of the last record; `source_offsets`, if given, contains one offset per record. Both
+    describe the records that were read: a batch from which a transform dropped records keeps its `source_offset`, so
+    that the committed offset moves past the dropped records.
     """
 
     source_partition: Mapping[str, Any]
@@ -147,7 +148,7 @@ class SourceBatch(Batch):
         self.source_offsets = source_offsets
 
     def to_records(self) -> list[SourceRecord]:
-        """The records; without per-record offsets each carries the batch's `source_offset`."""
+        """Return single records; without per-record offsets every record has the batch's `source_offset`."""
         offsets = self.source_offsets if self.source_offsets is not None else [self.source_offset] * len(self)
         return [
             SourceRecord(source_partition=self.source_partition, source_offset=offset, **row)
@@ -156,7 +157,10 @@ class SourceBatch(Batch):
 
 
 class SinkBatch(Batch):
-    """Records from one topic partition, with their offsets (before and after transforms)."""
+    """Records from one topic partition, with their offsets.
+
+    The ``original_*`` attributes keep topic, partition and offsets from before the transforms.
+    """
 
     offsets: Sequence[int]
     timestamp_type: TimestampType
@@ -186,7 +190,7 @@ class SinkBatch(Batch):
         self.original_offsets = offsets if original_offsets is None else original_offsets
 
     def to_records(self) -> list[SinkRecord]:
-        """The records one by one."""
+        """Return the batch as single records."""
         return [
             SinkRecord(
                 offset=offset,
@@ -201,11 +205,11 @@ class SinkBatch(Batch):
 
 
 def from_records(records: Iterable[ConnectRecord]) -> list[Batch]:
-    """Batches of neighbouring records that share topic, partition and schemas (and what else a batch shares)."""
-    return [_from_run(list(run)) for _, run in groupby(records, key=_run_key)]
+    """Group consecutive records with equal topic, partition, schemas and other shared attributes into batches."""
+    return [_build_batch(list(run)) for _, run in groupby(records, key=_batch_key)]
 
 
-def _run_key(record: ConnectRecord) -> tuple[Any, ...]:
+def _batch_key(record: ConnectRecord) -> tuple[Any, ...]:
     shared = (type(record), record.topic, record.partition, record.key_schema, record.value_schema)
     if isinstance(record, SinkRecord):
         return (*shared, record.timestamp_type, record.original_topic, record.original_partition)
@@ -214,7 +218,7 @@ def _run_key(record: ConnectRecord) -> tuple[Any, ...]:
     return shared
 
 
-def _from_run(run: list[Any]) -> Batch:
+def _build_batch(run: list[Any]) -> Batch:
     first = run[0]
     headers = [record.headers for record in run]
     keys = to_rows(first.key_schema, [record.key for record in run])

@@ -1,8 +1,8 @@
-"""Compact forms of a batch's values: what many records share is kept once, and nothing is made for a record by itself.
+"""Columnar forms of a batch's values: data that many records share is stored once.
 
-`Columns` are structs or maps by field, `Lines` are texts as one. A batch may hold its values so; `Batch.values` is a
-list of rows, maps or strings all the same, made when somebody asks for it and then kept. Code that knows the compact
-form finds it in `Batch.compact`. No item of a compact form is null. As all that a batch holds, they are never changed.
+`Columns` contains structs or maps by field, `Lines` contains strings as one joined string. `Batch.compact` returns the
+columnar form; `Batch.values` converts it to a list of rows, maps or strings on first use and keeps the list. No value
+in a columnar form is null. Columnar forms are immutable, like everything in a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Compact:
-    """The base: `len` is the number of records."""
+    """The base class of columnar forms; `len` is the number of records."""
 
     __slots__ = ("_items", "count")
 
@@ -27,13 +27,13 @@ class Compact:
         return self.count
 
     def items(self) -> list[Any]:
-        """The values one by one, as a batch has them; the same list at each call."""
+        """Return the values as a list, as `Batch.values` does; every call returns the same list."""
         if self._items is None:
             self._items = self._make_items()
         return self._items
 
     def take(self, indexes: Sequence[int]) -> Values:
-        """The values at those positions."""
+        """Return the values at these indexes."""
         items = self.items()
         return [items[index] for index in indexes]
 
@@ -42,12 +42,12 @@ class Compact:
 
 
 class Lines(Compact):
-    """Strings without line feeds as one text, with a line feed between them."""
+    """Strings without line feeds, stored as one string with line feeds between them."""
 
     __slots__ = ("text",)
 
     def __init__(self, text: str, count: int) -> None:
-        """Take a text of `count` lines, that is `count - 1` line feeds; at least one."""
+        """`text` consists of `count` lines, separated by `count - 1` line feeds; `count` is at least 1."""
         super().__init__(count)
         self.text = text
 
@@ -57,7 +57,7 @@ class Lines(Compact):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One value that all records have in a field."""
+    """A column with the same value for all records."""
 
     value: Any
 
@@ -67,10 +67,10 @@ Column = list[Any] | range | Lines | Shared
 
 
 class Columns(Compact):
-    """Structs (rows) or maps by field: one column for each name, in order.
+    """Structs (rows) or maps by field: one column per name, in order.
 
-    Maps all have the same keys, though an item may be null. In a column the values are as in rows: nested structs are
-    rows.
+    All maps have the same keys; a map's value for a key may be null. Column values have the same form as in rows:
+    nested structs are rows.
     """
 
     __slots__ = ("columns", "is_maps", "names")
@@ -85,11 +85,11 @@ class Columns(Compact):
         return f"Columns({self.count} {'maps' if self.is_maps else 'rows'} of {', '.join(self.names)})"
 
     def column(self, name: str) -> Column | None:
-        """The column of that name."""
+        """Return the column with that name, or None."""
         return self.columns[self.names.index(name)] if name in self.names else None
 
     def put(self, name: str, column: Column) -> Columns:
-        """With one column more, or in a map, with that column in the place of the one of the same name."""
+        """Return a copy with one more column; in maps, the column replaces an existing column with the same name."""
         if self.is_maps and name in self.names:
             at = self.names.index(name)
             columns = (*self.columns[:at], column, *self.columns[at + 1 :])
@@ -97,7 +97,7 @@ class Columns(Compact):
         return Columns((*self.names, name), (*self.columns, column), self.count, is_maps=self.is_maps)
 
     def take(self, indexes: Sequence[int]) -> Columns:
-        """The records at those positions."""
+        """Return the records at these indexes."""
         columns: list[Column] = []
         for column in self.columns:
             if not isinstance(column, Shared):
@@ -124,12 +124,12 @@ Values = list[Any] | Compact
 
 
 def listed(values: Values) -> list[Any]:
-    """The values one by one."""
+    """Return the values as a list."""
     return values.items() if isinstance(values, Compact) else values
 
 
 def column_items(column: Column, count: int) -> list[Any]:
-    """The values of a column, one for each of `count` records."""
+    """Return the values of a column as a list of `count` items."""
     if isinstance(column, Shared):
         return [column.value] * count
     return list(column) if isinstance(column, range) else listed(column)

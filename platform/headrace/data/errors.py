@@ -1,11 +1,11 @@
-"""The error that data itself can raise; the rest of the family is in `headrace.api.errors`."""
+"""The errors that `headrace.data` raises; `headrace.api.errors` defines the other plug-in errors."""
 
 from __future__ import annotations
 
 
 class ConnectError(Exception):
-    """The root of everything a plug-in raises on purpose."""
+    """The base class of all errors that plug-ins raise deliberately."""
 
 
 class DataError(ConnectError):
-    """A value that does not fit: its schema, its type or its range. Says which field and why."""
+    """A value does not match its schema or type, or is out of range. The message names the field and the reason."""

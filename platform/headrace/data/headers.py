@@ -1,4 +1,4 @@
-"""Record headers: an ordered list of (key, schema, value), keys may repeat."""
+"""Record headers: an ordered list of (key, schema, value); keys may repeat."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Headers(list[Header]):
         return self
 
     def last(self, key: str) -> Header | None:
-        """The last header of that key, or None."""
+        """Return the last header with this key, or None."""
         return next((header for header in reversed(self) if header.key == key), None)
 
     def all(self, key: str) -> list[Header]:
-        """Every header of that key."""
+        """Return all headers with this key."""
         return [header for header in self if header.key == key]
 
     def without(self, *keys: str) -> Headers:
-        """A copy that lacks the headers of those keys."""
+        """Return a copy without the headers that have any of these keys."""
         return Headers(header for header in self if header.key not in keys)

@@ -1,8 +1,8 @@
-"""How Java writes and narrows numbers, trims texts, and in which order its HashMap walks.
+"""Java's rules for printing and narrowing numbers, trimming strings, and the iteration order of HashMap.
 
-People compare what Connect writes byte by byte, and files of offsets are found again by their bytes, so these rules are
-part of the format. Floating point text follows JDK 19 and later (the shortest digits that read back as the same number,
-at least two); JDK 17 prints some numbers with more digits than needed.
+Users compare Connect's output byte by byte, and keys in offset files are looked up by their bytes, so these rules are
+part of the format. Floating point text follows JDK 19 and later (the fewest digits that parse to the same number, but
+at least two); JDK 17 prints some numbers with more digits than necessary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLANKS = "".join(map(chr, range(33)))
 
 
 def trim(text: str) -> str:
-    """``String.trim``: without the ASCII blanks and control characters around it; other spaces may be meant."""
+    """``String.trim``: strip ASCII blanks and control characters only; other Unicode spaces may be intended."""
     return text.strip(_BLANKS)
 
 
@@ -27,29 +27,30 @@ def double_text(value: float) -> str:
     if 1e-3 <= magnitude < 1e7 or magnitude == 0.0:
         return repr(value)
     if value != value or magnitude == math.inf:
-        return _not_finite(value)
+        return _non_finite_text(value)
     text = repr(value)
     if "." not in text and float(f"{value:.1e}") == value:
-        text = f"{value:.1e}"  # Java wants two digits, and the best two: 4.9E-324, not 5.0E-324
-    return _scientific(text)
+        text = f"{value:.1e}"  # Java prints at least two digits, as close as possible: 4.9E-324, not 5.0E-324
+    return _scientific_text(text)
 
 
 def float_text(value: float) -> str:
-    """Java's ``Float.toString`` of the 32-bit float nearest to `value`: the fewest digits that tell it from others."""
+    """Java's ``Float.toString`` of the 32-bit float nearest to `value`: the fewest digits that identify it."""
     value = float32(value)
     magnitude = abs(value)
     if magnitude == 0.0:
         return repr(value)
     if value != value or magnitude == math.inf:
-        return _not_finite(value)
+        return _non_finite_text(value)
     text = _shortest_float(value)
     if 1e-3 <= magnitude < 1e7:
         return repr(float(text))
-    return _scientific(text)
+    return _scientific_text(text)
 
 
 def _shortest_float(value: float) -> str:
-    # Six digits tell all normal 32-bit floats apart; subnormal ones have fewer, and Java wants two at least.
+    # Start with 6 digits: every normal 32-bit float keeps 6 digits, and trailing zeros are removed later. Subnormal
+    # floats keep fewer, so start with 2 digits, the fewest that Java prints.
     for digits in range(5 if abs(value) >= 1.2e-38 else 1, 9):
         text = f"{value:.{digits}e}"
         if float32(float(text)) == value:
@@ -57,12 +58,12 @@ def _shortest_float(value: float) -> str:
     return f"{value:.8e}"
 
 
-def _not_finite(value: float) -> str:
+def _non_finite_text(value: float) -> str:
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
-def _scientific(text: str) -> str:
-    """Any decimal text of a number as Java's ``d.ddE±n``."""
+def _scientific_text(text: str) -> str:
+    """Convert a decimal number string to Java's scientific notation ``d.ddE±n``."""
     sign, text = ("-", text[1:]) if text[0] == "-" else ("", text)
     mantissa, _, exponent_text = text.partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -74,7 +75,7 @@ def _scientific(text: str) -> str:
 
 
 def float32(value: float) -> float:
-    """Round to the nearest 32-bit float, to infinity beyond its range, as Java's ``(float)``."""
+    """Round to the nearest 32-bit float, out-of-range values to infinity, as Java's ``(float)`` cast does."""
     try:
         return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:
@@ -82,21 +83,22 @@ def float32(value: float) -> float:
 
 
 def wrap(number: int, bits: int) -> int:
-    """Keep the lowest bits as a signed number, as Java's narrowing casts between integers do."""
+    """Keep the lowest `bits` bits as a signed number, as Java's narrowing casts between integers do."""
     half = 1 << (bits - 1)
     return ((number + half) & ((1 << bits) - 1)) - half
 
 
 def float_to_integer(value: float, bits: int) -> int:
-    """Java's ``(long)`` or ``(int)`` of a floating point number, narrowed further for fewer bits.
+    """Java's cast of a floating point number to an integer type.
 
-    Truncated towards zero, held at the ends of the range, NaN is 0; 16 and 8 bits go by way of 32.
+    The number is truncated towards zero and clamped to the range; NaN becomes 0. For 16 and 8 bits Java casts to
+    ``int`` first and then narrows.
     """
     if value != value:
         return 0
     width = max(bits, 32)
     limit = 1 << (width - 1)
-    # Clamped as a float first: int() of an infinity raises, and beyond 2**62 every float is a whole number.
+    # Clamp as a float first: int() of an infinity raises, and above 2**62 every float is a whole number.
     number = int(max(-float(limit), min(float(limit), value)))
     return wrap(min(number, limit - 1), bits)
 
@@ -115,7 +117,7 @@ def string_hash(text: str) -> int:
 
 
 def hash_map_order(keys: Iterable[str]) -> tuple[str, ...]:
-    """The order in which a ``java.util.HashMap`` that got these string keys one after the other walks over them."""
+    """Return the iteration order of a ``java.util.HashMap`` into which these string keys were put in this order."""
     return _hash_map_order(tuple(keys))
 
 

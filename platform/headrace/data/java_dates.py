@@ -1,8 +1,8 @@
-"""Java's SimpleDateFormat, in English and UTC: patterns such as ``yyyy-MM-dd'T'HH:mm:ss.SSSXXX``.
+"""Java's SimpleDateFormat with the English locale and in UTC: patterns such as ``yyyy-MM-dd'T'HH:mm:ss.SSSXXX``.
 
-Formatting knows every pattern letter. Parsing is lenient as Java's: fields may overflow (month 13 is the next January),
-blanks before a field and text after the last one are skipped, ``S`` counts milliseconds whatever its width. The week
-letters (Y w W F) can be written but not parsed.
+Formatting supports every pattern letter. Parsing is as lenient as Java's: fields may overflow (month 13 is January of
+the next year), blanks before a field and text after the last field are skipped, and ``S`` is a number of milliseconds
+whatever its width. The week letters (Y w W F) are supported for formatting only, not for parsing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _ZONE_HOURS |= {"PST": -8, "PDT": -7, "CET": 1, "CEST": 2, "BST": 1, "EET": 2, "
 
 
 class _Token(NamedTuple):
-    """A run of one pattern letter, `width` long, or (letter "") literal text."""
+    """A pattern letter repeated `width` times, or literal text (then `letter` is empty)."""
 
     letter: str
     width: int
     text: str
 
 
-def _tokens(pattern: str) -> list[_Token]:
-    """Raises ValueError with Java's text for a pattern that SimpleDateFormat refuses."""
+def _tokenize(pattern: str) -> list[_Token]:
+    """Split a pattern into tokens. Raises ValueError with Java's message if SimpleDateFormat rejects the pattern."""
     tokens: list[_Token] = []
     position = 0
     while position < len(pattern):
         char = pattern[position]
         if char == "'":
-            text, position = _quoted(pattern, position)
+            text, position = _parse_quoted(pattern, position)
             tokens.append(_Token("", 0, text))
         elif char.isascii() and char.isalpha():
             if char not in _LETTERS:
@@ -54,8 +54,8 @@ def _tokens(pattern: str) -> list[_Token]:
     return tokens
 
 
-def _quoted(pattern: str, position: int) -> tuple[str, int]:
-    """The literal that begins with the quote at `position`, and where it ends."""
+def _parse_quoted(pattern: str, position: int) -> tuple[str, int]:
+    """Return the literal that starts with the quote at index `position`, and the index after its end."""
     if pattern[position + 1 : position + 2] == "'":
         return "'", position + 2
     text = ""
@@ -80,7 +80,7 @@ def _sunday_weekday(day: dt.date) -> int:
 
 
 def _week(moment: dt.datetime) -> tuple[int, int]:
-    """Week year and week, by the rules of the United States: weeks begin on Sunday, 1 January is always in week 1."""
+    """Return week year and week by the rules of the US locale: weeks start on Sunday, 1 January is always in week 1."""
     year = moment.year
     last = dt.date(year, 12, 31)
     if (last - moment.date()).days < _sunday_weekday(last) + 1 and _sunday_weekday(last) != 6:
@@ -110,7 +110,7 @@ _NUMBERS: Mapping[str, Callable[[dt.datetime], int]] = {
 _ATTRIBUTES = {"y": "year", "M": "month", "d": "day", "H": "hour", "m": "minute", "s": "second"}
 
 
-def _written(token: _Token) -> Callable[[dt.datetime], str]:
+def _field_formatter(token: _Token) -> Callable[[dt.datetime], str]:
     letter, count = ("M" if token.letter == "L" else token.letter), token.width
     if letter == "M" and count >= 3:
         return lambda moment: _MONTHS[moment.month - 1][: None if count > 3 else 3]
@@ -127,8 +127,8 @@ def _written(token: _Token) -> Callable[[dt.datetime], str]:
     return lambda moment: f"{number(moment):0{count}}"
 
 
-def _formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
-    """Generated Python: ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``."""
+def _compile_formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
+    """Compile the pattern to a function such as ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``."""
     template, arguments = "", []
     scope: dict[str, Any] = {}
     for number, token in enumerate(tokens):
@@ -142,7 +142,7 @@ def _formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
             arguments.append("moment.microsecond // 1000")
         else:
             template += "%s"
-            scope[f"part{number}"] = _written(token)
+            scope[f"part{number}"] = _field_formatter(token)
             arguments.append(f"part{number}(moment)")
     values = f"({', '.join(arguments)},)" if arguments else "()"
     write: Callable[[dt.datetime], str] = eval(f"lambda moment: {template!r} % {values}", scope)
@@ -151,11 +151,16 @@ def _formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
 
 # ---- parsing ---------------------------------------------------------------------------------------------------------
 
-_FAST = "yMdHmsS"  # in the order of datetime's arguments
+_FAST = "yMdHmsS"  # in the order of the arguments of datetime
 
 
-def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], Callable[[tuple[int, ...]], dt.datetime]] | None:
-    """A regular expression for the usual numeric patterns, and what makes a moment of its groups."""
+def _compile_fast_parser(
+    tokens: list[_Token],
+) -> tuple[re.Pattern[str], Callable[[tuple[int, ...]], dt.datetime]] | None:
+    """Return a regular expression for common numeric patterns, and a function that converts its groups to a datetime.
+
+    Return None if the pattern needs the lenient parser.
+    """
     source, letters = "", ""
     for index, token in enumerate(tokens):
         if not token.letter:
@@ -165,15 +170,15 @@ def _fast_pattern(tokens: list[_Token]) -> tuple[re.Pattern[str], Callable[[tupl
         if not simple or (token.letter == "y" and token.width < 3):
             return None
         letters += token.letter
-        source += f"([0-9]{{{token.width}}})" if _abuts(tokens, index) else "([0-9]{1,9})"
+        source += f"([0-9]{{{token.width}}})" if _has_fixed_width(tokens, index) else "([0-9]{1,9})"
     defaults = {"y": "1970", "M": "1", "d": "1", "H": "0", "m": "0", "s": "0", "S": "0"}
     parts = [f"g[{letters.index(each)}]" if each in letters else defaults[each] for each in defaults]
     code = f"lambda g: datetime({', '.join(parts)} * 1000, UTC)"
     return re.compile(source), eval(code, {"datetime": dt.datetime, "UTC": dt.UTC})
 
 
-def _abuts(tokens: list[_Token], index: int) -> bool:
-    """Whether the next token is a number too, so that this one has exactly as many digits as letters."""
+def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
+    """Whether the field has exactly as many digits as pattern letters, because the next token is also a number."""
     if index + 1 >= len(tokens):
         return False
     following = tokens[index + 1]
@@ -181,40 +186,40 @@ def _abuts(tokens: list[_Token], index: int) -> bool:
 
 
 class SimpleDateFormat:
-    """One pattern. `today` fixes the century of two-digit years: from 80 years before to 20 years after it."""
+    """A compiled date pattern. Two-digit years are resolved to 80 years before to 20 years after `today`."""
 
     __slots__ = ("_century_start", "_fast", "_tokens", "format", "pattern")
     pattern: str
     format: Callable[[dt.datetime], str]
-    """The text of a moment, which must be in UTC."""
+    """Formats a datetime, which must be in UTC."""
 
     def __init__(self, pattern: str, today: dt.date = dt.date(2030, 1, 1)) -> None:
-        """Raises ValueError for a pattern that Java refuses."""
+        """Compile the pattern. Raises ValueError if Java rejects it."""
         self.pattern = pattern
-        self._tokens = _tokens(pattern)
+        self._tokens = _tokenize(pattern)
         self._century_start = dt.date(today.year - 80, today.month, min(today.day, 28))
-        self._fast = _fast_pattern(self._tokens)
-        self.format = _formatter(self._tokens)
+        self._fast = _compile_fast_parser(self._tokens)
+        self.format = _compile_formatter(self._tokens)
 
     def parse(self, text: str) -> dt.datetime:
-        """The moment in UTC. Raises DataError."""
+        """Parse a string to a datetime in UTC. Raises DataError."""
         if self._fast is not None:
-            pattern, make = self._fast
+            pattern, to_datetime = self._fast
             found = pattern.match(text)
             if found is not None:
                 try:
-                    return make(tuple(map(int, found.groups())))
+                    return to_datetime(tuple(map(int, found.groups())))
                 except ValueError:
-                    pass  # overflowing fields: the lenient way adds them up
-        return _Parse(text, self._tokens, self._century_start, self.pattern).result()
+                    pass  # a field overflows: only the lenient parser carries it over
+        return _LenientParser(text, self._tokens, self._century_start, self.pattern).result()
 
 
 _DIGITS = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _OFFSET = re.compile(r"([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.ASCII)
 
 
-class _Parse:
-    """One lenient walk over a text."""
+class _LenientParser:
+    """Parses one string field by field, as leniently as Java."""
 
     def __init__(self, text: str, tokens: list[_Token], century_start: dt.date, pattern: str) -> None:
         self.text = text
@@ -225,49 +230,51 @@ class _Parse:
         self.century_start = century_start
         for index, token in enumerate(tokens):
             if token.letter:
-                self._field(token, _abuts(tokens, index))
+                self._parse_field(token, _has_fixed_width(tokens, index))
             elif text.startswith(token.text, self.position):
                 self.position += len(token.text)
             else:
-                raise self._unparseable()
+                raise self._unparseable_error()
 
-    def _unparseable(self) -> DataError:
+    def _unparseable_error(self) -> DataError:
         return DataError(f'Unparseable date: "{self.text}" does not match the pattern {self.pattern}')
 
-    def _field(self, token: _Token, exact: bool) -> None:
+    def _parse_field(self, token: _Token, fixed_width: bool) -> None:
         while self.text[self.position : self.position + 1] in (" ", "\t"):
             self.position += 1
         letter = "M" if token.letter == "L" else token.letter
         if letter == "M" and token.width >= 3:
-            self.fields["M"] = self._name(_MONTHS) + 1
+            self.fields["M"] = self._parse_name(_MONTHS) + 1
         elif letter == "E":
-            self._name(_DAYS)
+            self._parse_name(_DAYS)
         elif letter == "a":
-            self.fields["a"] = self._name(("AM", "PM"))
+            self.fields["a"] = self._parse_name(("AM", "PM"))
         elif letter == "G":
-            if self._name(("BC", "AD")) == 0:
+            if self._parse_name(("BC", "AD")) == 0:
                 raise DataError(f'Date out of range (years 1 to 9999): "{self.text}"')
         elif letter in "zZX":
-            self._zone(letter, token.width)
+            self._parse_zone(letter, token.width)
         elif letter in "YwWF":
-            raise DataError(f"The pattern letter {letter} of {self.pattern} can be written, but not parsed")
+            raise DataError(
+                f"The pattern letter {letter} of {self.pattern} is supported for formatting, but not for parsing"
+            )
         else:
-            self._number(letter, token.width, exact)
+            self._parse_number(letter, token.width, fixed_width)
 
-    def _name(self, names: tuple[str, ...]) -> int:
-        rest = self.text[self.position :].lower()
+    def _parse_name(self, names: tuple[str, ...]) -> int:
+        remaining = self.text[self.position :].lower()
         for width in (None, 3):
             for index, name in enumerate(names):
                 candidate = name[:width].lower()
-                if rest.startswith(candidate):
+                if remaining.startswith(candidate):
                     self.position += len(candidate)
                     return index
-        raise self._unparseable()
+        raise self._unparseable_error()
 
-    def _number(self, letter: str, count: int, exact: bool) -> None:
-        found = _DIGITS.match(self.text, self.position, self.position + count if exact else len(self.text))
+    def _parse_number(self, letter: str, count: int, fixed_width: bool) -> None:
+        found = _DIGITS.match(self.text, self.position, self.position + count if fixed_width else len(self.text))
         if found is None:
-            raise self._unparseable()
+            raise self._unparseable_error()
         value = int(found[0])
         self.position = found.end()
         if letter == "y" and count <= 2 and len(found[0]) == 2 and found[0].isdigit():
@@ -277,24 +284,24 @@ class _Parse:
                 value += 100
         self.fields[letter] = value
 
-    def _zone(self, letter: str, count: int) -> None:
-        rest = self.text[self.position :]
-        if letter == "X" and rest.startswith("Z"):
+    def _parse_zone(self, letter: str, count: int) -> None:
+        remaining = self.text[self.position :]
+        if letter == "X" and remaining.startswith("Z"):
             self.position += 1
             return
-        prefix = 3 if letter != "X" and rest[:3].upper() in ("GMT", "UTC") and rest[3:4] in ("+", "-") else 0
-        found = _OFFSET.match(rest, prefix)
+        prefix = 3 if letter != "X" and remaining[:3].upper() in ("GMT", "UTC") and remaining[3:4] in ("+", "-") else 0
+        found = _OFFSET.match(remaining, prefix)
         if found is not None:
             minutes = 0 if letter == "X" and count == 1 else int(found[3] or 0)
             self.position += found.end(2) if letter == "X" and count == 1 else found.end()
             self.offset_ms = (int(found[2]) * 60 + minutes) * 60_000 * (-1 if found[1] == "-" else 1)
             return
-        if rest.lower().startswith("coordinated universal time"):
+        if remaining.lower().startswith("coordinated universal time"):
             self.position += len("coordinated universal time")
             return
-        name = re.match("[A-Za-z]+", rest)
+        name = re.match("[A-Za-z]+", remaining)
         if letter == "X" or name is None or name[0].upper() not in _ZONE_HOURS:
-            raise self._unparseable()
+            raise self._unparseable_error()
         self.position += name.end()
         self.offset_ms = _ZONE_HOURS[name[0].upper()] * 3_600_000
 

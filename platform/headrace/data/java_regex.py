@@ -1,8 +1,8 @@
-"""Java's regular expressions (``java.util.regex``) on the `regex` package.
+"""Java's regular expressions (``java.util.regex``), implemented with the `regex` package.
 
-Configurations hold patterns that were written for Java: possessive quantifiers, nested character classes and their
-intersections, ``\\Q…\\E``, ``\\z``, POSIX classes, named groups, replacements with ``$1`` and ``${name}``. As in Java,
-``\\d``, ``\\w``, ``\\s`` and ``\\p{Alpha}`` mean ASCII only.
+Connector configurations contain patterns that were written for Java: possessive quantifiers, nested character classes
+and their intersections, ``\\Q…\\E``, ``\\z``, POSIX classes, named groups, replacements with ``$1`` and ``${name}``. As
+in Java, ``\\d``, ``\\w``, ``\\s`` and ``\\p{Alpha}`` match ASCII characters only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POSIX = {
     "XDigit": "0-9a-fA-F",
     "Space": r" \t-\r",
 }
-# Nested classes are fine inside a class, so that these stand anywhere.
+# These constructs work both inside and outside a character class, because classes may be nested.
 _SHORTHANDS = {
     "d": "[0-9]",
     "D": "[^0-9]",
@@ -43,34 +43,34 @@ _REFERENCE = re.compile(r"\\(.)|\$(?:\{([A-Za-z][A-Za-z0-9]*)\}|([0-9]))|(\\|\$)
 
 
 class JavaPattern:
-    """A compiled pattern."""
+    """A compiled Java pattern."""
 
     __slots__ = ("_compiled", "pattern")
     pattern: str
 
     def __init__(self, pattern: str) -> None:
-        """Raises ValueError saying what is wrong with the pattern."""
+        """Compile the pattern. Raises ValueError with the reason if the pattern is invalid."""
         self.pattern = pattern
         try:
-            self._compiled: Any = regex.compile(_translated(pattern), regex.VERSION1)
+            self._compiled: Any = regex.compile(_to_regex_syntax(pattern), regex.VERSION1)
         except regex.error as error:
             raise ValueError(f"Invalid regex: {error} in {pattern}") from None
 
     def matches(self, text: str) -> bool:
-        """Whether the pattern matches the whole text."""
+        """Whether the pattern matches the whole string."""
         return self._compiled.fullmatch(text) is not None
 
     def replace_first(self, text: str, replacement: str) -> str:
-        """The text with the first place that matches replaced; ``$1``, ``${name}`` and ``\\x`` as in Java.
+        """Replace the first match; ``$1``, ``${name}`` and ``\\x`` in the replacement work as in Java.
 
-        Raises ValueError for a replacement that Java refuses.
+        Raises ValueError for a replacement that Java rejects.
         """
         found = self._compiled.search(text)
         if found is None:
             return text
-        return text[: found.start()] + self._expanded(found, replacement) + text[found.end() :]
+        return text[: found.start()] + self._expand(found, replacement) + text[found.end() :]
 
-    def _expanded(self, found: Any, replacement: str) -> str:
+    def _expand(self, found: Any, replacement: str) -> str:
         result, position = "", 0
         while position < len(replacement):
             reference = _REFERENCE.search(replacement, position)
@@ -92,7 +92,7 @@ class JavaPattern:
         return result
 
     def _group_number(self, replacement: str, number: int, position: int) -> tuple[int, int]:
-        """Take further digits as long as there is such a group."""
+        """Parse a group number: read further digits as long as the pattern has a group with that number."""
         if number > self._compiled.groups:
             raise ValueError(f"No group {number}")
         while position < len(replacement) and "0" <= replacement[position] <= "9":
@@ -103,12 +103,12 @@ class JavaPattern:
         return number, position
 
     def check_replacement(self, replacement: str) -> None:
-        """Raises ValueError for a replacement that names a group which the pattern has not."""
+        """Raises ValueError if the replacement references a group that the pattern does not have."""
         groups = dict.fromkeys(self._compiled.groupindex, "")
-        self._expanded({**groups, **dict.fromkeys(range(self._compiled.groups + 1), "")}, replacement)
+        self._expand({**groups, **dict.fromkeys(range(self._compiled.groups + 1), "")}, replacement)
 
 
-def _translated(pattern: str) -> str:
+def _to_regex_syntax(pattern: str) -> str:
     pattern = _QUOTE.sub(lambda quoted: re.escape(quoted[1]), pattern)
     result, position, depth = "", 0, 0
     while position < len(pattern):
@@ -117,7 +117,7 @@ def _translated(pattern: str) -> str:
             escape = _ESCAPE.match(pattern, position)
             if escape is None:
                 return result + pattern[position:]
-            result += _escaped(escape, depth > 0)
+            result += _translate_escape(escape, depth > 0)
             position = escape.end()
             continue
         if char == "[":
@@ -129,7 +129,7 @@ def _translated(pattern: str) -> str:
     return result
 
 
-def _escaped(escape: re.Match[str], in_class: bool) -> str:
+def _translate_escape(escape: re.Match[str], in_class: bool) -> str:
     if escape[1] is None:
         if escape[3] in _SHORTHANDS:
             return _SHORTHANDS[escape[3]]
@@ -146,5 +146,5 @@ def _escaped(escape: re.Match[str], in_class: bool) -> str:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError saying what is wrong with a pattern; for configuration keys."""
+    """Validate a configuration value. Raises ValueError with the reason if it is not a valid pattern."""
     JavaPattern(pattern)

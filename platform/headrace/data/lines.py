@@ -1,7 +1,7 @@
-"""Java's texts of a whole batch as the lines of one text: what a file takes.
+"""Formats a whole batch as lines of text, as the file sink writes it.
 
-`java_lines` gives what `java_string` gives for each value, at a fraction of the price: structs and maps are walked
-column by column, what all records share is spelt once, and all pieces are joined by one call.
+`java_lines` returns the same text as `java_string` for each value, but faster: it formats structs and maps column by
+column, formats shared values once, and joins everything with one call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.data.text import formatter
 
 
 def java_lines(schema: Schema | None, values: Values) -> str:
-    """The text of each value of one schema (structs as rows), with a line feed behind each."""
+    """Return the text of each value of one schema (structs as rows), each followed by a line feed."""
     if isinstance(values, Lines):
         return values.text + "\n"
     columns = values if isinstance(values, Columns) else _columns(schema, listed(values))

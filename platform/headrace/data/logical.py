@@ -1,9 +1,9 @@
 """Logical types: Decimal, Date, Time and Timestamp over BYTES, INT32 and INT64.
 
-In records and batches a logical value is Python's own: `decimal.Decimal`, `datetime.date`, `datetime.time` and aware
-`datetime.datetime` in UTC. The functions here go between that and the base value which travels on the wire:
-two's-complement unscaled bytes, days since 1970-01-01, milliseconds of the day, milliseconds since the epoch.
-Java keeps milliseconds, so a conversion to the base type rounds microseconds down.
+In records and batches a logical value is a Python object: `decimal.Decimal`, `datetime.date`, `datetime.time` or an
+aware `datetime.datetime` in UTC. The functions in this module convert between these objects and the base values that
+are serialized: two's-complement unscaled bytes, days since 1970-01-01, milliseconds of the day, milliseconds since the
+epoch. Java has millisecond precision, so a conversion to the base type rounds microseconds down.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def decimal_schema(scale: int, *, optional: bool = False, default: Decimal | None = None, **attributes: Any) -> Schema:
-    """A Decimal schema of that many digits after the point."""
+    """Return a Decimal schema with `scale` digits after the decimal point."""
     parameters = {**(attributes.pop("parameters", None) or {}), SCALE_PARAMETER: str(scale)}
     return Schema(
         Type.BYTES,
@@ -65,7 +65,7 @@ def is_logical(schema: Schema) -> bool:
 
 
 def scale_of(schema: Schema) -> int:
-    """The scale of a Decimal schema. Raises DataError when it has none."""
+    """Return the scale of a Decimal schema. Raises DataError if the schema has no valid scale."""
     text = (schema.parameters or {}).get(SCALE_PARAMETER)
     if text is None:
         raise DataError("Invalid Decimal schema: scale parameter not found.")
@@ -76,7 +76,7 @@ def scale_of(schema: Schema) -> int:
 
 
 def decimal_scale(value: Decimal) -> int:
-    """Java's ``BigDecimal.scale()``: the digits after the point. Raises DataError for NaN and infinities."""
+    """Java's ``BigDecimal.scale()``: the number of digits after the point. Raises DataError for NaN and infinities."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
         raise DataError(f"A Decimal cannot be {value}")
@@ -84,7 +84,7 @@ def decimal_scale(value: Decimal) -> int:
 
 
 def unscaled(value: Decimal, scale: int) -> int:
-    """The integer that, divided by ``10**scale``, is `value`. Raises DataError when the scale differs."""
+    """Return the integer ``value * 10**scale``. Raises DataError if `value` has another scale."""
     if decimal_scale(value) != scale:
         raise DataError(
             "Decimal value has mismatching scale for given Decimal schema. "
@@ -94,35 +94,35 @@ def unscaled(value: Decimal, scale: int) -> int:
 
 
 def from_unscaled(number: int, scale: int) -> Decimal:
-    """The Decimal ``number / 10**scale`` with exactly that scale, whatever the number of digits."""
+    """Return the Decimal ``number / 10**scale`` with exactly that scale, however many digits it has."""
     return Decimal(number).scaleb(-scale, _EXACT)
 
 
 def big_endian(number: int) -> bytes:
-    """Java's ``BigInteger.toByteArray()``: the shortest two's complement, big-endian."""
+    """Java's ``BigInteger.toByteArray()``: the shortest big-endian two's complement representation."""
     bits = (number if number >= 0 else ~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
 def decimal_to_bytes(value: Decimal, scale: int) -> bytes:
-    """The unscaled value in big-endian two's complement."""
+    """Return the unscaled value in big-endian two's complement."""
     return big_endian(unscaled(value, scale))
 
 
 def bytes_to_decimal(data: bytes, scale: int) -> Decimal:
-    """The reverse of `decimal_to_bytes`. Raises DataError for no bytes at all."""
+    """The inverse of `decimal_to_bytes`. Raises DataError for empty bytes."""
     if not data:
         raise DataError("Invalid bytes for Decimal field: zero length")
     return from_unscaled(int.from_bytes(data, "big", signed=True), scale)
 
 
 def date_to_days(value: dt.date) -> int:
-    """Days since 1970-01-01."""
+    """Return the number of days since 1970-01-01."""
     return value.toordinal() - _EPOCH_ORDINAL
 
 
 def days_to_date(days: int) -> dt.date:
-    """The date so many days after 1970-01-01. Raises DataError beyond the years 1 to 9999."""
+    """Return the date `days` days after 1970-01-01. Raises DataError outside the years 1 to 9999."""
     try:
         return dt.date.fromordinal(days + _EPOCH_ORDINAL)
     except (ValueError, OverflowError):
@@ -130,12 +130,12 @@ def days_to_date(days: int) -> dt.date:
 
 
 def time_to_millis(value: dt.time) -> int:
-    """Milliseconds since midnight."""
+    """Return the number of milliseconds since midnight."""
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
 
 
 def millis_to_time(millis: int) -> dt.time:
-    """The time of day so many milliseconds after midnight. Raises DataError outside of one day."""
+    """Return the time of day `millis` milliseconds after midnight. Raises DataError outside of one day."""
     if not 0 <= millis < MILLIS_PER_DAY:
         raise DataError(f"Time values must use number of milliseconds between 0 and 86400000, but found {millis}")
     seconds, ms = divmod(millis, 1000)
@@ -144,15 +144,15 @@ def millis_to_time(millis: int) -> dt.time:
 
 
 def timestamp_to_millis(value: dt.datetime) -> int:
-    """Milliseconds since the epoch; a naive datetime counts as UTC."""
+    """Return the number of milliseconds since the epoch; a naive datetime is interpreted as UTC."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=dt.UTC)
-    past = value - _EPOCH
-    return past.days * MILLIS_PER_DAY + past.seconds * 1000 + past.microseconds // 1000
+    elapsed = value - _EPOCH
+    return elapsed.days * MILLIS_PER_DAY + elapsed.seconds * 1000 + elapsed.microseconds // 1000
 
 
 def millis_to_timestamp(millis: int) -> dt.datetime:
-    """The instant in UTC. Raises DataError beyond the years 1 to 9999."""
+    """Return the datetime in UTC. Raises DataError outside the years 1 to 9999."""
     try:
         return _EPOCH + _MILLISECOND * millis
     except OverflowError:
@@ -160,9 +160,9 @@ def millis_to_timestamp(millis: int) -> dt.datetime:
 
 
 def to_base(schema: Schema) -> Callable[[Any], Any] | None:
-    """The function from the logical to the base value for that schema, None for a schema that is not logical.
+    """Return the function that converts logical values of that schema to base values.
 
-    A logical name over another type than its own is an ordinary schema, as in Connect's own checks.
+    Return None if the schema is not logical. Only the schema's name is checked, not its type.
     """
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)
@@ -171,7 +171,10 @@ def to_base(schema: Schema) -> Callable[[Any], Any] | None:
 
 
 def from_base(schema: Schema) -> Callable[[Any], Any] | None:
-    """The function from the base to the logical value for that schema, None for a schema that is not logical."""
+    """Return the function that converts base values of that schema to logical values.
+
+    Return None if the schema is not logical. Only the schema's name is checked, not its type.
+    """
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)
         return lambda data: bytes_to_decimal(data, scale)

@@ -1,6 +1,6 @@
-"""Records, as per-record code sees them: what a source task may return, what a user's transform gets.
+"""Single records: the form that source tasks may return and that per-record transforms and sinks receive.
 
-A record is not changed in place once handed on: `replace` makes the next one.
+Do not modify a record after passing it on; create a modified copy with `replace`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _R = TypeVar("_R", bound="ConnectRecord")
 
 
 class TimestampType(IntEnum):
-    """Where a consumed record's timestamp came from; the values are those of the record batch attribute."""
+    """The origin of a consumed record's timestamp; the values are those of the record batch attribute."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -26,7 +26,10 @@ class TimestampType(IntEnum):
 
 
 class ConnectRecord(msgspec.Struct, kw_only=True):
-    """What source and sink records share. `partition` None leaves the choice to the producer; timestamps are ms."""
+    """The attributes that source and sink records share.
+
+    If `partition` is None, the producer chooses the partition. `timestamp` is in milliseconds since the epoch.
+    """
 
     topic: str | None
     partition: int | None = None
@@ -38,19 +41,22 @@ class ConnectRecord(msgspec.Struct, kw_only=True):
     headers: Headers = msgspec.field(default_factory=Headers)
 
     def replace(self: _R, **changes: Any) -> _R:
-        """A copy with some attributes changed; the headers are the same object unless given."""
+        """Return a copy with some attributes changed; unless `headers` is given, both share one headers object."""
         return msgspec.structs.replace(self, **changes)
 
 
 class SourceRecord(ConnectRecord, kw_only=True):
-    """A record on its way to a topic, with the place in the source that it came from."""
+    """A record to be produced to a topic, with its source partition and source offset."""
 
     source_partition: Mapping[str, Any] | None = None
     source_offset: Mapping[str, Any] | None = None
 
 
 class SinkRecord(ConnectRecord, kw_only=True):
-    """A record that came from a topic. The ``original_*`` attributes survive transforms that reroute (KIP-793)."""
+    """A record consumed from a topic.
+
+    The ``original_*`` attributes keep the topic, partition and offset that the record had before transforms (KIP-793).
+    """
 
     offset: int
     timestamp_type: TimestampType = TimestampType.NO_TIMESTAMP_TYPE

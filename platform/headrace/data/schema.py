@@ -1,8 +1,8 @@
-"""Schemas: the immutable, hashable description of a value.
+"""Schemas: immutable, hashable descriptions of values.
 
-A `Schema` equals another when type, optional, default, name, version, doc, parameters, fields (with their order), key
-and value schemas all are equal, as in Kafka Connect. The hash is computed once, so schemas are good dictionary keys;
-caches throughout the platform rely on that.
+Two schemas are equal if type, optional, default, name, version, doc, parameters, fields (including their order), key
+schema and value schema are all equal, as in Kafka Connect. The hash is computed only once, so schemas are efficient
+dictionary keys; caches throughout the platform rely on that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.data.errors import DataError
 
 
 class Type(Enum):
-    """The twelve types of Connect; `value` is the lower-case name that error texts and ``Cast`` specs use."""
+    """The twelve types of Connect; `value` is the lower-case name that error messages and ``Cast`` specs use."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -30,12 +30,12 @@ class Type(Enum):
     MAP = "map"
     STRUCT = "struct"
 
-    # Members are singletons: identity is enough, and an order of magnitude faster than Enum's own hash of the name.
+    # Members are singletons, so hashing by identity is correct, and 10 times as fast as Enum's hash of the name.
     __hash__ = object.__hash__
 
     @property
     def is_primitive(self) -> bool:
-        """Whether values of this type have no parts."""
+        """Whether the type is neither ARRAY, MAP nor STRUCT."""
         return self not in (Type.ARRAY, Type.MAP, Type.STRUCT)
 
 
@@ -48,7 +48,7 @@ INT_RANGES: Mapping[Type, tuple[int, int]] = {
 
 
 class Field:
-    """One named place in a struct schema, with its position."""
+    """One field of a struct schema: its name, index and schema."""
 
     __slots__ = ("index", "name", "schema")
     name: str
@@ -73,7 +73,7 @@ class Field:
 
 
 class Schema:
-    """The description of a value. Build with the functions below; never change one after it was built.
+    """The description of a value. Build schemas with the functions below; never modify a schema afterwards.
 
     `fields` is empty unless `type` is STRUCT; a MAP has `key_schema` and `value_schema`, an ARRAY `value_schema`.
     """
@@ -124,7 +124,7 @@ class Schema:
         self.version = version
         self.doc = doc
         self.parameters = dict(parameters) if parameters else None
-        self.fields = tuple(_numbered(fields))
+        self.fields = tuple(_with_indexes(fields))
         self.key_schema = key_schema
         self.value_schema = value_schema
         self._by_name = {field.name: field for field in self.fields}
@@ -137,22 +137,22 @@ class Schema:
             validate(self, default, "default value")
 
     def field(self, name: str) -> Field | None:
-        """The field of that name, or None."""
+        """Return the field with that name, or None."""
         return self._by_name.get(name)
 
     def index_of(self, name: str) -> int:
-        """The position of the field of that name. Raises DataError when there is none."""
+        """Return the index of the field with that name. Raises DataError if there is no such field."""
         field = self._by_name.get(name)
         if field is None:
             raise DataError(f"{name} is not a valid field name")
         return field.index
 
     def replace(self, **changes: Any) -> Schema:
-        """A copy with some attributes changed (the keyword arguments of the constructor)."""
+        """Return a copy with some attributes changed (the keyword arguments of the constructor)."""
         attributes: dict[str, Any] = {key: getattr(self, key) for key in _ATTRIBUTES}
         return Schema(**{**attributes, **changes})
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _compared_attributes(self) -> tuple[Any, ...]:
         return (self.type, self.optional, self.name, self.version, self.doc, self.key_schema, self.value_schema)
 
     def __eq__(self, other: object) -> bool:
@@ -162,7 +162,7 @@ class Schema:
             return NotImplemented
         return (
             hash(self) == hash(other)
-            and self._parts() == other._parts()
+            and self._compared_attributes() == other._compared_attributes()
             and self.default == other.default
             and type(self.default) is type(other.default)
             and self.parameters == other.parameters
@@ -171,9 +171,9 @@ class Schema:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            # Enum members hash by identity, which differs between processes: a copy made there computes its own.
+            # Enum members hash by identity, which differs between processes: unpickled copies compute their own hash.
             parameters = frozenset(self.parameters.items()) if self.parameters else None
-            self._hash = hash((*self._parts(), repr(self.default), parameters, self.fields))
+            self._hash = hash((*self._compared_attributes(), repr(self.default), parameters, self.fields))
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -201,11 +201,11 @@ def _rebuild(attributes: dict[str, Any]) -> Schema:
     return Schema(**attributes)
 
 
-def _numbered(fields: Iterable[Field | tuple[str, Schema]]) -> Iterable[Field]:
+def _with_indexes(fields: Iterable[Field | tuple[str, Schema]]) -> Iterable[Field]:
     for index, field in enumerate(fields):
         name, schema = (field.name, field.schema) if isinstance(field, Field) else field
         if not name:
-            raise DataError("A field of a struct needs a name")
+            raise DataError("Every field of a struct schema must have a name")
         if isinstance(field, Field) and field.index == index:
             yield field
         else:
@@ -213,17 +213,17 @@ def _numbered(fields: Iterable[Field | tuple[str, Schema]]) -> Iterable[Field]:
 
 
 def struct(fields: Iterable[Field | tuple[str, Schema]], **attributes: Any) -> Schema:
-    """A STRUCT schema: ``struct([("id", INT64_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)], name="user")``."""
+    """Build a STRUCT schema: ``struct([("id", INT64_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)], name="user")``."""
     return Schema(Type.STRUCT, fields=fields, **attributes)
 
 
 def array(value_schema: Schema, **attributes: Any) -> Schema:
-    """An ARRAY schema of that element schema."""
+    """Build an ARRAY schema with that element schema."""
     return Schema(Type.ARRAY, value_schema=value_schema, **attributes)
 
 
 def map_of(key_schema: Schema, value_schema: Schema, **attributes: Any) -> Schema:
-    """A MAP schema of those key and value schemas."""
+    """Build a MAP schema with those key and value schemas."""
     return Schema(Type.MAP, key_schema=key_schema, value_schema=value_schema, **attributes)
 
 

@@ -1,7 +1,7 @@
-"""Struct: one value of a STRUCT schema, for code that sees records one by one; and its plain form inside batches.
+"""Struct: one value of a STRUCT schema, for per-record code; and rows, the form of structs inside batches.
 
-Inside a `Batch` a struct is a **row**: a tuple of the field values in schema order, nested structs (also those in
-arrays and maps) as rows too. `to_rows` and `from_rows` go between the two forms for a whole list at once.
+Inside a `Batch` a struct is a **row**: a tuple of the field values in schema order. Nested structs, including those in
+arrays and maps, are rows as well. `to_rows` and `from_rows` convert whole lists between the two forms.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headrace.data.values import validate
 
 
 class Struct:
-    """A mutable value of a STRUCT schema; `repr` is Java's ``Struct{a=1,b=x}`` (null fields are left out)."""
+    """A mutable value of a STRUCT schema; `repr` is Java's ``Struct{a=1,b=x}`` (null fields are omitted)."""
 
     __slots__ = ("schema", "values")
     schema: Schema
     values: list[Any]
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] | Iterable[Any] | None = None) -> None:
-        """Take a mapping of field names (validated) or a sequence in schema order (trusted, as rows are)."""
+        """`values` is a mapping of field names (validated) or a sequence in schema order (not validated, like rows)."""
         if schema.type is not Type.STRUCT:
             raise DataError(f"Not a struct schema: {schema!r}")
         self.schema = schema
@@ -37,13 +37,13 @@ class Struct:
                 raise DataError(f"{schema!r} has {len(schema.fields)} fields, but {len(self.values)} values were given")
 
     def get(self, name: str) -> Any:
-        """The field's value; its schema's default when the value is null. Raises DataError for an unknown field."""
+        """Return the field's value, or its default if the value is null. Raises DataError for an unknown field."""
         field = self._field(name)
         value = self.values[field.index]
         return field.schema.default if value is None else value
 
     def get_without_default(self, name: str) -> Any:
-        """The field's value as it was put. Raises DataError for an unknown field."""
+        """Return the field's value without applying the default. Raises DataError for an unknown field."""
         return self.values[self._field(name).index]
 
     def put(self, name: str, value: Any) -> Struct:
@@ -54,13 +54,17 @@ class Struct:
         return self
 
     def validate(self) -> None:
-        """Check every field; a null field with a default passes. Raises DataError naming the field."""
+        """Validate every field; a null field that has a default is valid. Raises DataError naming the field."""
         for field, value in zip(self.schema.fields, self.values, strict=True):
             if value is not None or not (field.schema.optional or field.schema.default is not None):
                 validate(field.schema, value, f'field: "{field.name}"')
 
-    def fits(self, schema: Schema) -> bool:
-        """Whether this is a value of that schema. A schema's own default was made before the schema was complete."""
+    def matches_schema(self, schema: Schema) -> bool:
+        """Whether this struct is a valid value of `schema`.
+
+        A default value's own schema may differ from `schema`, because the default is created before the schema is
+        complete; if `schema` has a default, it is sufficient that the fields are equal.
+        """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)
 
@@ -87,52 +91,54 @@ class Struct:
 
 
 def contains_struct(schema: Schema | None) -> bool:
-    """Whether values of the schema are, or may hold, structs."""
+    """Whether values of the schema are structs or may contain structs."""
     if schema is None or schema.type.is_primitive:
         return False
     return schema.type is Type.STRUCT or contains_struct(schema.key_schema) or contains_struct(schema.value_schema)
 
 
 def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """The batch form of record values of that schema (the same list when there is nothing to change)."""
+    """Convert record values of that schema to their batch form; returns the same list if nothing has to change."""
     if not contains_struct(schema):
         return values
-    convert = row_maker(schema)
+    convert = row_converter(schema)
     return [convert(value) for value in values]
 
 
 def from_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """The record form of batch values of that schema (the same list when there is nothing to change)."""
+    """Convert batch values of that schema to their record form; returns the same list if nothing has to change."""
     if not contains_struct(schema):
         return values
-    convert = struct_maker(schema)
+    convert = struct_converter(schema)
     return [convert(value) for value in values]
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 @lru_cache(maxsize=1024)
-def row_maker(schema: Schema | None) -> Callable[[Any], Any]:
-    """The function from a record's value to its batch form for that schema."""
+def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
+    """Return the function that converts a record's value of that schema to its batch form."""
     if schema is None or not contains_struct(schema):
-        return _same
+        return _identity
     if schema.type is not Type.STRUCT:
-        return _container(schema, row_maker)
-    makers = [(field.index, row_maker(field.schema)) for field in schema.fields if contains_struct(field.schema)]
+        return _container(schema, row_converter)
+    converters = [
+        (field.index, row_converter(field.schema)) for field in schema.fields if contains_struct(field.schema)
+    ]
 
     def to_row(value: Any) -> Any:
         if value is None:
             return None
         if value.__class__ is not Struct:
             raise DataError(f"Invalid object for schema with type STRUCT: {type(value).__name__} for value")
-        if not value.fits(schema):
+        if not value.matches_schema(schema):
             raise DataError("Mismatching schema.")
-        if not makers:
+        if not converters:
             return tuple(value.values)
         row = list(value.values)
-        for index, convert in makers:
+        for index, convert in converters:
             row[index] = convert(row[index])
         return tuple(row)
 
@@ -140,28 +146,30 @@ def row_maker(schema: Schema | None) -> Callable[[Any], Any]:
 
 
 @lru_cache(maxsize=1024)
-def struct_maker(schema: Schema | None) -> Callable[[Any], Any]:
-    """The function from a batch value of that schema to a record's value."""
+def struct_converter(schema: Schema | None) -> Callable[[Any], Any]:
+    """Return the function that converts a batch value of that schema to a record's value."""
     if schema is None or not contains_struct(schema):
-        return _same
+        return _identity
     if schema.type is not Type.STRUCT:
-        return _container(schema, struct_maker)
-    makers = [(field.index, struct_maker(field.schema)) for field in schema.fields if contains_struct(field.schema)]
+        return _container(schema, struct_converter)
+    converters = [
+        (field.index, struct_converter(field.schema)) for field in schema.fields if contains_struct(field.schema)
+    ]
 
     def to_struct(row: Any) -> Any:
         if row is None:
             return None
         value = Struct(schema, row)
-        for index, convert in makers:
+        for index, convert in converters:
             value.values[index] = convert(value.values[index])
         return value
 
     return to_struct
 
 
-def _container(schema: Schema, maker: Callable[[Schema | None], Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    convert = maker(schema.value_schema)
+def _container(schema: Schema, converter_for: Callable[[Schema | None], Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    convert = converter_for(schema.value_schema)
     if schema.type is Type.ARRAY:
         return lambda items: None if items is None else [convert(item) for item in items]
-    # A key that is a struct stays one: rows of keys would still be hashable, but nobody gains.
+    # Keys that are structs stay `Struct` objects: converting them to rows would have no advantage.
     return lambda items: None if items is None else {key: convert(item) for key, item in items.items()}

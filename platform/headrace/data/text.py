@@ -1,8 +1,8 @@
-"""Java's ``toString`` of any Connect value: what StringConverter, the file sink and Cast write.
+"""Java's ``toString`` of any Connect value, as written by StringConverter, the file sink and Cast.
 
-``Struct{a=1,b=x}`` (null fields left out), ``{a=1, b=2}`` for maps in HashMap order, ``[a, b]`` for lists, ``null``,
-``true``, floating point as Java prints it. Dates are printed as ``java.util.Date`` prints them, in UTC. Byte strings,
-for which Java prints a meaningless address, are shown as hexadecimal.
+Examples: ``Struct{a=1,b=x}`` (null fields are omitted), ``{a=1, b=2}`` for maps in HashMap order, ``[a, b]`` for lists,
+``null``, ``true``. Floating point numbers are printed as in Java, dates as by ``java.util.Date`` in UTC. Byte strings
+are printed in hexadecimal, because Java prints only an object address for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def java_string(value: Any, schema: Schema | None = None) -> str:
-    """The text of one value; rows need their schema, and 32-bit floats are told from doubles by it."""
+    """Return the text of one value; rows and FLOAT32 values need a schema.
+
+    Without a schema, a row has no field names, and a Python float is formatted as FLOAT64.
+    """
     return formatter(schema)(value)
 
 
@@ -39,8 +42,8 @@ def date_text(value: dt.date | dt.time | dt.datetime) -> str:
     return f"{day} {moment.hour:02}:{moment.minute:02}:{moment.second:02} UTC {moment.year}"
 
 
-def _untyped(value: Any) -> str:
-    """The text of a value by its Python type alone."""
+def _text_by_class(value: Any) -> str:
+    """Format a value by its Python type alone, without a schema."""
     convert = _BY_CLASS.get(type(value))
     if convert is None:
         convert = next((function for class_, function in _BY_CLASS.items() if isinstance(value, class_)), str)
@@ -69,9 +72,9 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
     int: str,
     float: double_text,
     type(None): lambda value: "null",
-    dict: lambda value: _map_text(value, _untyped, _untyped),
-    list: lambda value: "[" + ", ".join(map(_untyped, value)) + "]",
-    tuple: lambda value: "[" + ", ".join(map(_untyped, value)) + "]",
+    dict: lambda value: _map_text(value, _text_by_class, _text_by_class),
+    list: lambda value: "[" + ", ".join(map(_text_by_class, value)) + "]",
+    tuple: lambda value: "[" + ", ".join(map(_text_by_class, value)) + "]",
     Struct: _struct_text,
     Decimal: str,
     bytes: bytes.hex,
@@ -85,9 +88,9 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
 
 @lru_cache(maxsize=1024)
 def formatter(schema: Schema | None) -> Callable[[Any], str]:
-    """The function from a value of that schema (structs also as rows) to its text."""
+    """Return the function that formats values of that schema (structs also in the form of rows)."""
     if schema is None or is_logical(schema):
-        return _untyped
+        return _text_by_class
     if schema.type is Type.FLOAT32:
         return lambda value: "null" if value is None else float_text(value)
     if schema.type is Type.ARRAY:
@@ -98,7 +101,7 @@ def formatter(schema: Schema | None) -> Callable[[Any], str]:
         return lambda value: "null" if value is None else _map_text(value, key, item)
     if schema.type is Type.STRUCT:
         return _row_formatter(schema)
-    return _untyped
+    return _text_by_class
 
 
 def _row_formatter(schema: Schema) -> Callable[[Any], str]:
@@ -108,7 +111,7 @@ def _row_formatter(schema: Schema) -> Callable[[Any], str]:
         if value is None:
             return "null"
         if value.__class__ is not tuple:
-            return _untyped(value)
+            return _text_by_class(value)
         parts = [name + text(item) for (name, text), item in zip(fields, value, strict=True) if item is not None]
         return "Struct{" + ",".join(parts) + "}"
 

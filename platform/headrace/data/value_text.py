@@ -1,8 +1,8 @@
-"""Values as readable text and back: what ``org.apache.kafka.connect.data.Values`` does for headers and literals.
+"""Converts values to readable strings and back, as ``org.apache.kafka.connect.data.Values`` does.
 
-`parse_string` guesses: ``null``, ``true``, the smallest integer type, FLOAT32 where it is finite, dates and times,
-``[…]`` and ``{…}`` with a merged element schema. A text that only begins like one of these is a string, whole: unlike
-Kafka, nothing that follows is dropped.
+`parse_string` infers the type of a value from a string: ``null``, ``true``, the smallest integer type, FLOAT32 if the
+number does not overflow it, dates and times, ``[…]`` and ``{…}`` with a merged element schema. If only a prefix of the
+string is such a value, the result is the whole string; Kafka returns the prefix's value and ignores the rest.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TIMESTAMP = SimpleDateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
 _DAY_MS = 86_400_000
 
 
-class Parsed(NamedTuple):
-    """A value and the schema that was guessed for it."""
+class ParsedValue(NamedTuple):
+    """A value and the schema that was inferred for it."""
 
     schema: Schema | None
     value: Any
@@ -49,15 +49,15 @@ class Parsed(NamedTuple):
 
 
 def convert_to_string(value: Any, schema: Schema | None = None) -> str:
-    """The text of a value: a string as it is, strings within others quoted, bytes in base64. Raises DataError."""
+    """Return a value as a string: strings unchanged, nested strings quoted, bytes in base64. Raises DataError."""
     if isinstance(value, str):
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
-    return _embedded(value, schema)
+    return _embedded_text(value, schema)
 
 
-def _embedded(value: Any, schema: Schema | None = None) -> str:
+def _embedded_text(value: Any, schema: Schema | None = None) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -72,19 +72,22 @@ def _embedded(value: Any, schema: Schema | None = None) -> str:
         return '"' + base64.b64encode(value).decode() + '"'
     if isinstance(value, list):
         element = None if schema is None else schema.value_schema
-        return "[" + ",".join(_embedded(item, element) for item in value) + "]"
+        return "[" + ",".join(_embedded_text(item, element) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_embedded(key)}:{_embedded(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{_embedded_text(key)}:{_embedded_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Struct):
-        pairs = [(field.name, _embedded(value.get(field.name), field.schema)) for field in value.schema.fields]
-        return "{" + ",".join(f"{_embedded(name)}:{text}" for name, text in pairs) + "}"
+        pairs = [(field.name, _embedded_text(value.get(field.name), field.schema)) for field in value.schema.fields]
+        return "{" + ",".join(f"{_embedded_text(name)}:{text}" for name, text in pairs) + "}"
     if isinstance(value, (dt.date, dt.time)):
-        return date_text(value)
+        return iso_date_text(value)
     raise DataError(f"Failed to serialize unexpected value type {type(value).__name__}: {value}")
 
 
-def date_text(value: dt.date | dt.time) -> str:
-    """ISO 8601: a date, a time with ``Z``, or both; a timestamp of the first day is a time, one at midnight a date."""
+def iso_date_text(value: dt.date | dt.time) -> str:
+    """Format as ISO 8601: a date, a time with ``Z``, or both.
+
+    As in Kafka, a timestamp on 1970-01-01 is printed as a time, and any other timestamp at midnight as a date.
+    """
     if isinstance(value, dt.time):
         return _TIME.format(dt.datetime.combine(dt.date(1970, 1, 1), value))
     if not isinstance(value, dt.datetime):
@@ -102,23 +105,23 @@ _TOKEN = re.compile(r"""[:,{}\[\]"]|(?:\\.|[^:,{}\[\]"\\]|\\\Z)+""", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _INTEGERS = (INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA)
 _NUMBER_ORDER = (Type.INT8, Type.INT16, Type.INT32, Type.INT64, Type.FLOAT32, Type.FLOAT64)
-_NULL = Parsed(None, None)
+_NULL = ParsedValue(None, None)
 
 
-def parse_string(text: str) -> Parsed:
-    """The value that a text looks like, the text itself as STRING when it looks like nothing else."""
+def parse_string(text: str) -> ParsedValue:
+    """Infer a type from the string and parse it; if no other type matches, return the string itself as STRING."""
     if not text:
-        return Parsed(STRING_SCHEMA, text)
-    parser = _Parser(text)
+        return ParsedValue(STRING_SCHEMA, text)
+    parser = _ValueParser(text)
     try:
         parsed = parser.value(embedded=False)
     except (DataError, RecursionError, ArithmeticError):
-        return Parsed(STRING_SCHEMA, text)
-    return parsed if parser.at_end() else Parsed(STRING_SCHEMA, text)
+        return ParsedValue(STRING_SCHEMA, text)
+    return parsed if parser.at_end() else ParsedValue(STRING_SCHEMA, text)
 
 
-class _Parser:
-    """A walk over the tokens of one text; raises DataError where it does not look like a value."""
+class _ValueParser:
+    """Parses the tokens of one string; raises DataError if the string is not a valid value."""
 
     def __init__(self, text: str) -> None:
         self.tokens = _TOKEN.findall(text)
@@ -128,7 +131,7 @@ class _Parser:
         return not any(token.strip() for token in self.tokens[self.next :])
 
     def _accept(self, expected: str) -> bool:
-        """Step over the next token that is not blank, if it is that one."""
+        """Consume the next non-blank token if it is the expected one."""
         position = self.next
         while position < len(self.tokens) - 1 and not self.tokens[position].strip():
             position += 1
@@ -143,39 +146,39 @@ class _Parser:
         self.next = position
         return accepted
 
-    def value(self, embedded: bool) -> Parsed:
+    def value(self, embedded: bool) -> ParsedValue:
         if embedded and self._accept('"'):
-            return self._quoted()
+            return self._parse_quoted()
         for literal, parsed in (("null", _NULL), ("true", _TRUE), ("false", _FALSE)):
             if self._accept(literal):
                 return parsed
         if self._accept("["):
-            return self._array()
+            return self._parse_array()
         if self._accept("{"):
-            return self._map()
+            return self._parse_map()
         if self.next >= len(self.tokens):
             raise DataError("Unexpected end of text")
         token = self.tokens[self.next]
         self.next += 1
         if not embedded and not token.strip():
-            return Parsed(STRING_SCHEMA, token)
-        return self._number_or_date(token.strip())
+            return ParsedValue(STRING_SCHEMA, token)
+        return self._parse_number_or_date(token.strip())
 
-    def _number_or_date(self, token: str) -> Parsed:
+    def _parse_number_or_date(self, token: str) -> ParsedValue:
         if token[:1].isdigit():
-            # A time or timestamp is five tokens, since its colons are delimiters.
-            parsed = _temporal(token + "".join(self.tokens[self.next : self.next + 4]).rstrip())
+            # A time or timestamp consists of five tokens, because colons are delimiters.
+            parsed = _parse_temporal(token + "".join(self.tokens[self.next : self.next + 4]).rstrip())
             if parsed is not None:
                 self.next += 4
                 return parsed
-            parsed = _temporal(token)
+            parsed = _parse_temporal(token)
             if parsed is not None:
                 return parsed
         if token[:1] not in ("", ".") and _NUMBER.fullmatch(token):
-            return _number(Decimal(token))
+            return _parsed_number(Decimal(token))
         raise DataError("Failed to parse embedded value")
 
-    def _quoted(self) -> Parsed:
+    def _parse_quoted(self) -> ParsedValue:
         content = ""
         while self.next < len(self.tokens):
             token = self.tokens[self.next]
@@ -185,21 +188,21 @@ class _Parser:
             content += token
         else:
             raise DataError("Missing closing quote")
-        return _temporal(content) or Parsed(STRING_SCHEMA, content)
+        return _parse_temporal(content) or ParsedValue(STRING_SCHEMA, content)
 
-    def _array(self) -> Parsed:
-        items: list[Parsed] = []
+    def _parse_array(self) -> ParsedValue:
+        items: list[ParsedValue] = []
         while not self._accept("]"):
             items.append(self.value(embedded=True))
             if not self._accept(",") and not self._is_next("]"):
                 raise DataError("Array elements missing ',' delimiter")
-        element = _merged([item.schema for item in items])
-        values = [_aligned(element, item.value) for item in items]
-        return Parsed(Schema(Type.ARRAY, value_schema=element), values)
+        element = _merge_schemas([item.schema for item in items])
+        values = [_convert_to_schema(element, item.value) for item in items]
+        return ParsedValue(Schema(Type.ARRAY, value_schema=element), values)
 
-    def _map(self) -> Parsed:
-        keys: list[Parsed] = []
-        values: list[Parsed] = []
+    def _parse_map(self) -> ParsedValue:
+        keys: list[ParsedValue] = []
+        values: list[ParsedValue] = []
         while not self._accept("}"):
             key = self.value(embedded=True)
             if key.value is None or isinstance(key.value, (list, dict)) or not self._accept(":"):
@@ -207,35 +210,40 @@ class _Parser:
             keys.append(key)
             values.append(self.value(embedded=True))
             self._accept(",")
-        key_schema = _merged([key.schema for key in keys])
-        value_schema = _merged([value.schema for value in values])
+        key_schema = _merge_schemas([key.schema for key in keys])
+        value_schema = _merge_schemas([value.schema for value in values])
         pairs = zip(keys, values, strict=True)
-        items = {_aligned(key_schema, key.value): _aligned(value_schema, value.value) for key, value in pairs}
-        return Parsed(Schema(Type.MAP, key_schema=key_schema, value_schema=value_schema), items)
+        items = {
+            _convert_to_schema(key_schema, key.value): _convert_to_schema(value_schema, value.value)
+            for key, value in pairs
+        }
+        return ParsedValue(Schema(Type.MAP, key_schema=key_schema, value_schema=value_schema), items)
 
 
-_TRUE = Parsed(BOOLEAN_SCHEMA, True)
-_FALSE = Parsed(BOOLEAN_SCHEMA, False)
+_TRUE = ParsedValue(BOOLEAN_SCHEMA, True)
+_FALSE = ParsedValue(BOOLEAN_SCHEMA, False)
 
 
-def _temporal(token: str) -> Parsed | None:
+def _parse_temporal(token: str) -> ParsedValue | None:
     token = token.replace("\\:", ":")
     try:
         if len(token) == 13:
             moment = _TIME.parse(token)
             return (
-                Parsed(TIME_SCHEMA, moment.time()) if moment.year == 1970 and moment.timetuple().tm_yday == 1 else None
+                ParsedValue(TIME_SCHEMA, moment.time())
+                if moment.year == 1970 and moment.timetuple().tm_yday == 1
+                else None
             )
         if len(token) == 24:
-            return Parsed(TIMESTAMP_SCHEMA, _TIMESTAMP.parse(token))
+            return ParsedValue(TIMESTAMP_SCHEMA, _TIMESTAMP.parse(token))
         if len(token) == 10:
-            return Parsed(DATE_SCHEMA, _DATE.parse(token).date())
+            return ParsedValue(DATE_SCHEMA, _DATE.parse(token).date())
     except DataError:
         return None
     return None
 
 
-def _number(number: Decimal) -> Parsed:
+def _parsed_number(number: Decimal) -> ParsedValue:
     exponent = number.as_tuple().exponent
     scale = -exponent if isinstance(exponent, int) else 0
     magnitude = abs(number)
@@ -244,18 +252,21 @@ def _number(number: Decimal) -> Parsed:
         for schema in _INTEGERS:
             low, high = INT_RANGES[schema.type]
             if low <= integer <= high:
-                return Parsed(schema, integer)
+                return ParsedValue(schema, integer)
     double = float(number) if magnitude < Decimal("1e309") else float("inf")
     single = float32(double)
     if abs(single) != float("inf") and scale != 0:
-        return Parsed(FLOAT32_SCHEMA, single)
+        return ParsedValue(FLOAT32_SCHEMA, single)
     if abs(double) != float("inf") and scale != 0:
-        return Parsed(FLOAT64_SCHEMA, double)
-    return Parsed(decimal_schema(scale), number)
+        return ParsedValue(FLOAT64_SCHEMA, double)
+    return ParsedValue(decimal_schema(scale), number)
 
 
-def _merged(schemas: list[Schema | None]) -> Schema | None:
-    """The one schema that all can take, None when there is none; nulls fit anything."""
+def _merge_schemas(schemas: list[Schema | None]) -> Schema | None:
+    """Return a schema that is valid for all items; None if there is no such schema.
+
+    Null items have schema None and match every schema.
+    """
     common: Schema | None = None
     for schema in schemas:
         if schema is None:
@@ -271,7 +282,7 @@ def _merged(schemas: list[Schema | None]) -> Schema | None:
     return common
 
 
-def _aligned(schema: Schema | None, value: Any) -> Any:
+def _convert_to_schema(schema: Schema | None, value: Any) -> Any:
     if schema is not None and value is None:
         raise DataError("Unable to convert a null value to a schema that requires a value")
     if schema is not None and isinstance(value, int) and schema.type in (Type.FLOAT32, Type.FLOAT64):

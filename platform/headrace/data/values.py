@@ -1,4 +1,4 @@
-"""Validation of values against schemas, with Connect's error texts."""
+"""Validation of values against schemas, with Connect's error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.data.errors import DataError
 from headrace.data.logical import PYTHON_TYPES, TIMESTAMP_NAME
 from headrace.data.schema import INT_RANGES, Schema, Type
 
-_CLASSES: dict[Type, tuple[type, ...]] = {
+_PYTHON_CLASSES: dict[Type, tuple[type, ...]] = {
     Type.INT8: (int,),
     Type.INT16: (int,),
     Type.INT32: (int,),
@@ -24,7 +24,7 @@ _CLASSES: dict[Type, tuple[type, ...]] = {
     Type.MAP: (dict,),
 }
 
-_SCHEMALESS: dict[type, Type] = {
+_INFERRED_TYPES: dict[type, Type] = {
     bool: Type.BOOLEAN,
     int: Type.INT64,
     float: Type.FLOAT64,
@@ -38,19 +38,19 @@ _SCHEMALESS: dict[type, Type] = {
 
 
 def infer_type(value: Any) -> Type | None:
-    """The type of a value without a schema: int is INT64, float FLOAT64; None for what Connect does not know."""
-    found = _SCHEMALESS.get(type(value))
+    """Infer the type of a schemaless value (int is INT64, float is FLOAT64); None for types that Connect lacks."""
+    found = _INFERRED_TYPES.get(type(value))
     if found is None:
         from headrace.data.struct import Struct
 
         if isinstance(value, Struct):
             return Type.STRUCT
-        found = next((type_ for class_, type_ in _SCHEMALESS.items() if isinstance(value, class_)), None)
+        found = next((type_ for class_, type_ in _INFERRED_TYPES.items() if isinstance(value, class_)), None)
     return found
 
 
 def validate(schema: Schema, value: Any, location: str = "value") -> None:
-    """Check one value (structs as `Struct`). Raises DataError that names `location`, e.g. ``field: "id"``."""
+    """Validate one value (structs as `Struct`). Raises DataError that names `location`, e.g. ``field: "id"``."""
     if value is None:
         if not schema.optional:
             raise DataError(
@@ -62,12 +62,12 @@ def validate(schema: Schema, value: Any, location: str = "value") -> None:
         return
     _validate_class(schema, value, location)
     if schema.type is Type.ARRAY:
-        element = _present(schema.value_schema, f"element of array {location}")
+        element = _require_schema(schema.value_schema, f"element of array {location}")
         for item in value:
             validate(element, item, f"element of array {location}")
     elif schema.type is Type.MAP:
-        key_schema = _present(schema.key_schema, f"key of map {location}")
-        value_schema = _present(schema.value_schema, f"value of map {location}")
+        key_schema = _require_schema(schema.key_schema, f"key of map {location}")
+        value_schema = _require_schema(schema.value_schema, f"value of map {location}")
         for key, item in value.items():
             validate(key_schema, key, f"key of map {location}")
             validate(value_schema, item, f"value of map {location}")
@@ -77,8 +77,8 @@ def _validate_struct(schema: Schema, value: Any, location: str) -> None:
     from headrace.data.struct import Struct
 
     if not isinstance(value, Struct):
-        raise _mismatch(schema, value, location)
-    if not value.fits(schema):
+        raise _mismatch_error(schema, value, location)
+    if not value.matches_schema(schema):
         raise DataError("Struct schemas do not match.")
     value.validate()
 
@@ -87,24 +87,26 @@ def _validate_class(schema: Schema, value: Any, location: str) -> None:
     logical = PYTHON_TYPES.get(schema.name or "")
     if logical is not None:
         if not isinstance(value, logical) or (isinstance(value, dt.datetime) and schema.name != TIMESTAMP_NAME):
-            raise _mismatch(schema, value, location)
+            raise _mismatch_error(schema, value, location)
         if isinstance(value, Decimal) and not value.is_finite():
             raise DataError(f"A Decimal cannot be {value} for {location}")
         return
-    if not isinstance(value, _CLASSES[schema.type]) or (isinstance(value, bool) and schema.type is not Type.BOOLEAN):
-        raise _mismatch(schema, value, location)
+    if not isinstance(value, _PYTHON_CLASSES[schema.type]) or (
+        isinstance(value, bool) and schema.type is not Type.BOOLEAN
+    ):
+        raise _mismatch_error(schema, value, location)
     bounds = INT_RANGES.get(schema.type)
     if bounds is not None and not bounds[0] <= cast("int", value) <= bounds[1]:
         raise DataError(f"Value {value} is out of range for type {schema.type.name} for {location}")
 
 
-def _present(schema: Schema | None, location: str) -> Schema:
+def _require_schema(schema: Schema | None, location: str) -> Schema:
     if schema is None:
         raise DataError(f"No schema defined for {location}")
     return schema
 
 
-def _mismatch(schema: Schema, value: Any, location: str) -> DataError:
+def _mismatch_error(schema: Schema, value: Any, location: str) -> DataError:
     named = f' "{schema.name}"' if schema.name else ""
     class_ = type(value).__name__
     return DataError(f"Invalid object for schema{named} with type {schema.type.name}: {class_} for {location}")

@@ -1,1 +1,1 @@
-"""The herder: which connectors there are, what state they shall be in and are in, and who runs their tasks."""
+"""The herder: manages the connectors, their target states and statuses, and the instances that the worker runs."""

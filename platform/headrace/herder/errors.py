@@ -1,4 +1,4 @@
-"""What the herder refuses, each with the HTTP status that REST answers."""
+"""Errors of the herder, each with the HTTP status of the REST API's error response."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from typing import ClassVar
 
 
 class HerderError(Exception):
-    """The base: an internal error."""
+    """The base class of the herder's errors; an internal error."""
 
     status: ClassVar[int] = 500
 
 
 class NotFoundError(HerderError):
-    """No such connector, task, logger or plug-in."""
+    """The connector, task, logger or plug-in does not exist."""
 
     status = 404
 
 
 class AlreadyExistsError(HerderError):
-    """The name is taken."""
+    """A connector with this name already exists."""
 
     status = 409
 
 
 class BadRequestError(HerderError):
-    """The request cannot be served as it stands."""
+    """The request is invalid."""
 
     status = 400
 
 
 class ForbiddenError(HerderError):
-    """The worker's configuration forbids it."""
+    """The worker's configuration forbids the operation."""
 
     status = 403
 
 
 class ConflictError(HerderError):
-    """Not now; the client may try again."""
+    """The operation is temporarily impossible; the client may retry it."""
 
     status = 409
 
 
 class PayloadTooLargeError(HerderError):
-    """The request is larger than any that makes sense."""
+    """The request body exceeds the maximum size."""
 
     status = 413
 
 
 class RequestTimeoutError(HerderError):
-    """It took too long."""
+    """The operation did not complete within the request timeout."""
 
     status = 500

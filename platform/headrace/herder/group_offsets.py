@@ -1,4 +1,4 @@
-"""Offsets of sink connectors: those of their consumer groups, at the Kafka cluster (KIP-875)."""
+"""Offsets of sink connectors: the committed offsets of their consumer groups in the Kafka cluster (KIP-875)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Offsets = list[tuple[dict[str, Any], dict[str, Any] | None]]
 
 
 class GroupOffsets:
-    """Opens an admin client for each request: there are few."""
+    """Reads and alters group offsets; opens an admin client for each request, because such requests are rare."""
 
     def __init__(self, worker: Mapping[str, str]) -> None:
         self._worker = worker
         self._cluster_id: str | None = None
 
     async def cluster_id(self) -> str | None:
-        """The cluster's id, None while it cannot be reached."""
+        """Return the Kafka cluster's id; None if the cluster cannot be reached."""
         if self._cluster_id is None:
             try:
                 async with asyncio.timeout(CLUSTER_ID_TIMEOUT_S), _Opened(self._worker, {"name": "worker"}) as admin:
@@ -36,7 +36,7 @@ class GroupOffsets:
         return self._cluster_id
 
     async def read(self, name: str, config: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The committed offsets in REST's shape."""
+        """Return the committed offsets in the REST API's format."""
         async with _Opened(self._worker, config) as admin:
             committed = await admin.list_group_offsets(_group(name, config))
         return [
@@ -49,7 +49,7 @@ class GroupOffsets:
         ]
 
     async def alter(self, name: str, config: Mapping[str, str], offsets: Offsets) -> None:
-        """Set offsets; None removes one. Raises BadRequestError, HerderError."""
+        """Set the group's offsets; None removes an offset. Raises BadRequestError, HerderError."""
         group = _group(name, config)
         wanted = {_partition(partition): _offset(offset) for partition, offset in offsets}
         sets = {key: OffsetAndMetadata(offset) for key, offset in wanted.items() if offset is not None}
@@ -64,7 +64,7 @@ class GroupOffsets:
             raise HerderError(f"Failed to alter consumer group offsets for connector {name}: {error}") from error
 
     async def reset(self, name: str, config: Mapping[str, str]) -> None:
-        """Remove the group. Raises HerderError."""
+        """Delete the consumer group. Raises HerderError."""
         try:
             async with _Opened(self._worker, config) as admin:
                 _raise_first(await admin.delete_groups([_group(name, config)]))
@@ -72,8 +72,8 @@ class GroupOffsets:
             if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 return
             raise HerderError(
-                f"Failed to reset consumer group offsets for connector {name}: {error}. If its tasks have not come to "
-                "an end yet, try again in a while."
+                f"Failed to reset consumer group offsets for connector {name}: {error}. If its tasks have not stopped "
+                "yet, retry later."
             ) from error
 
 
@@ -108,7 +108,7 @@ def _partition(partition: Mapping[str, Any]) -> tuple[str, int]:
         return str(partition["kafka_topic"]), int(partition["kafka_partition"])
     except (KeyError, TypeError, ValueError):
         raise BadRequestError(
-            f"The partition {dict(partition)} of a sink connector must be given as "
+            f"The partition {dict(partition)} of a sink connector must have the form "
             '{"kafka_topic": …, "kafka_partition": …}'
         ) from None
 
@@ -120,8 +120,8 @@ def _offset(offset: Mapping[str, Any] | None) -> int | None:
         number = int(offset["kafka_offset"])
     except (KeyError, TypeError, ValueError):
         raise BadRequestError(
-            f'The offset {dict(offset)} of a sink connector must be given as {{"kafka_offset": …}}'
+            f'The offset {dict(offset)} of a sink connector must have the form {{"kafka_offset": …}}'
         ) from None
     if number < 0:
-        raise BadRequestError(f"The offset {number} is negative")
+        raise BadRequestError(f"The offset {number} is negative, but must be at least 0")
     return number

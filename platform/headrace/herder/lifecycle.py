@@ -1,7 +1,8 @@
-"""A connector's life: its instance and tasks brought to the state that its user wants.
+"""Starts and stops a connector's instance and tasks according to its target state.
 
-The connector's lock is held by whoever calls anything here but `reconfigure_later` and `cancel`. The instance of a
-paused connector is stopped, as Connect does, and its tasks rest where they are; a stopped one has neither.
+The caller must hold the connector's lock for all functions except `reconfigure_later` and `cancel`. When a connector is
+paused, its instance is stopped, as in Kafka Connect, and its tasks are paused; a stopped connector has no instance and
+no tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FAILURES = (RemoteError, Hung, OSError)  # what was raised there; no answer; no
 
 @dataclass(slots=True)
 class Connector:
-    """One connector: what its user wants, and what runs for it."""
+    """One connector: its configuration and target state, and its running instance and tasks."""
 
     name: str
     config: dict[str, str]
@@ -43,7 +44,7 @@ class Connector:
 
 
 class Lifecycle:
-    """Starts and stops what connectors consist of."""
+    """Starts and stops the instances and tasks of connectors."""
 
     def __init__(self, worker_properties: dict[str, str], board: Board, worker: Worker) -> None:
         self._worker_properties = worker_properties
@@ -52,32 +53,32 @@ class Lifecycle:
         self._background: set[asyncio.Task[None]] = set()
 
     def cancel(self) -> None:
-        """The worker is to stop: begin nothing any more."""
+        """Cancel all background operations because the worker shuts down."""
         for background in list(self._background):
             background.cancel()
 
     # all of a connector
 
     async def start(self, connector: Connector) -> None:
-        """Start what the connector's target asks for."""
+        """Start the instance and tasks that the connector's target state requires."""
         if connector.target is TargetState.STOPPED:
             await self.stop_tasks(connector)
         await self.start_instance(connector)
         await self.update_tasks(connector)
 
     async def replace_config(self, connector: Connector, config: Mapping[str, str], kind: str) -> None:
-        """Go on with another configuration; tasks are replaced when they have changed."""
+        """Apply another configuration; tasks are restarted if their configurations have changed."""
         await self.stop_instance(connector)
         connector.config, connector.kind = dict(config), kind
         await self.start(connector)
 
     async def stop(self, connector: Connector) -> None:
-        """End tasks and instance."""
+        """Stop the tasks and the instance."""
         await self.stop_tasks(connector)
         await self.stop_instance(connector)
 
     async def follow_target(self, connector: Connector) -> None:
-        """Pause, resume or stop. A connector that has failed stays so; its tasks follow all the same."""
+        """Pause, resume or stop. A failed connector instance stays FAILED; its tasks still follow the target state."""
         if connector.target is TargetState.STOPPED:
             await self.stop(connector)
             self._board.set(connector.name, None, State.STOPPED)
@@ -86,7 +87,7 @@ class Lifecycle:
         for task in connector.tasks.values():
             self._worker.tell(task, "pause" if paused else "resume")
         if self._board.of(connector.name).connector.state is State.FAILED:
-            log.error("Cannot transition connector %s to %s since it has failed", connector.name, connector.target)
+            log.error("Connector %s: cannot transition to %s since it has failed", connector.name, connector.target)
         elif paused:
             await self.stop_instance(connector)
             self._board.set(connector.name, None, State.PAUSED)
@@ -96,7 +97,7 @@ class Lifecycle:
     # the instance
 
     async def start_instance(self, connector: Connector) -> None:
-        """Start the instance, if there is to be one."""
+        """Start the instance, if the target state requires one."""
         name = connector.name
         if connector.target is not TargetState.STARTED:
             paused = connector.target is TargetState.PAUSED
@@ -107,7 +108,7 @@ class Lifecycle:
             connector.instance = await self._worker.start_connector(name, connector.config, generation)
         except _FAILURES as error:
             self._board.set(name, None, State.FAILED, _trace(error))
-            log.error("%sThe connector could not be started: %s", logs.context(name, "worker"), error)
+            log.error("%sConnector %s: failed to start: %s", logs.context(name, "worker"), name, error)
             return
         self._board.set(name, None, State.RUNNING)
 
@@ -122,7 +123,7 @@ class Lifecycle:
     # tasks
 
     async def update_tasks(self, connector: Connector) -> None:
-        """Ask the connector for its task configurations; start the new set if they have changed."""
+        """Request task configurations from the connector; replace the tasks if the configurations have changed."""
         if connector.instance is None:
             return
         try:
@@ -132,7 +133,12 @@ class Lifecycle:
                 self._board.set(connector.name, None, State.FAILED, _trace(error))
                 log.error("%s%s", logs.context(connector.name), error)
                 return
-            log.error("%sNo task configurations, the next attempt follows: %s", logs.context(connector.name), error)
+            log.error(
+                "%sConnector %s: failed to generate task configurations, retrying: %s",
+                logs.context(connector.name),
+                connector.name,
+                error,
+            )
             connector.retry = self._in_background(self._retry_tasks(connector))
             return
         if configs == connector.task_configs and connector.config == connector.applied_config:
@@ -142,22 +148,22 @@ class Lifecycle:
         await self.start_tasks(connector, range(len(configs)))
 
     async def start_tasks(self, connector: Connector, numbers: Iterable[int]) -> None:
-        """Start these tasks together."""
+        """Start these tasks concurrently."""
         await asyncio.gather(*(self._start_task(connector, number) for number in numbers))
 
     async def stop_some_tasks(self, connector: Connector, numbers: Iterable[int]) -> None:
-        """Stop these tasks together, those that run."""
+        """Stop those of these tasks that run, concurrently."""
         await self._worker.stop_tasks([connector.tasks.pop(n) for n in numbers if n in connector.tasks])
 
     async def stop_tasks(self, connector: Connector) -> None:
-        """Stop all tasks, and forget what they were."""
+        """Stop all tasks and remove their configurations."""
         tasks, connector.tasks = list(connector.tasks.values()), {}
         await self._worker.stop_tasks(tasks)
         connector.task_configs = []
         self._board.keep_tasks(connector.name, 0)
 
     def reconfigure_later(self, connector: Connector) -> None:
-        """The connector has asked for other tasks."""
+        """Schedule a task reconfiguration that the connector has requested."""
         self._in_background(self._reconfigure(connector))
 
     async def _start_task(self, connector: Connector, number: int) -> None:
@@ -176,7 +182,7 @@ class Lifecycle:
             connector.tasks[number] = await self._worker.start_task(spec, generation)
         except _FAILURES as error:
             self._board.set(name, number, State.FAILED, _trace(error))
-            log.error("%sThe task could not be started: %s", logs.context(name, f"task-{number}"), error)
+            log.error("%sTask %s-%d: failed to start: %s", logs.context(name, f"task-{number}"), name, number, error)
 
     async def _reconfigure(self, connector: Connector) -> None:
         async with connector.lock:
@@ -194,7 +200,12 @@ class Lifecycle:
                     await self._worker.task_configs(connector.instance)
                 except _FAILURES as error:
                     if not _is_too_many(error):
-                        log.error("%sStill no task configurations: %s", logs.context(connector.name), error)
+                        log.error(
+                            "%sConnector %s: failed to generate task configurations again, retrying: %s",
+                            logs.context(connector.name),
+                            connector.name,
+                            error,
+                        )
                         continue
                 connector.retry = None
                 await self.update_tasks(connector)

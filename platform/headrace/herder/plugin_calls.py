@@ -1,6 +1,6 @@
-"""What REST and the herder ask of plug-ins that do not run: validation, lists of keys, whether offsets may be changed.
+"""Calls to plug-ins that are not running: validation, key definitions, and checks of altered offsets.
 
-Every question goes to a process that serves nobody else meanwhile; what goes wrong there is raised as HerderError.
+Each call runs in a process that serves no other call at the time; an error in that process is raised as HerderError.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _USERS_FAULTS = ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataErro
 
 
 class PluginCalls:
-    """The questions of one worker."""
+    """The plug-in calls of one worker."""
 
     def __init__(self, config: WorkerConfig, worker: Worker) -> None:
         self._config = config
         self._worker = worker
 
     async def kind_of(self, config: Mapping[str, str]) -> str:
-        """Validate a connector's configuration; "source" or "sink". Raises BadRequestError with every error."""
+        """Validate a configuration; return "source" or "sink". Raises BadRequestError that lists all errors."""
         if any(value is None for value in config.values()):
             nulls = [key for key, value in config.items() if value is None]
             raise BadRequestError(f"Null value supplied for config keys: {', '.join(nulls)}")
@@ -49,14 +49,14 @@ class PluginCalls:
         return str(result["type"])
 
     async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
-        """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` beside. Raises HerderError."""
+        """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` added. Raises HerderError."""
         if not config.get("connector.class", "").strip():
             raise BadRequestError("Connector config contains no connector type")
         result: dict[str, Any] = await _translated(self._worker.validate(config))
         return result
 
     async def validate_for(self, plugin: str, config: Mapping[str, str]) -> dict[str, Any]:
-        """Validate for a plug-in named in the URL, in REST's exact shape. Raises HerderError."""
+        """Validate for the plug-in in the URL; return exactly the REST API's format. Raises HerderError."""
         result: dict[str, Any] = await _translated(self._worker.validate(config, plugin))
         return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
 
@@ -72,7 +72,7 @@ class PluginCalls:
             raise NotFoundError(str(error)) from None
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
-        """Have a stopped connector check new offsets; True when it says it took part. Raises HerderError."""
+        """Let a stopped connector check new offsets; return the result of its `alter_offsets`. Raises HerderError."""
         pairs = [list(pair) for pair in offsets]
         return bool(await _translated(self._worker.alter_offsets(name, config, pairs)))
 
@@ -85,6 +85,6 @@ async def _translated(call: Awaitable[Any]) -> Any:
             raise BadRequestError(error.message) from error
         raise HerderError(error.message) from error
     except OverflowError as error:
-        raise BadRequestError(f"A number in the request is too large: {error}") from None
+        raise BadRequestError(f"The request contains a number that is too large: {error}") from None
     except (Hung, OSError) as error:  # PeerGone among the latter, and processes that cannot be had
         raise HerderError(str(error)) from error

@@ -1,7 +1,7 @@
-"""The standalone herder: connectors live in memory, their source offsets in a file.
+"""The standalone herder: keeps connectors in memory and their source offsets in a file.
 
-It owns the wanted state of every connector and brings the worker's instances to it. Operations on one connector follow
-each other; a connector that hangs holds up nobody else. No plug-in code runs here.
+The herder owns the target state of every connector, and starts and stops instances accordingly. Operations on one
+connector are serialized; a hung connector does not delay other connectors. No plug-in code runs in this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class StandaloneHerder:
-    """All connectors of a standalone worker; `plugins` answers what concerns none of them."""
+    """All connectors of a standalone worker; `plugins` serves requests that concern no running connector."""
 
     def __init__(
         self, config: WorkerConfig, store: FileOffsetStore, worker_id: str, make_worker: Callable[[Events], Worker]
@@ -45,7 +45,7 @@ class StandaloneHerder:
         self._lifecycle = Lifecycle(config.properties, self.board, self.worker)
 
     async def stop(self) -> None:
-        """Stop every task (offsets committed) and connector, then end all processes."""
+        """Stop all tasks (which commit their offsets) and connectors, then end all processes."""
         self._lifecycle.cancel()
         connectors = list(self._connectors.values())
         tasks = [task for connector in connectors for task in connector.tasks.values()]
@@ -56,11 +56,11 @@ class StandaloneHerder:
     # reading
 
     def names(self) -> list[str]:
-        """The connectors, in the order of their creation."""
+        """The names of all connectors, in order of their creation."""
         return list(self._connectors)
 
     def config_of(self, name: str) -> dict[str, str]:
-        """A connector's configuration as it was given. Raises NotFoundError."""
+        """Return a connector's configuration as it was submitted. Raises NotFoundError."""
         return dict(self._get(name).config)
 
     def info(self, name: str) -> dict[str, Any]:
@@ -88,11 +88,11 @@ class StandaloneHerder:
         return [{"id": {"connector": name, "task": n}, "config": config} for n, config in enumerate(configs)]
 
     def topics(self, name: str) -> list[str]:
-        """The topics that a connector has used. Raises NotFoundError."""
+        """Return the topics that a connector has used. Raises NotFoundError."""
         return list(self._get(name).topics)
 
     def reset_topics(self, name: str) -> None:
-        """Forget them. Raises NotFoundError."""
+        """Clear the list of topics that a connector has used. Raises NotFoundError."""
         self._get(name).topics.clear()
 
     # changing
@@ -100,7 +100,7 @@ class StandaloneHerder:
     async def put(
         self, name: str, config: Mapping[str, str], *, target: TargetState | None = None, replace: bool = True
     ) -> bool:
-        """Create or reconfigure a connector; True when it is new. Raises BadRequestError, AlreadyExistsError."""
+        """Create or reconfigure a connector; return True if created. Raises BadRequestError, AlreadyExistsError."""
         kind = await self.plugins.kind_of(config)
         while name in self._connectors:
             if not replace:
@@ -117,7 +117,7 @@ class StandaloneHerder:
         return True
 
     async def patch(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Change some keys; None removes one (KIP-477). Raises NotFoundError, BadRequestError."""
+        """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
         while True:
             before = self._get(name).config
             config = {key: value for key, value in {**before, **changes}.items() if value is not None}
@@ -130,7 +130,7 @@ class StandaloneHerder:
                     return
 
     async def delete(self, name: str) -> None:
-        """Stop a connector and forget it; its offsets stay. Raises NotFoundError."""
+        """Stop and delete a connector; its offsets are kept. Raises NotFoundError."""
         async with self._changing(name) as connector:
             await self._lifecycle.stop(connector)
             self._connectors.pop(name, None)
@@ -143,7 +143,10 @@ class StandaloneHerder:
             await self._lifecycle.follow_target(connector)
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> dict[str, Any]:
-        """Restart what the request covers (KIP-745); the status as it was when it began. Raises NotFoundError."""
+        """Restart the connector and tasks that the request selects (KIP-745). Raises NotFoundError.
+
+        Return the connector's status at the beginning of the restart.
+        """
         async with self._changing(name) as connector:
             plan = self.board.plan_restart(name, include_tasks=include_tasks, only_failed=only_failed)
             if plan.connector:
@@ -180,7 +183,7 @@ class StandaloneHerder:
         return [{"partition": partition, "offset": offset} for partition, offset in self._store.of_connector(name)]
 
     async def alter_offsets(self, name: str, offsets: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> bool:
-        """Set offsets (None resets one); True when the connector says it took part. Raises HerderError."""
+        """Set offsets (None resets an offset); return the connector's `alter_offsets` result. Raises HerderError."""
         async with self._changing(name) as connector:
             self._check_stopped(connector)
             took_part = await self.plugins.alter_offsets(name, connector.config, offsets)
@@ -191,7 +194,7 @@ class StandaloneHerder:
         return took_part
 
     async def reset_offsets(self, name: str) -> bool:
-        """Remove all offsets of a connector. Raises HerderError."""
+        """Remove all offsets of a connector; return its `alter_offsets` result. Raises HerderError."""
         async with self._changing(name) as connector:
             self._check_stopped(connector)
             if connector.kind == "sink":
@@ -208,36 +211,36 @@ class StandaloneHerder:
         return GroupOffsets(self.config.properties)
 
     async def cluster_id(self) -> str | None:
-        """The Kafka cluster's id, None while it cannot be reached."""
+        """Return the Kafka cluster's id; None if the cluster cannot be reached."""
         return await self._groups.cluster_id()
 
     # what the worker's children say and ask (runtime.worker.Events)
 
     def state_changed(self, instance: Instance, state: str, trace: str | None) -> None:
-        """An instance tells its state."""
+        """Handle the new state of an instance."""
         new = State.UNASSIGNED if state == "STOPPED" else State(state)
         heard = self.board.hear(instance.connector, instance.task, instance.generation, new, trace)
         if heard and new is State.FAILED:
             what = "Connector" if instance.task is None else "Task"
             last_line = (trace or "").strip().rpartition("\n")[2]
-            log.error("%s%s %s has failed: %s", logs.context(instance.connector), what, instance.name, last_line)
+            log.error("%s%s %s: failed: %s", logs.context(instance.connector), what, instance.name, last_line)
 
     def topic_used(self, instance: Instance, topic: str) -> None:
-        """A task uses a topic."""
+        """Add a topic to those that the task's connector has used."""
         if (connector := self._connectors.get(instance.connector)) is not None:
             connector.topics[topic] = None
 
     def reconfiguration_requested(self, instance: Instance) -> None:
-        """A connector wants other tasks."""
+        """Handle a connector's request to reconfigure its tasks."""
         if (connector := self._connectors.get(instance.connector)) is not None and connector.instance is instance:
             self._lifecycle.reconfigure_later(connector)
 
     async def commit_offsets(self, instance: Instance, offsets: list[Any]) -> None:
-        """A task's offsets: on disk before the answer."""
+        """Write a task's offsets; returns when they are on disk."""
         await self._write_offsets(instance.connector, [(partition, offset) for partition, offset in offsets])
 
     def read_offsets(self, instance: Instance, partitions: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-        """A task asks where its connector came to."""
+        """Return the committed offsets of the task's connector for these source partitions."""
         return self._store.read(instance.connector, partitions)
 
     async def _write_offsets(self, name: str, offsets: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:

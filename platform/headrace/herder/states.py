@@ -1,7 +1,7 @@
-"""States of connectors and tasks, and what a restart touches (KIP-745). Pure.
+"""States of connectors and tasks, and the selection of instances to restart (KIP-745). No I/O.
 
-A `Board` keeps what REST shows as status. Each start of an instance takes a new generation; what an abandoned instance
-still says is not heard.
+A `Board` stores the statuses that the REST API returns. Each start of an instance receives a new generation; status
+updates with an older generation are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class State(StrEnum):
-    """What an instance is doing."""
+    """The state of a connector or task."""
 
     UNASSIGNED = "UNASSIGNED"
     RUNNING = "RUNNING"
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 class TargetState(StrEnum):
-    """What a user wants of a connector."""
+    """The state of a connector that the user has requested."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -32,12 +32,12 @@ class TargetState(StrEnum):
 
     @classmethod
     def from_initial_state(cls, text: str) -> TargetState:
-        """KIP-980's `initial_state`: RUNNING, PAUSED or STOPPED in any case. Raises ValueError."""
+        """Parse KIP-980's `initial_state` (RUNNING, PAUSED or STOPPED, case-insensitive). Raises ValueError."""
         names = {"RUNNING": cls.STARTED, "PAUSED": cls.PAUSED, "STOPPED": cls.STOPPED}
         try:
             return names[text.upper()]
         except KeyError:
-            raise ValueError(f"initial_state: {text!r} is none of RUNNING, PAUSED, STOPPED") from None
+            raise ValueError(f"initial_state: {text!r} must be one of RUNNING, PAUSED, STOPPED") from None
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Status:
     generation: int = 0
 
     def shape(self, worker_id: str) -> dict[str, Any]:
-        """As REST shows it; a trace belongs to a failure."""
+        """Return the status in the REST API's format; only a failed instance has a trace."""
         shown: dict[str, Any] = {"state": self.state.value, "worker_id": worker_id}
         if self.state is State.FAILED and self.trace:
             shown["trace"] = self.trace
@@ -58,7 +58,7 @@ class Status:
 
 @dataclass(slots=True)
 class ConnectorStatus:
-    """A connector's status and its tasks'."""
+    """The statuses of a connector and its tasks."""
 
     connector: Status = field(default_factory=Status)
     tasks: dict[int, Status] = field(default_factory=dict)
@@ -66,14 +66,14 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True)
 class RestartPlan:
-    """What a restart request touches."""
+    """The instances that a restart request selects."""
 
     connector: bool
     tasks: list[int]
 
 
 class Board:
-    """All statuses of this worker, by connector."""
+    """The statuses of all connectors and tasks of this worker."""
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -84,26 +84,26 @@ class Board:
         return connector in self._statuses
 
     def of(self, connector: str) -> ConnectorStatus:
-        """The status of a connector; made when it is not there yet."""
+        """Return the status of a connector; create it if it does not exist."""
         return self._statuses.setdefault(connector, ConnectorStatus())
 
     def forget(self, connector: str) -> None:
-        """The connector is deleted."""
+        """Remove the status of a deleted connector."""
         self._statuses.pop(connector, None)
 
     def begin(self, connector: str, task: int | None) -> int:
-        """A new instance is about to start: its generation."""
+        """Return a new generation for an instance that is about to start."""
         self._generation += 1
         self._status(connector, task).generation = self._generation
         return self._generation
 
     def set(self, connector: str, task: int | None, state: State, trace: str | None = None) -> None:
-        """Decide a state here."""
+        """Set a state that the herder has decided."""
         status = self._status(connector, task)
         status.state, status.trace = state, trace
 
     def hear(self, connector: str, task: int | None, generation: int, state: State, trace: str | None = None) -> bool:
-        """Take what an instance says of itself; False when it has been replaced or is no more."""
+        """Set the state that an instance reports; return False if the instance was replaced or removed."""
         known = self._statuses.get(connector)
         status = None if known is None else known.connector if task is None else known.tasks.get(task)
         if status is None or status.generation != generation:
@@ -112,7 +112,7 @@ class Board:
         return True
 
     def keep_tasks(self, connector: str, count: int) -> None:
-        """Drop the statuses of tasks from number `count` on."""
+        """Keep the statuses of tasks 0 to `count - 1` and remove all others."""
         tasks = self.of(connector).tasks
         for number in [number for number in tasks if number >= count]:
             del tasks[number]
@@ -128,7 +128,7 @@ class Board:
         }
 
     def plan_restart(self, connector: str, *, include_tasks: bool, only_failed: bool) -> RestartPlan:
-        """Which instances a restart touches."""
+        """Return the instances that a restart request selects."""
         status = self._statuses[connector]
         tasks = status.tasks.items() if include_tasks else ()
         return RestartPlan(
@@ -137,7 +137,7 @@ class Board:
         )
 
     def states(self, connector: str) -> Iterable[tuple[int | None, str]]:
-        """The state of a connector (task None) and of each of its tasks."""
+        """Yield the state of a connector (task None) and of each of its tasks."""
         if (status := self._statuses.get(connector)) is not None:
             yield None, status.connector.state.value
             for number, task in sorted(status.tasks.items()):

@@ -1,1 +1,1 @@
-"""What a worker says about itself: log lines and Prometheus metrics."""
+"""Logging and Prometheus metrics of a worker."""

@@ -1,8 +1,9 @@
-"""Log lines with their connector in front (KIP-449), levels that change at run time (KIP-495), secrets masked.
+"""Logging: connector contexts (KIP-449), log levels that can be changed at run time (KIP-495), and masked secrets.
 
     [2026-11-21 12:00:00,123] INFO [flights-source|task-0] 5,000 records sent (headrace.runtime.source_task)
 
-A line, a trace included, leaves by one write to stderr, so lines of the worker and its children never mix.
+Each log record, including its stack trace, is written to stderr with one write, so that lines of the worker and of its
+child processes never mix.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROOT_NAMES = ("root", "")
 connector_context: ContextVar[str] = ContextVar("connector_context", default="")
 _process_context = ""
 
-# Java's names on the left, as PUT /admin/loggers takes them.
+# Python's log levels by the log4j names that PUT /admin/loggers accepts.
 LEVELS = {
     "OFF": logging.CRITICAL + 10,
     "FATAL": logging.CRITICAL,
@@ -31,27 +32,27 @@ LEVELS = {
     "TRACE": 5,
     "ALL": 1,
 }
-_NAMES = {number: name for name, number in LEVELS.items()}
+_LEVEL_NAMES = {number: name for name, number in LEVELS.items()}
 
 
 class Secrets:
-    """Values that must not be seen; `mask` takes them out of a text."""
+    """The values that must not appear in logs or responses; `mask` replaces them in a string."""
 
-    LENGTH_MIN = 4  # shorter ones would mask half the log
+    MIN_LENGTH = 4  # masking shorter values would make most of the log unreadable
 
     def __init__(self) -> None:
         self._values: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, values: Iterable[str]) -> None:
-        """Hide these from now on."""
-        new = {value for value in values if len(value) >= self.LENGTH_MIN} - self._values
+        """Mask these values from now on."""
+        new = {value for value in values if len(value) >= self.MIN_LENGTH} - self._values
         if new:
             self._values |= new
             self._pattern = re.compile("|".join(map(re.escape, sorted(self._values, key=len, reverse=True))))
 
     def mask(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the string with all secrets replaced by `MASK`."""
         return text if self._pattern is None else self._pattern.sub(MASK, text)
 
 
@@ -59,46 +60,46 @@ secrets = Secrets()
 _SECRET_KEY = re.compile(r"password|passphrase|secret|token|credential|jaas\.config|api\.?key", re.IGNORECASE)
 
 
-def hide_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
-    """Mask the values of keys that are declared secret, or are named as if they were."""
+def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
+    """Mask the values of keys that are in `secret_keys` or whose names look like those of secrets."""
     declared = set(secret_keys)
     secrets.add(value for key, value in properties.items() if key in declared or _SECRET_KEY.search(key))
 
 
 def set_process_context(connector: str, scope: str = "") -> None:
-    """The context of every line of this process that has no nearer one."""
+    """Set the context of all log lines of this process for which `connector_context` is not set."""
     global _process_context
     _process_context = context(connector, scope)
 
 
 def context(connector: str, scope: str = "") -> str:
-    """KIP-449's prefix: `[flights-source|task-0] `, `[flights-source|worker] `."""
+    """Return the prefix of KIP-449: `[flights-source|task-0] `, `[flights-source|worker] `."""
     return f"[{connector}|{scope}] " if scope else f"[{connector}] "
 
 
 class LineFormatter(logging.Formatter):
-    """Kafka's line, with the context in front of the message."""
+    """Kafka's log format, with the connector context before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One text, the trace included."""
+        """Return the formatted log record, including its stack trace."""
         seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         where = connector_context.get() or _process_context
-        level = _NAMES.get(record.levelno, record.levelname)
+        level = _LEVEL_NAMES.get(record.levelno, record.levelname)
         text = f"[{seconds},{int(record.msecs):03d}] {level} {where}{record.getMessage()} ({record.name})"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return secrets.mask(text)
 
 
-class WholeLines(logging.Handler):
-    """Writes each record by one system call."""
+class SingleWriteHandler(logging.Handler):
+    """Writes each log record with one system call."""
 
     def __init__(self, descriptor: int = 2) -> None:
         super().__init__()
         self._descriptor = descriptor
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it; a closed stderr loses log lines, never the work."""
+        """Write a log record; if stderr is closed, drop the record, because a lost log line must not fail a task."""
         try:
             os.write(self._descriptor, (self.format(record) + "\n").encode("utf-8", "replace"))
         except OSError:
@@ -110,12 +111,12 @@ class WholeLines(logging.Handler):
 _changed_ms: dict[str, int] = {}
 
 
-def set_up(level: int = logging.INFO) -> None:
-    """Send all logging of this process to stderr."""
+def configure_logging(level: int = logging.INFO) -> None:
+    """Write all log records of this process to stderr."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
-    root.addHandler(WholeLines())
+    root.addHandler(SingleWriteHandler())
     handler = root.handlers[0]
     handler.setFormatter(LineFormatter())
     root.setLevel(level)
@@ -125,7 +126,7 @@ def set_up(level: int = logging.INFO) -> None:
 
 
 def set_level(name: str, level: str, now_ms: int) -> list[str]:
-    """Set a logger and those below it; returns their names. Raises KeyError for an unknown level."""
+    """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level."""
     number = LEVELS[level.upper()]
     if name in ROOT_NAMES:
         affected = ["root", *_known_loggers()]
@@ -138,24 +139,24 @@ def set_level(name: str, level: str, now_ms: int) -> list[str]:
 
 
 def levels() -> dict[str, dict[str, object]]:
-    """The loggers whose level has been set, in REST's shape."""
+    """Return the loggers whose level has been set, in the format of the REST API."""
     named = {name: logging.getLogger(name) for name in _known_loggers() if logging.getLogger(name).level}
-    return {name: _shape(name, logger) for name, logger in {"root": logging.getLogger(), **named}.items()}
+    return {name: _level_as_json(name, logger) for name, logger in {"root": logging.getLogger(), **named}.items()}
 
 
 def level_of(name: str) -> dict[str, object] | None:
-    """The effective level of a logger, in REST's shape; None when nobody logs under that name."""
+    """Return the effective level of a logger in the format of the REST API; None if there is no such logger."""
     if name in ROOT_NAMES:
-        return _shape("root", logging.getLogger())
+        return _level_as_json("root", logging.getLogger())
     known = _known_loggers()
     if name not in known and not any(logger.startswith(name + ".") for logger in known):
         return None
-    return _shape(name, logging.getLogger(name))
+    return _level_as_json(name, logging.getLogger(name))
 
 
-def _shape(name: str, logger: logging.Logger) -> dict[str, object]:
+def _level_as_json(name: str, logger: logging.Logger) -> dict[str, object]:
     number = logger.getEffectiveLevel()
-    return {"level": _NAMES.get(number, logging.getLevelName(number)), "last_modified": _changed_ms.get(name)}
+    return {"level": _LEVEL_NAMES.get(number, logging.getLevelName(number)), "last_modified": _changed_ms.get(name)}
 
 
 def _known_loggers() -> list[str]:

@@ -1,6 +1,6 @@
-"""Finding plug-ins and checking their configuration.
+"""Finds plug-ins and validates their configuration.
 
-`registry` turns names (Java's, short ones, Python paths) into classes; `variables` resolves ``${file:…}`` and its like
-by `config_providers`; `connector_config` has the framework's own keys and `validation` what Connect's validate endpoint
-answers.
+`registry` maps names (Java class names, short names, Python paths) to classes. `variables` resolves variables such as
+``${file:…}`` with `config_providers`. `connector_config` defines the framework's own configuration keys, and
+`validation` implements Connect's validate endpoint.
 """

@@ -1,8 +1,8 @@
-"""Validation of a whole connector configuration: framework keys, the connector's own, its converters, transforms and
-predicates. The answer has the shape of Connect's ``PUT /connector-plugins/P/config/validate``.
+"""Validates a complete connector configuration: the keys of the framework, the connector, its converters, transforms
+and predicates. The result has the format of Connect's ``PUT /connector-plugins/P/config/validate``.
 
-Plug-in code runs here (classes are imported, the connector's own `validate` may open connections): call it in a process
-that may hang or die.
+Validation runs plug-in code (it imports classes, and the connector's own `validate` may open connections). Call it in
+a separate process, because plug-in code may hang or crash.
 """
 
 from __future__ import annotations
@@ -19,29 +19,36 @@ from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, Missing
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
 from headrace.data.java_regex import JavaPattern
 from headrace.plugins import connector_config, registry
-from headrace.plugins.parts import Part, Props, aliases, configure_errors, converters, steps
+from headrace.plugins.plugin_sections import (
+    PluginSection,
+    Props,
+    aliased_sections,
+    aliases,
+    configure_errors,
+    converter_sections,
+)
 from headrace.plugins.variables import VARIABLE_SPLIT
 
 
 @dataclass(slots=True)
 class Validation:
-    """What validation found."""
+    """The result of a validation."""
 
     name: str
     type: str
     definitions: dict[str, ConfigKey] = field(default_factory=dict)
     values: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """Keys that nobody reads, with the nearest ones; not part of Connect's answer."""
+    """Unknown keys, with similar known ones; not part of Connect's response."""
 
     @property
     def errors(self) -> list[str]:
-        """Every error."""
+        """The errors of all keys."""
         return [error for value in self.values.values() for error in value.errors]
 
-    def add_error(self, name: str, message: str, otherwise: str = "connector.class") -> None:
-        """Put an error beside a key, or beside another one when that key is not known."""
-        value = self.values.get(name) or self.values.get(otherwise)
+    def add_error(self, name: str, message: str, fallback: str = "connector.class") -> None:
+        """Add an error to a key, or to the key `fallback` if that key is unknown."""
+        value = self.values.get(name) or self.values.get(fallback)
         if value is None:
             value = self.values[name] = ConfigValue(name)
         if message not in value.errors:
@@ -66,35 +73,35 @@ class Validation:
 def validate_connector(
     props: Props, worker: Mapping[str, str], *, originals: Props | None = None, plugin: str | None = None
 ) -> Validation:
-    """Check a connector's configuration, variables resolved.
+    """Validate a connector's configuration whose variables are resolved.
 
-    `originals` is the configuration with its variables: what they stand for appears nowhere in the outcome. `plugin` is
-    the plug-in that the caller means, which ``connector.class`` must be.
+    `originals` is the configuration with its variables: the result shows the variables and never their values. If
+    `plugin` is given, ``connector.class`` must name the same plug-in.
 
-    Raises ConnectError when there is no such connector.
+    Raises ConnectError if the connector class is not found.
     """
     connector_class = _connector_class(props, plugin)
     is_source = issubclass(connector_class, SourceConnector)
-    framework = connector_config.source_def(worker, props) if is_source else connector_config.sink_def(worker)
+    framework_def = connector_config.source_def(worker, props) if is_source else connector_config.sink_def(worker)
     result = Validation(props["connector.class"] or "", "source" if is_source else "sink")
-    parts = [Part(connector_class, "", "connector.class", config_def(connector_class.config_model))]
+    sections = [PluginSection(connector_class, "", "connector.class", config_def(connector_class.config_model))]
     problems: list[ConfigError] = []
-    parts += steps(props, problems, "transforms", "transform", connector_config.TRANSFORMS)
-    parts += steps(props, problems, "predicates", "predicate", connector_config.PREDICATES)
-    parts += converters(props)
-    definition = parts[0].definition.merged(framework)
-    definition = ConfigDef([*framework.keys.values(), *definition.keys.values()])
-    for part in parts[1:]:
-        definition = definition.merged(part.definition)
+    sections += aliased_sections(props, problems, "transforms", "transform", connector_config.TRANSFORMS)
+    sections += aliased_sections(props, problems, "predicates", "predicate", connector_config.PREDICATES)
+    sections += converter_sections(props)
+    definition = sections[0].definition.merged(framework_def)
+    definition = ConfigDef([*framework_def.keys.values(), *definition.keys.values()])
+    for section in sections[1:]:
+        definition = definition.merged(section.definition)
     result.definitions = definition.keys
-    result.values = definition.validate({**props, **_converter_types(parts)})
-    _add_part_errors(result, parts, props)
+    result.values = definition.validate({**props, **_fixed_converter_types(sections)})
+    _add_section_errors(result, sections, props)
     for problem in problems:
         result.add_error(problem.key, str(problem))
-    _check_class(result, connector_class)
+    _check_task_class(result, connector_class)
     _check_combinations(result, connector_class, props, worker)
-    _ask_connector(result, connector_class, props)
-    result.warnings = _warnings(result, parts, props)
+    _run_connector_validate(result, connector_class, props)
+    result.warnings = _warnings(result, sections, props)
     if originals is not None:
         _redact(result, props, originals)
     return result
@@ -110,29 +117,35 @@ def _connector_class(props: Props, plugin: str | None) -> type[Connector]:
     return found
 
 
-def _converter_types(parts: list[Part]) -> dict[str, str]:
-    return {part.prefix + name: text for part in parts for name, text in part.extra.items()}
+def _fixed_converter_types(sections: list[PluginSection]) -> dict[str, str]:
+    return {section.prefix + name: text for section in sections for name, text in section.fixed_props.items()}
 
 
-def _add_part_errors(result: Validation, parts: list[Part], props: Props) -> None:
-    """What only the models as a whole, or `configure`, find out."""
-    for part in parts:
-        own = part.props(props)
-        errors: list[ConfigError] = part.model.errors(own)
-        if not errors and not issubclass(part.plugin, Connector) and not part.plugin.__dict__.get("abstract", False):
-            errors = configure_errors(part, own)
+def _add_section_errors(result: Validation, sections: list[PluginSection], props: Props) -> None:
+    """Add the errors of each plug-in's whole configuration: of its model and of its `configure`."""
+    for section in sections:
+        own = section.props(props)
+        errors: list[ConfigError] = section.model.errors(own)
+        if (
+            not errors
+            and not issubclass(section.plugin, Connector)
+            and not section.plugin.__dict__.get("abstract", False)
+        ):
+            errors = configure_errors(section, own)
         for error in errors:
-            name = part.prefix + error.key
+            name = section.prefix + error.key
             if isinstance(error, MissingConfigError):
                 result.add_error(name, str(MissingConfigError(name)))
             elif name in result.values:
                 result.add_error(name, str(ConfigError(name, error.value, error.reason)))
             else:
-                result.add_error(part.type_key, str(ConfigError(part.type_key, props.get(part.type_key), error.reason)))
+                result.add_error(
+                    section.type_key, str(ConfigError(section.type_key, props.get(section.type_key), error.reason))
+                )
 
 
-def _check_class(result: Validation, connector_class: type[Connector]) -> None:
-    """A plug-in that lacks what the platform reads of its class could never have a task."""
+def _check_task_class(result: Validation, connector_class: type[Connector]) -> None:
+    """Add an error if the connector class lacks a valid `task_class`."""
     name = connector_class.__qualname__
     bases: dict[type, tuple[type, ...]] = {
         SourceConnector: (SourceTask,),
@@ -142,13 +155,15 @@ def _check_class(result: Validation, connector_class: type[Connector]) -> None:
     if tasks is None:
         result.add_error("connector.class", f"Class {name} is neither a SourceConnector nor a SinkConnector")
         return
-    wanted = " or a ".join(task.__name__ for task in tasks)
+    expected = " or a ".join(task.__name__ for task in tasks)
     missing = object()
     task_class = getattr(connector_class, "task_class", missing)
     if task_class is missing:
-        result.add_error("connector.class", f"Class {name} has no attribute task_class: set it to a {wanted}")
+        result.add_error("connector.class", f"Class {name} has no attribute task_class: set it to a {expected}")
     elif not (isinstance(task_class, type) and issubclass(task_class, tasks)):
-        result.add_error("connector.class", f"The task_class of class {name} is {task_class!r}: it must be a {wanted}")
+        result.add_error(
+            "connector.class", f"The task_class of class {name} is {task_class!r}: it must be a {expected}"
+        )
 
 
 # ---- rules over several keys -----------------------------------------------------------------------------------------
@@ -165,7 +180,7 @@ def _check_combinations(
         predicate = props.get(f"transforms.{alias}.predicate")
         if predicate and predicate not in predicates:
             name = f"transforms.{alias}.predicate"
-            result.add_error(name, str(ConfigError(name, predicate, "There is no such alias in predicates")))
+            result.add_error(name, str(ConfigError(name, predicate, "No such alias in predicates")))
     if issubclass(connector_class, SinkConnector):
         _check_sink(result, connector_class, props, worker)
         return
@@ -206,11 +221,11 @@ def _check_sink(
     if not connector_class.supports_transforms:
         for key in ("transforms", "predicates"):
             if aliases(props, key):
-                text = f"{connector_class.__name__} reads its topics by itself and takes no {key}"
+                text = f"{connector_class.__name__} reads its topics itself and does not support {key}"
                 result.add_error(key, str(ConfigError(key, props.get(key), text)))
 
 
-def _ask_connector(result: Validation, connector_class: type[Connector], props: Props) -> None:
+def _run_connector_validate(result: Validation, connector_class: type[Connector], props: Props) -> None:
     try:
         connector = connector_class()
         connector.validate({name: text for name, text in props.items() if text is not None}, result.values)
@@ -219,23 +234,25 @@ def _ask_connector(result: Validation, connector_class: type[Connector], props: 
             result.add_error(each.key, str(each))
     except ConfigError as error:
         result.add_error(error.key, str(error))
-    except Exception as error:  # noqa: BLE001 - a connector's fault is an error of its configuration here
+    except Exception as error:  # noqa: BLE001 - report any error of a connector as an error of its configuration
         result.add_error("connector.class", f"{connector_class.__name__}.validate: {type(error).__name__}: {error}")
 
 
-def _warnings(result: Validation, parts: list[Part], props: Props) -> list[str]:
+def _warnings(result: Validation, sections: list[PluginSection], props: Props) -> list[str]:
     known = set(result.definitions)
-    free = [*connector_config.CLIENT_OVERRIDES]
-    free += [part.prefix + prefix for part in parts for prefix in part.model.passthrough_prefixes]
-    free += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
-    free += [part.prefix for part in parts[1:] if part.plugin.__dict__.get("abstract", False)]  # of unknown class
-    extras = {f"{part.prefix}plugin.version" for part in parts[1:]}
-    unknown = [name for name in props if name not in known | extras and not name.startswith(tuple(free))]
+    known_prefixes = [*connector_config.CLIENT_OVERRIDES]
+    known_prefixes += [section.prefix + prefix for section in sections for prefix in section.model.passthrough_prefixes]
+    known_prefixes += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
+    known_prefixes += [
+        section.prefix for section in sections[1:] if section.plugin.__dict__.get("abstract", False)
+    ]  # accept all keys of a plug-in whose class is unknown
+    extras = {f"{section.prefix}plugin.version" for section in sections[1:]}
+    unknown = [name for name in props if name not in known | extras and not name.startswith(tuple(known_prefixes))]
     return unknown_key_warnings(unknown, known)
 
 
 def _redact(result: Validation, props: Props, originals: Props) -> None:
-    """Show variables where they stood, and in errors instead of what they stand for."""
+    """Replace resolved values with their variables, both in values and in error messages."""
     variables = {
         found: variable
         for name, text in props.items()
@@ -251,7 +268,7 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
 
 
 def _resolved_variables(original: str | None, text: str | None) -> list[tuple[str, str]]:
-    """What each variable of a configuration value was replaced with, and the variable."""
+    """Return the resolved value and the name of each variable in a configuration value."""
     if original is None or text is None or original == text:
         return []
     parts = VARIABLE_SPLIT.split(original)
@@ -261,9 +278,9 @@ def _resolved_variables(original: str | None, text: str | None) -> list[tuple[st
 
 
 def plugin_config(name: str) -> list[dict[str, Any]]:
-    """The keys of a plug-in, as ``GET /connector-plugins/P/config`` shows them: its own, then the framework's.
+    """Return the keys of a plug-in for ``GET /connector-plugins/P/config``: its own, then the framework's.
 
-    Raises ConnectError when there is no such plug-in.
+    Raises ConnectError if the plug-in is not found.
     """
     for kind in registry.Kind:
         if kind is registry.Kind.CONFIG_PROVIDER:

@@ -1,8 +1,8 @@
-"""Variables: ``${provider:path:key}`` in a configuration stands for a value kept elsewhere.
+"""Configuration variables: ``${provider:path:key}`` is replaced with a value from a config provider.
 
-``${env:NAME}``, ``${file:/etc/secrets.properties:key}`` and ``${directory:/run/secrets:filename}``. Configurations are
-stored and shown with their variables; they are resolved where a connector or task runs. A variable whose provider or
-key is unknown stays as it is written.
+Examples: ``${env:NAME}``, ``${file:/etc/secrets.properties:key}``, ``${directory:/run/secrets:filename}``. Stored and
+displayed configurations contain the variables; they are resolved when a connector or task starts. A variable whose
+provider or key is unknown is left unchanged.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from headrace.plugins.config_providers import ConfigProvider
 
 _VARIABLE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 VARIABLE_SPLIT = re.compile(r"(\$\{[^}]*?:[^}]*?\})")
-"""Splits a text into what stands between variables, and the variables."""
+"""Splits a string at its variables; in the result, ordinary text and variables alternate."""
 
 
 def unresolved_variables(properties: Mapping[str, str]) -> list[str]:
-    """One line for each variable that is still there after resolving: nobody knew its provider or its key."""
+    """Return one warning for each variable that was not resolved because its provider or key is unknown."""
     return [
-        f"{found[0]} in {name} stands for nothing and is left as it is: see config.providers of the worker file"
+        f"{name}: variable {found[0]} is not resolved, its provider or key is unknown; "
+        "check config.providers in the worker file"
         for name, text in properties.items()
         for found in _VARIABLE.finditer(text)
     ]
 
 
 class ConfigResolver:
-    """Resolves variables with the providers of a worker. Keep it for one piece of work, then `close` it."""
+    """Resolves variables with the config providers of a worker; `close` it after use."""
 
     def __init__(self, providers: Mapping[str, ConfigProvider]) -> None:
         self._providers = providers
         self.resolved_values: set[str] = set()
-        """What variables stood for so far: the texts to mask in logs."""
+        """The values of all variables resolved so far, to be masked in logs."""
 
     @classmethod
     def from_worker(cls, worker: Mapping[str, str]) -> ConfigResolver:
-        """The providers that a worker's properties name in ``config.providers``. Raises ConfigError, ConfigErrors."""
+        """Create the providers in ``config.providers`` of a worker's properties. Raises ConfigError, ConfigErrors."""
         providers = {}
         for name in filter(None, (text.strip() for text in (worker.get("config.providers") or "").split(","))):
             prefix = f"config.providers.{name}."
             class_name = worker.get(prefix + "class")
             if not class_name:
-                raise ConfigError(prefix + "class", None, "Missing: the class of a config provider")
+                raise ConfigError(prefix + "class", None, f"The class of config provider {name} is missing")
             provider_class = registry.find("config_provider", class_name)
             parameters = {
                 text[len(prefix) + len("param.") :]: value
@@ -58,7 +59,7 @@ class ConfigResolver:
         return cls(providers)
 
     def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """The properties with their variables replaced, once (what comes in is not looked at again)."""
+        """Return the properties with variables replaced; variables inside resolved values are not replaced."""
         return {name: self._resolve(text) if text is not None else text for name, text in properties.items()}
 
     def _resolve(self, text: str) -> str:
@@ -87,7 +88,7 @@ class ConfigResolver:
 
 
 def resolve_worker(worker: Mapping[str, str]) -> dict[str, str]:
-    """A worker's own properties with variables replaced, but for ``plugin.path``, where none are allowed."""
+    """Return a worker's properties with variables replaced, except in ``plugin.path``, where they are not supported."""
     with ConfigResolver.from_worker(worker) as resolver:
         resolved = resolver.resolve(worker)
     if "plugin.path" in worker:

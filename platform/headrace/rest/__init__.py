@@ -1,1 +1,1 @@
-"""Connect's REST API, as Kafka 4.x has it: paths, shapes, status codes and error bodies."""
+"""Connect's REST API with the paths, JSON formats, status codes and error bodies of Kafka 4.x."""

@@ -1,4 +1,4 @@
-"""`/connectors` and everything below it."""
+"""The endpoints below `/connectors`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,32 @@ from starlette.routing import Route
 from headrace.herder.errors import BadRequestError, ForbiddenError, HerderError, NotFoundError
 from headrace.herder.standalone import StandaloneHerder
 from headrace.herder.states import TargetState
-from headrace.rest.answers import answer, as_config, body_of, config_of, flag, map_of, path_text
+from headrace.rest.responses import (
+    boolean_param,
+    config_body,
+    json_body,
+    json_object_body,
+    path_param,
+    to_config,
+    with_error_handling,
+)
 
 log = logging.getLogger(__name__)
 
-_EXTERNAL = (
+_EXTERNAL_OFFSETS_MESSAGE = (
     "The Connect framework-managed offsets for this connector have been {} successfully. However, if this connector "
     "manages offsets externally, they will need to be manually {} in the system that the connector uses."
 )
 
 
 class ConnectorEndpoints:
-    """The endpoints over one herder."""
+    """The endpoints for one herder."""
 
     def __init__(self, herder: StandaloneHerder) -> None:
         self._herder = herder
 
     def routes(self) -> list[Route]:
-        """All routes."""
+        """Return all routes."""
         table: list[tuple[str, str, Any]] = [
             ("GET", "/connectors", self.list),
             ("POST", "/connectors", self.create),
@@ -56,142 +64,144 @@ class ConnectorEndpoints:
             ("POST", "/connectors/{name}/tasks", self.internal),
             ("PUT", "/connectors/{name}/fence", self.internal),
         ]
-        return [Route(path, answer(endpoint), methods=[method]) for method, path, endpoint in table]
+        return [Route(path, with_error_handling(endpoint), methods=[method]) for method, path, endpoint in table]
 
     async def list(self, request: Request) -> Response:
-        """Names; with `expand`, status and info."""
+        """List the names of all connectors; with `expand`, also their status and info."""
         names, expansions = self._herder.names(), request.query_params.getlist("expand")
         if not expansions:
             return JSONResponse(names)
         shown: dict[str, dict[str, Any]] = {}
         for name in names:
             try:
-                shown[name] = {what: self._expanded(what, name) for what in expansions if what in ("status", "info")}
+                shown[name] = {each: self._expanded(each, name) for each in expansions if each in ("status", "info")}
             except NotFoundError:
-                continue  # deleted meanwhile
+                continue  # the connector was deleted in the meantime
         return JSONResponse(shown)
 
-    def _expanded(self, what: str, name: str) -> dict[str, Any]:
-        return self._herder.status(name) if what == "status" else self._herder.info(name)
+    def _expanded(self, expansion: str, name: str) -> dict[str, Any]:
+        return self._herder.status(name) if expansion == "status" else self._herder.info(name)
 
     async def create(self, request: Request) -> Response:
-        """A new connector, perhaps paused or stopped (KIP-980)."""
-        body = await map_of(request)
+        """Create a connector, optionally in the paused or stopped state (KIP-980)."""
+        body = await json_object_body(request)
         name = str(body.get("name") or "").strip()
         config = body.get("config")
         if not isinstance(config, dict):
-            raise BadRequestError("The request must hold a name and a config")
-        settings = _with_name(name, as_config(config))
+            raise BadRequestError("The request must contain a name and a config")
+        settings = _with_checked_name(name, to_config(config))
         state = body.get("initial_state")
         try:
             target = None if state is None else TargetState.from_initial_state(str(state))
         except ValueError as error:
             raise BadRequestError(str(error)) from None
         await self._herder.put(name, settings, target=target, replace=False)
-        return self._created(name)
+        return self._created_response(name)
 
     async def info(self, request: Request) -> Response:
-        """Configuration and tasks."""
-        return JSONResponse(self._herder.info(_name(request)))
+        """Return the configuration and the tasks of a connector."""
+        return JSONResponse(self._herder.info(_connector_name(request)))
 
     async def delete(self, request: Request) -> Response:
-        """Stop and forget; offsets stay."""
-        await self._herder.delete(_name(request))
+        """Delete a connector; its offsets are kept."""
+        await self._herder.delete(_connector_name(request))
         return Response(status_code=204)
 
     async def config(self, request: Request) -> Response:
-        """The configuration as it was given."""
-        return JSONResponse(self._herder.config_of(_name(request)))
+        """Return the configuration of a connector as it was submitted."""
+        return JSONResponse(self._herder.config_of(_connector_name(request)))
 
     async def put_config(self, request: Request) -> Response:
-        """Create or reconfigure."""
-        name = _name(request)
-        created = await self._herder.put(name, _with_name(name, await config_of(request)))
-        return self._created(name) if created else JSONResponse(self._herder.info(name))
+        """Create or reconfigure a connector."""
+        name = _connector_name(request)
+        created = await self._herder.put(name, _with_checked_name(name, await config_body(request)))
+        return self._created_response(name) if created else JSONResponse(self._herder.info(name))
 
     async def patch_config(self, request: Request) -> Response:
-        """Change some keys (KIP-477)."""
-        await self._herder.patch(_name(request), await config_of(request))
-        return JSONResponse(self._herder.info(_name(request)))
+        """Change some configuration keys of a connector (KIP-477)."""
+        await self._herder.patch(_connector_name(request), await config_body(request))
+        return JSONResponse(self._herder.info(_connector_name(request)))
 
     async def status(self, request: Request) -> Response:
-        """States of connector and tasks."""
-        return JSONResponse(self._herder.status(_name(request)))
+        """Return the states of a connector and its tasks."""
+        return JSONResponse(self._herder.status(_connector_name(request)))
 
     async def tasks(self, request: Request) -> Response:
-        """Tasks with their configurations."""
-        return JSONResponse(self._herder.task_configs(_name(request)))
+        """List the tasks of a connector with their configurations."""
+        return JSONResponse(self._herder.task_configs(_connector_name(request)))
 
     async def tasks_config(self, request: Request) -> Response:
-        """The shape that was removed in Kafka 4.0, for old tools."""
-        name = _name(request)
+        """Return the task configurations in the format that Kafka 4.0 removed, for old tools."""
+        name = _connector_name(request)
         return JSONResponse({f"{name}-{t['id']['task']}": t["config"] for t in self._herder.task_configs(name)})
 
     async def task_status(self, request: Request) -> Response:
-        """One task's state."""
-        return JSONResponse(self._herder.task_status(_name(request), request.path_params["task"]))
+        """Return the state of one task."""
+        return JSONResponse(self._herder.task_status(_connector_name(request), request.path_params["task"]))
 
     async def restart_task(self, request: Request) -> Response:
-        """Stop and start one task."""
-        await self._herder.restart_task(_name(request), request.path_params["task"])
+        """Restart one task."""
+        await self._herder.restart_task(_connector_name(request), request.path_params["task"])
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
-        """Restart the connector, with its tasks or only what failed (KIP-745)."""
-        include_tasks, only_failed = flag(request, "includeTasks"), flag(request, "onlyFailed")
-        status = await self._herder.restart(_name(request), include_tasks=include_tasks, only_failed=only_failed)
+        """Restart a connector, optionally including its tasks, or only failed instances (KIP-745)."""
+        include_tasks, only_failed = boolean_param(request, "includeTasks"), boolean_param(request, "onlyFailed")
+        status = await self._herder.restart(
+            _connector_name(request), include_tasks=include_tasks, only_failed=only_failed
+        )
         if not include_tasks and not only_failed:
             return Response(status_code=204)
         return JSONResponse(status, 202)
 
     async def pause(self, request: Request) -> Response:
-        """Rest, keeping everything."""
-        await self._herder.set_target(_name(request), TargetState.PAUSED)
+        """Pause a connector and its tasks."""
+        await self._herder.set_target(_connector_name(request), TargetState.PAUSED)
         return Response(status_code=202)
 
     async def resume(self, request: Request) -> Response:
-        """Go on."""
-        await self._herder.set_target(_name(request), TargetState.STARTED)
+        """Resume a paused or stopped connector."""
+        await self._herder.set_target(_connector_name(request), TargetState.STARTED)
         return Response(status_code=202)
 
     async def stop(self, request: Request) -> Response:
-        """End the tasks; the connector stays known."""
-        await self._herder.set_target(_name(request), TargetState.STOPPED)
+        """Stop a connector: shut down its tasks but keep its configuration."""
+        await self._herder.set_target(_connector_name(request), TargetState.STOPPED)
         return Response(status_code=204)
 
     async def topics(self, request: Request) -> Response:
-        """The topics in use (KIP-558)."""
+        """List the topics that the connector uses (KIP-558)."""
         self._check_tracking()
-        name = _name(request)
+        name = _connector_name(request)
         return JSONResponse({name: {"topics": self._herder.topics(name)}})
 
     async def reset_topics(self, request: Request) -> Response:
-        """Forget the topics in use."""
+        """Reset the list of topics that the connector uses."""
         self._check_tracking()
         if not self._herder.config["topic.tracking.allow.reset"]:
             raise ForbiddenError("Topic tracking reset is disabled.")
-        self._herder.reset_topics(_name(request))
+        self._herder.reset_topics(_connector_name(request))
         return Response(status_code=202)
 
     async def offsets(self, request: Request) -> Response:
-        """Committed offsets (KIP-875)."""
-        return JSONResponse({"offsets": await self._herder.offsets(_name(request))})
+        """Return the committed offsets of a connector (KIP-875)."""
+        return JSONResponse({"offsets": await self._herder.offsets(_connector_name(request))})
 
     async def alter_offsets(self, request: Request) -> Response:
-        """Set offsets of a stopped connector."""
-        body = await body_of(request)
+        """Alter the offsets of a stopped connector."""
+        body = await json_body(request)
         pairs = _offset_pairs(body)
-        return _altered("altered", await self._herder.alter_offsets(_name(request), pairs))
+        return _offsets_response("altered", await self._herder.alter_offsets(_connector_name(request), pairs))
 
     async def reset_offsets(self, request: Request) -> Response:
-        """Remove the offsets of a stopped connector."""
-        return _altered("reset", await self._herder.reset_offsets(_name(request)))
+        """Reset the offsets of a stopped connector."""
+        return _offsets_response("reset", await self._herder.reset_offsets(_connector_name(request)))
 
     async def internal(self, request: Request) -> Response:
-        """Endpoints between distributed workers."""
+        """Reject a request that only distributed workers send to each other."""
         raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
 
-    def _created(self, name: str) -> Response:
+    def _created_response(self, name: str) -> Response:
         return JSONResponse(self._herder.info(name), 201, {"Location": f"/connectors/{quote(name, safe='')}"})
 
     def _check_tracking(self) -> None:
@@ -199,15 +209,15 @@ class ConnectorEndpoints:
             raise ForbiddenError("Topic tracking is disabled.")
 
 
-def _name(request: Request) -> str:
-    return path_text(request, "name")
+def _connector_name(request: Request) -> str:
+    return path_param(request, "name")
 
 
-def _with_name(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    given = config.setdefault("name", name)
-    if given != name:
+def _with_checked_name(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    config_name = config.setdefault("name", name)
+    if config_name != name:
         raise BadRequestError(
-            f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
+            f"Connector name configuration ({config_name}) doesn't match connector name in the URL ({name})"
         )
     return config
 
@@ -222,10 +232,13 @@ def _offset_pairs(body: Any) -> list[tuple[dict[str, Any], dict[str, Any] | None
             case {"partition": dict(partition), "offset": dict() | None as offset}:
                 pairs.append((partition, offset))
             case _:
-                raise BadRequestError(f"An offset must be given as {{partition: {{…}}, offset: {{…}} or null}}: {item}")
+                raise BadRequestError(
+                    f"An offset must have the form {{partition: {{…}}, offset: {{…}} or null}}: {item}"
+                )
     return pairs
 
 
-def _altered(what: str, took_part: bool) -> Response:
-    short = f"The offsets for this connector have been {what} successfully"
-    return JSONResponse({"message": short if took_part else _EXTERNAL.format(what, what)})
+def _offsets_response(operation: str, connector_altered: bool) -> Response:
+    if connector_altered:
+        return JSONResponse({"message": f"The offsets for this connector have been {operation} successfully"})
+    return JSONResponse({"message": _EXTERNAL_OFFSETS_MESSAGE.format(operation, operation)})

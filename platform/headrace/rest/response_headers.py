@@ -1,4 +1,4 @@
-"""`response.http.headers.config`: headers that every answer carries (KIP-577)."""
+"""`response.http.headers.config`: headers that are added to every response (KIP-577)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.runtime.rest_config import HeaderAction, HeaderRule
 
 
 class ResponseHeaders:
-    """Sets and adds headers by rules, in their order."""
+    """Middleware that applies header rules to every response, in order."""
 
     def __init__(self, app: ASGIApp, rules: tuple[HeaderRule, ...]) -> None:
         self._app = app
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on; the answer's start gets its headers."""
+        """Pass the request on, and apply the rules to the headers of the response."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,7 +1,7 @@
-"""The REST server: starlette applications under uvicorn, in the worker's event loop.
+"""The REST server: Starlette applications under uvicorn, on the worker's event loop.
 
-One application for `listeners`, one for `admin.listeners` where these are given; a uvicorn server for each of them and
-for each scheme, since TLS is a server's.
+One application serves `listeners`. If `admin.listeners` is set, a second application serves them. Each application has
+one uvicorn server per scheme, because uvicorn configures TLS per server.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from starlette.routing import Route
 
 from headrace.herder.standalone import StandaloneHerder
 from headrace.rest.admin import AdminEndpoints
-from headrace.rest.answers import PathsAsSent, http_error
 from headrace.rest.connectors import ConnectorEndpoints
+from headrace.rest.responses import RawPathMiddleware, http_error_response
 from headrace.runtime.rest_config import Listener, Tls, header_rules
 from headrace.runtime.worker_config import WorkerConfig
 
 
 class ListenerError(Exception):
-    """A listener cannot be had; the message is one line that says why."""
+    """A listener cannot be bound or its TLS configuration is invalid; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """The sockets that one server serves."""
+class _BoundListeners:
+    """The bound sockets of one server."""
 
     admin: bool
     sockets: list[socket.socket]
@@ -41,52 +41,55 @@ class _Bound:
 
 
 class RestServer:
-    """Serves the listeners; `bind` first, so that a port in use is found before anything starts."""
+    """Serves the REST listeners. Call `bind` first: it detects a port in use before anything else starts."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._bound: list[_Bound] = []
-        self._servers: list[tuple[uvicorn.Server, _Bound]] = []
+        self._bound: list[_BoundListeners] = []
+        self._servers: list[tuple[uvicorn.Server, _BoundListeners]] = []
 
     def bind(self) -> tuple[str, str, int]:
-        """Bind all listeners; scheme, host and port of the first. Raises ListenerError."""
+        """Bind all listeners; return scheme, host and port of the first one. Raises ListenerError."""
         for key in ("listeners", "admin.listeners"):
             listeners = [Listener.parse(text) for text in self._config[key] or ()]
             for scheme in dict.fromkeys(listener.scheme for listener in listeners):
                 admin = key == "admin.listeners"
                 tls = self._tls(key, admin=admin) if scheme == "https" else None
                 sockets = [_bind(key, listener) for listener in listeners if listener.scheme == scheme]
-                self._bound.append(_Bound(admin, sockets, tls))
+                self._bound.append(_BoundListeners(admin, sockets, tls))
         first = self._bound[0]
         host, port = first.sockets[0].getsockname()[:2]
         return "http" if first.tls is None else "https", str(host), int(port)
 
     async def start(self, herder: StandaloneHerder) -> None:
-        """Serve."""
+        """Start to serve requests."""
         endpoints = AdminEndpoints(herder)
         routes = [*endpoints.routes(), *ConnectorEndpoints(herder).routes()]
         if self._config["admin.listeners"] is None:
             routes += endpoints.admin_routes()
         applications = {False: self._application(routes), True: self._application(endpoints.admin_routes())}
         for bound in self._bound:
-            server = _server(applications[bound.admin], bound.tls)
+            server = _create_server(applications[bound.admin], bound.tls)
             self._servers.append((server, bound))
             await server.startup(sockets=bound.sockets)
 
     async def stop(self) -> None:
-        """Answer what is under way for a moment, then close."""
+        """Wait briefly for pending requests, then close the servers."""
         for server, bound in self._servers:
             server.config.timeout_graceful_shutdown = 1
             server.should_exit = True
             await server.shutdown(sockets=bound.sockets)
 
     def _application(self, routes: Sequence[Route]) -> Starlette:
-        application = Starlette(routes=routes, exception_handlers={HTTPException: http_error})
-        application.add_middleware(PathsAsSent)
+        application = Starlette(routes=routes, exception_handlers={HTTPException: http_error_response})
+        application.add_middleware(RawPathMiddleware)
         if origins := self._config["access.control.allow.origin"]:
             methods = self._config["access.control.allow.methods"] or "GET,POST,HEAD"
             application.add_middleware(
-                CORSMiddleware, allow_origins=_split(origins), allow_methods=_split(methods), allow_headers=["*"]
+                CORSMiddleware,
+                allow_origins=_split_list(origins),
+                allow_methods=_split_list(methods),
+                allow_headers=["*"],
             )
         if rules := header_rules(self._config["response.http.headers.config"]):
             from headrace.rest.response_headers import ResponseHeaders
@@ -99,15 +102,15 @@ class RestServer:
 
         try:
             return server_context(Tls.of(self._config.properties, admin=admin))
-        except (OSError, ValueError) as error:  # ssl.SSLError among the former
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             named = isinstance(error, OSError) and error.filename is not None
             reason = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
             raise ListenerError(
-                f"{key}: the certificates or the key of ssl.keystore and ssl.truststore cannot be used: {reason}"
+                f"{key}: cannot load the key or certificates of ssl.keystore and ssl.truststore: {reason}"
             ) from None
 
 
-def _server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Server:
+def _create_server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Server:
     config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off", ws="none")
     config.load()
     config.ssl = tls
@@ -116,7 +119,7 @@ def _server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Server:
     return server
 
 
-def _split(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
@@ -129,17 +132,17 @@ def _bind(key: str, listener: Listener) -> socket.socket:
         bound.listen(128)
     except (OSError, OverflowError) as error:
         bound.close()
-        raise ListenerError(f"{key}: {listener.text} cannot be had: {_bind_fault(key, listener, error)}") from None
+        raise ListenerError(f"{key}: cannot bind {listener.text}: {_bind_error_reason(key, listener, error)}") from None
     return bound
 
 
-def _bind_fault(key: str, listener: Listener, error: OSError | OverflowError) -> str:
+def _bind_error_reason(key: str, listener: Listener, error: OSError | OverflowError) -> str:
     code = getattr(error, "errno", None)
     reason = getattr(error, "strerror", None) or str(error)
     if code == errno.EADDRINUSE:
-        return f"{reason}: stop whoever has port {listener.port}, or name another one in {key}"
+        return f"{reason}: stop the process that uses port {listener.port}, or set another port in {key}"
     if code == errno.EADDRNOTAVAIL:
-        return f"{reason}: {listener.host} is no address of this machine"
+        return f"{reason}: {listener.host} is not an address of this machine"
     if code == errno.EACCES:
-        return f"{reason}: port {listener.port} may not be bound by this user; name one above 1023"
+        return f"{reason}: this user is not permitted to bind port {listener.port}; set a port above 1023"
     return reason

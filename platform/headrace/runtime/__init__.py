@@ -1,1 +1,1 @@
-"""The task runtime: processes, task loops, the transform chain, error tolerance, offsets."""
+"""The task runtime: processes, task threads, the transform chain, error tolerance, offsets."""

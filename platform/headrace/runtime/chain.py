@@ -1,7 +1,7 @@
-"""The transform chain of a task: `transforms=A,B` with their predicates, over whole batches.
+"""The transform chain of a task: `transforms=A,B` with their predicates, applied to whole batches.
 
-Records that a transform drops are gone from the batch; the offsets that the batch stands for stay as they were. What a
-transform cannot handle is the policy's affair (see `headrace.runtime.tolerance`).
+A batch from which a transform dropped records keeps its source offset or consumer offsets. `headrace.runtime.tolerance`
+handles the errors of transforms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.runtime.tolerance import Stage, Stages
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One transform, applied where the predicate (negated or not) holds."""
+    """One transform, applied to the records that its predicate selects."""
 
     transformation: Transformation
     predicate: Predicate | None = None
@@ -31,7 +31,7 @@ class Step:
         return self.transformation.display_class()
 
     def apply(self, batch: Batch) -> Sequence[Batch]:
-        """The batches that come out, in order."""
+        """Return the resulting batches, in order."""
         if self.predicate is None:
             return _as_batches(self.transformation.apply_batch(batch))
         outcomes = self.predicate.test_batch(batch)
@@ -60,14 +60,14 @@ class Step:
 
 
 class TransformChain:
-    """The steps in order."""
+    """The transforms of a task, in order."""
 
     def __init__(self, steps: Sequence[Step], stages: Stages) -> None:
         self._steps = tuple(steps)
         self._stages = stages
 
     def apply(self, batch: Batch) -> Sequence[Any]:
-        """The batches that come out of the whole chain, in order. Raises ToleranceExceeded."""
+        """Return the batches that result from the whole chain, in order. Raises ToleranceExceeded."""
         batches: Sequence[Batch] = (batch,)
         for step in self._steps:
             batches = [

@@ -1,7 +1,7 @@
-"""Calls between the worker and a child process: framed MessagePack over a socket pair, both directions alike.
+"""Calls between the worker and a child process: framed MessagePack over a socket pair, in both directions.
 
-A call is answered by a value or by an error that carries the remote trace. When the peer dies, every open call fails
-with PeerGone and `closed` is set. Order is kept: what one side sends arrives in that order.
+The response to a call is a value, or an error with the remote stack trace. If the other process dies, every pending
+call fails with PeerGone and `closed` is set. Messages arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Handler = Callable[[str, list[Any]], Awaitable[Any]]
 
 
 class PeerGone(ConnectionError):
-    """The process at the other end has died or closed."""
+    """The process at the other end has died or has closed the channel."""
 
 
 class RemoteError(Exception):
-    """What a call raised at the other end: the exception's class name, its message, its trace and plain details."""
+    """The exception of a call at the other end: its class name, message, stack trace and details as plain data."""
 
     def __init__(self, kind: str, message: str, trace: str, details: Any = None) -> None:
         super().__init__(message or kind)  # NotImplementedError and others say nothing more
@@ -39,7 +39,7 @@ class RemoteError(Exception):
 
 
 class Channel(asyncio.Protocol):
-    """One end. `handler(method, arguments)` serves the peer's calls and notices, each in a task of its own."""
+    """One end of a channel. `handler(method, arguments)` handles each received call or notification in its own task."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -53,14 +53,14 @@ class Channel(asyncio.Protocol):
 
     @classmethod
     async def open(cls, end: socket.socket, handler: Handler) -> Channel:
-        """Take over one end of a socket pair."""
+        """Open a channel over one end of a socket pair."""
         loop = asyncio.get_running_loop()
         end.setblocking(False)
         _, channel = await loop.create_unix_connection(lambda: cls(handler), sock=end)
         return channel
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Ask the peer and wait. Raises RemoteError, PeerGone."""
+        """Call a method at the other end and return its result. Raises RemoteError, PeerGone."""
         number = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
@@ -71,12 +71,12 @@ class Channel(asyncio.Protocol):
             self._calls.pop(number, None)
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Tell the peer something; a dead peer hears nothing."""
+        """Send a message without a response; it is dropped if the other process is dead."""
         if not self.closed.is_set():
             self._send([_NOTICE, 0, method, arguments])
 
     def close(self) -> None:
-        """Close this end after what is written has gone out."""
+        """Close this end after all written messages have been sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -100,7 +100,7 @@ class Channel(asyncio.Protocol):
         self.closed.set()
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(PeerGone("the other process is gone"))
+                answer.set_exception(PeerGone("the other process has exited"))
 
     def _dispatch(self, message: list[Any]) -> None:
         kind, number, *content = message
@@ -122,7 +122,7 @@ class Channel(asyncio.Protocol):
             result = await self._handler(method, arguments)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # a plug-in's exit is its own affair
             if kind == _NOTICE:
-                log.exception("Notice %s failed", method)
+                log.exception("Handler of the one-way message %s failed", method)
             else:
                 trace = "".join(traceback.format_exception(error))
                 self._send([_ERROR, number, type(error).__name__, str(error), trace, getattr(error, "details", None)])
@@ -133,18 +133,18 @@ class Channel(asyncio.Protocol):
             self._send([_RESULT, number, result])
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             self._send(
-                [_ERROR, number, type(error).__name__, f"The answer to {method} cannot be sent: {error}", "", None]
+                [_ERROR, number, type(error).__name__, f"The response to {method} cannot be sent: {error}", "", None]
             )
 
     def _send(self, message: list[Any]) -> None:
         if self._transport is None or self.closed.is_set() or self._transport.is_closing():
-            raise PeerGone("the other process is gone")
+            raise PeerGone("the other process has exited")
         try:
             frame = self._encoder.encode(message)
         except UnicodeEncodeError:  # a file name that is not UTF-8, say, in an error's text
             frame = self._encoder.encode(_as_utf8(message))
         if len(frame) > FRAME_SIZE_MAX:
-            raise ValueError(f"a message of {len(frame)} bytes is too large")
+            raise ValueError(f"channel message of {len(frame)} bytes exceeds the limit of {FRAME_SIZE_MAX} bytes")
         self._transport.writelines([len(frame).to_bytes(4, "big"), frame])
 
 

@@ -1,6 +1,7 @@
-"""The properties of a task's clients, derived from worker and connector as Connect derives them. Pure.
+"""The client configurations of a task, derived from worker and connector as in Kafka Connect. No I/O.
 
-Later ones win: what Connect sets, the worker's `producer.*`/`consumer.*`/`admin.*`, the connector's `*.override.*`.
+Connect's own settings are overridden by the worker's `producer.*`, `consumer.*` and `admin.*` keys, and these are
+overridden by the connector's `*.override.*` keys.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _PRODUCER = {
 
 
 def producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], client_id: str) -> Properties:
-    """A source task's producer, or a dead letter queue's."""
+    """Return the producer configuration of a source task or of a dead letter queue."""
     return _common(worker, client_id) | _PRODUCER | _layers(worker, connector, "producer.")
 
 
 def source_producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
-    """The producer of source task `<connector>-<n>`."""
+    """Return the producer configuration of source task `<connector>-<n>`."""
     return producer_properties(worker, connector, f"connector-producer-{task}")
 
 
 def dead_letter_producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
-    """The producer of a sink task's dead letter queue."""
+    """Return the producer configuration of a sink task's dead letter queue."""
     return producer_properties(worker, connector, f"connector-dlq-producer-{task}")
 
 
 def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
-    """The consumer of sink task `<connector>-<n>`, in group `connect-<connector>`."""
+    """Return the consumer configuration of sink task `<connector>-<n>`, in group `connect-<connector>`."""
     defaults = {
         "group.id": f"connect-{connector['name']}",
         "enable.auto.commit": "false",
@@ -47,7 +48,7 @@ def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
 
 
 def admin_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:
-    """The admin client of a task: the worker's bare keys as well."""
+    """Return the admin client configuration of a task; it also contains the worker's unprefixed keys."""
     bare = {key: value for key, value in worker.items() if key in _SHARED_CLIENT_KEYS}
     return bare | _common(worker, f"connector-adminclient-{task}") | _layers(worker, connector, "admin.")
 

@@ -1,7 +1,7 @@
 """A connector instance in its host process, and the validation of connector configurations.
 
-All calls of one instance happen in one thread, in order. A call that hangs blocks that thread only; the worker, which
-waits with a time limit, then replaces the whole process.
+All calls of one instance run in one thread, in order. A call that hangs blocks only that thread; the worker waits with
+a timeout and then replaces the whole process.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _T = TypeVar("_T")
 
 
 class TooManyTasksError(Exception):
-    """A connector wants more tasks than `tasks.max`, and that is enforced (KIP-1004)."""
+    """A connector returned more tasks than `tasks.max`, and `tasks.max.enforce` is true (KIP-1004)."""
 
 
 class ConnectorUnit:
-    """One instance: `task_configs`, `stop`."""
+    """Runs one connector instance; serves `task_configs` and `stop`."""
 
     def __init__(self, channel: Channel, unit_id: str, spec: ConnectorSpec) -> None:
         self.spec = spec
@@ -42,11 +42,11 @@ class ConnectorUnit:
         self._resolved: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Make and start the connector. Raises whatever it raises."""
+        """Create and start the connector. Raises every exception of the plug-in."""
         await self._call(self._start)
 
     async def handle(self, method: str, arguments: list[Any]) -> Any:
-        """Serve the worker's calls."""
+        """Handle a call from the worker."""
         match method, arguments:
             case "task_configs", []:
                 return await self._call(self._task_configs)
@@ -77,7 +77,11 @@ class ConnectorUnit:
         text = f"The connector {name} has generated {count} tasks, which is greater than {maximum}, the maximum"
         if self._resolved.get("tasks.max.enforce", "true").strip().lower() == "true":
             raise TooManyTasksError(f"{text} number of tasks it is configured to create (tasks.max).")
-        log.warning("%s (tasks.max.enforce=false)", text)
+        log.warning(
+            "%s number of tasks it is configured to create (tasks.max). All of them are started, because "
+            "tasks.max.enforce=false",
+            text,
+        )
 
     def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
         """The task's configuration with what the platform adds, variables put back in the place of secrets."""
@@ -101,18 +105,18 @@ class ConnectorUnit:
         return await self._loop.run_in_executor(self._thread, in_context)
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Tell the worker; from any thread."""
+        """Send a message to the worker; callable from any thread."""
         self._loop.call_soon_threadsafe(self._channel.notify, method, self._unit_id, *arguments)
 
 
 class _Context:
-    """What a connector sees of the platform."""
+    """The platform's interface for a connector instance."""
 
     def __init__(self, unit: ConnectorUnit) -> None:
         self._unit = unit
 
     def request_task_reconfiguration(self) -> None:
-        """Ask for a new `task_configs`."""
+        """Request a new call of `task_configs`."""
         self._unit.notify("reconfigure")
 
     def raise_error(self, error: Exception) -> None:
@@ -123,22 +127,22 @@ class _Context:
 
 
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
-    """A configuration without variables; what is secret in it is masked in this process's log from now on."""
+    """Return the configuration with variables resolved; their values are masked in this process's log from now on."""
     use_plugin_path(worker)
     with ConfigResolver.from_worker(worker) as resolver:
         values = resolver.resolve(config)
         logs.secrets.add(resolver.resolved_values)
-    logs.hide_secrets_of(values)
+    logs.mask_secrets_of(values)
     return values
 
 
 async def validate(config: dict[str, str], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
-    """Check a connector configuration in a thread of its own: REST's shape, with `type` and `warnings` beside."""
+    """Validate a configuration in a separate thread; return the REST API's format plus `type` and `warnings`."""
     return await asyncio.to_thread(validate_config, config, worker, plugin)
 
 
 async def shared_modules(config: dict[str, str], worker: dict[str, str]) -> list[str]:
-    """What the processes of that connector all import. Raises ConnectError, and whatever the plug-in raises."""
+    """Return the modules that all processes of the connector import. Raises every exception of the plug-in."""
     return await asyncio.to_thread(_shared_modules, config, worker)
 
 
@@ -148,7 +152,7 @@ def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> lis
 
 
 async def alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
-    """Have a connector that is not running check offsets. Raises what it raises."""
+    """Let a connector that is not running check altered offsets. Raises every exception of the plug-in."""
     return await asyncio.to_thread(_alter_offsets, spec, offsets)
 
 
@@ -159,7 +163,7 @@ def _alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
     try:
         keyed = dict(_keyed(isinstance(connector, SourceConnector), offsets))
     except (TypeError, ValueError) as error:
-        raise ConnectError(f"A partition of the request is none: {error}") from None
+        raise ConnectError(f"The request has a partition that is not a JSON object: {error}") from None
     return bool(connector.alter_offsets(config, keyed))
 
 
@@ -185,7 +189,7 @@ def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[st
 
 
 def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
-    """Check a connector configuration: REST's shape, with `type` and `warnings` beside. Raises ConnectError."""
+    """Validate a configuration; return the REST API's format plus `type` and `warnings`. Raises ConnectError."""
     from headrace.plugins.validation import validate_connector
 
     values = resolved(config, worker)

@@ -1,4 +1,4 @@
-"""Between batches and the bytes of a topic: key, value and header converters, each a stage of its own."""
+"""Converts between batches and the bytes in topics; key, value and header conversion are separate stages."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Converters:
     header: HeaderConverter
 
     def close(self) -> None:
-        """Close all three."""
+        """Close the three converters."""
         self.key.close()
         self.value.close()
         self.header.close()
 
 
 class ToBytes:
-    """Source side: a batch becomes columns of bytes; in pieces when records had to be left out."""
+    """For source tasks: converts a batch to columns of bytes, in several parts if records were skipped."""
 
     def __init__(self, converters: Converters, stages: Stages) -> None:
         self._converters = converters
         self._stages = stages
 
     def convert(self, batch: Batch, now_ms: int) -> list[RecordColumns]:
-        """Columns ready to send; records without a timestamp get `now_ms`. Raises ToleranceExceeded."""
+        """Return columns ready to send; `now_ms` replaces missing timestamps. Raises ToleranceExceeded."""
         converters, run = self._converters, self._stages.run
         parts: list[Batch] = [batch]
         if batch.keys is not None:
@@ -85,7 +85,7 @@ class ToBytes:
 
 
 class RawPart:
-    """Records as they were read from one topic partition; a `Part` for stages."""
+    """Consumed records of one topic partition before conversion; a `Part` on which stages run."""
 
     __slots__ = ("columns", "partition", "topic")
 
@@ -98,7 +98,7 @@ class RawPart:
         return len(self.columns)
 
     def take(self, indexes: Sequence[int]) -> RawPart:
-        """The records at those positions."""
+        """Return the records at these indexes."""
         return RawPart(self.topic, self.partition, take_columns(self.columns, indexes))
 
 
@@ -122,14 +122,14 @@ class _Converted:
 
 
 class FromBytes:
-    """Sink side: columns of bytes become batches, a new one wherever a schema changes."""
+    """For sink tasks: converts columns of bytes to batches; starts a new batch where a schema changes."""
 
     def __init__(self, converters: Converters, stages: Stages) -> None:
         self._converters = converters
         self._stages = stages
 
     def convert(self, raw: RawPart) -> list[SinkBatch]:
-        """The batches, in order. Raises ToleranceExceeded."""
+        """Return the batches, in order. Raises ToleranceExceeded."""
         run, converters = self._stages.run, self._converters
         parts = [_Converted(raw, None, None)]
         if raw.columns.keys is not None:
@@ -238,7 +238,7 @@ def _take_runs(runs: Sequence[Run], indexes: Sequence[int]) -> list[Run]:
 
 
 def take_columns(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:
-    """The records at those positions."""
+    """Return the records at these indexes."""
     timestamps, offsets = columns.timestamps, columns.offsets
     return RecordColumns(
         values=[columns.values[index] for index in indexes],

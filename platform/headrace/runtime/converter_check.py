@@ -1,9 +1,9 @@
-"""Checks the converters that a worker's own file names, in a process of its own that ends with its answer.
+"""Checks the converters of a worker's configuration in a separate process that exits after its response.
 
     python -m headrace.runtime.converter_check WORKER_PID < properties.json
 
-So a worker starts no slower and keeps nothing of it in memory, and no plug-in code runs in it. The child answers on its
-standard output: a JSON list of lines, each of which names the key at fault.
+A separate process keeps plug-in code and its memory out of the worker and does not delay the worker's start. The
+process writes its response to standard output: a JSON list of error messages, each of which names the invalid key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverte
 
 
 class ConverterCheck:
-    """A check under way: it begins at once, beside whatever the worker does meanwhile."""
+    """A check in a child process, which starts immediately and runs in parallel with the worker's start."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", __name__, str(os.getpid())]
@@ -35,36 +35,36 @@ class ConverterCheck:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id of the check."""
         return self._process.pid
 
     async def errors(self, timeout_s: float) -> list[str]:
-        """One line for each converter that cannot be used; none when all can."""
+        """Wait for the check; return one error message for each converter that cannot be used."""
         import asyncio  # the child does without
 
         try:
             answer, _ = await asyncio.to_thread(self._process.communicate, None, timeout_s)
         except subprocess.TimeoutExpired:
             return [
-                "key.converter, value.converter or header.converter hangs: no answer within "
-                f"connector.validation.timeout.ms={timeout_s * 1000:.0f}"
+                "key.converter, value.converter or header.converter: a converter hangs, its configuration did not "
+                f"complete within connector.validation.timeout.ms={timeout_s * 1000:.0f}"
             ]
         finally:
             self.kill()  # else the thread would wait for it, and a cancelled worker for the thread
         if self._process.returncode != 0:
             return [
-                "key.converter, value.converter or header.converter cannot be used: the process that was to check them "
-                f"ended by itself (status {self._process.returncode})"
+                "key.converter, value.converter or header.converter cannot be used: the process that validates them "
+                f"exited unexpectedly (exit status {self._process.returncode})"
             ]
         return [str(line) for line in json.loads(answer)]
 
     def kill(self) -> None:
-        """End it, if it has not ended: nobody waits for its answer any more."""
+        """Kill the process if it still runs, because its response is no longer needed."""
         self._process.kill()
 
 
 def check(worker: Mapping[str, str]) -> list[str]:
-    """What is wrong with the converters of a worker's properties, one line each."""
+    """Return the errors of the converters in a worker's properties, one line each."""
     from headrace.plugins import registry
 
     registry.use_plugin_path(worker.get("plugin.path"))
@@ -82,7 +82,7 @@ def check(worker: Mapping[str, str]) -> list[str]:
 
 
 def main() -> None:
-    """The child: what plug-ins print goes to stderr, the answer alone to stdout."""
+    """Run the check in the child process: the response goes to stdout, all output of plug-ins to stderr."""
     from headrace.metrics import logs
     from headrace.runtime import process_tree
 
@@ -91,9 +91,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     answer = os.dup(1)
     os.dup2(2, 1)
-    logs.set_up()
+    logs.configure_logging()
     properties = json.load(sys.stdin)
-    logs.hide_secrets_of(properties)
+    logs.mask_secrets_of(properties)
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(check(properties), stream)
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The context headers of a dead letter (KIP-298). Pure; `headrace.runtime.sink_errors` writes the letters."""
+"""The context headers of DLQ records (KIP-298). No I/O; `headrace.runtime.sink_errors` writes the records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PREFIX = "__connect.errors."
 def context_headers(
     failure: Failure, *, topic: str, partition: int, offset: int, connector: str, task: int
 ) -> list[tuple[str, bytes | None]]:
-    """Where and why a record failed, as UTF-8 headers in Connect's names."""
+    """Return the UTF-8 headers, with Connect's names, that describe where and why a record failed."""
     error = failure.error
     fields = {
         "topic": topic,

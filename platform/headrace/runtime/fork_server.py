@@ -1,16 +1,18 @@
-"""The fork server: one single-threaded process, all imports done, that forks a child for each task and connector host.
+"""The fork server: a single-threaded process with all imports done that forks a child for each task and connector.
 
     python -m headrace.runtime.fork_server CONTROL_FD WORKER_PID
 
-Guarantees: of plug-ins it runs no more than imports of what they name (`Connector.shared_modules`), so it does not
-hang; when the worker dies, by whatever signal, it kills everything
-below itself, orphans of orphans included, and goes; when a child ends, what that child has left behind is killed.
-Its children get SIGKILL from the kernel should the fork server itself die.
+Guarantees:
+- The only plug-in code that the fork server runs is the import of modules in `Connector.shared_modules`, so the fork
+  server does not hang.
+- When the worker dies for any reason, the fork server kills all its descendants, including orphans, and exits.
+- When a child exits, the fork server kills the processes that the child has left.
+- If the fork server itself dies, the kernel sends SIGKILL to its children.
 
-The control socket is SOCK_SEQPACKET: one message a packet, JSON. From the worker: `{"spawn": n, "name": text}` with
-the child's end of a socket pair as ancillary data, `{"share": module}`, `{"kill": pid}`. To the worker:
-`{"ready": pid}`, `{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}`, `{"exited": pid, "status": code}`
-(negative = signal).
+The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
+with the child's end of a socket pair as ancillary data, `{"share": module}` and `{"kill": pid}`. The fork server sends
+`{"ready": pid}`, `{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}` and `{"exited": pid, "status": code}`
+(a negative status is a signal).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of containers and d
 
 
 class ForkServer:
-    """The loop: messages of the worker, ends of children."""
+    """The main loop: handles messages from the worker and the exits of child processes."""
 
     def __init__(self, control: socket.socket, worker_pid: int) -> None:
         self._control = control
@@ -40,7 +42,7 @@ class ForkServer:
         self._children: set[int] = set()
 
     def run(self) -> None:
-        """Serve until the worker is gone, then leave nothing behind."""
+        """Serve until the worker exits, then kill all descendants."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -85,7 +87,7 @@ class ForkServer:
             pid = os.fork()
         except OSError as error:  # no memory, or no more processes: this child is not to be had, the others live on
             os.close(channel)
-            self._send({"failed": number, "error": f"no process for {name} can be had: {error.strerror}"})
+            self._send({"failed": number, "error": f"cannot start a process for {name}: {error.strerror}"})
             return
         if pid == 0:
             self._become_child(name, channel)
@@ -139,14 +141,14 @@ class ForkServer:
 
 
 def main() -> None:
-    """Import everything a child needs, freeze it, serve."""
+    """Import all modules that a child needs, freeze the garbage collector's objects, and serve."""
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     process_tree.signal_at_death_of(worker_pid)  # importing may take longer than a dead worker's children may live
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
     from headrace.metrics import logs
 
-    logs.set_up()
+    logs.configure_logging()
     preload.load()
     gc.collect()
     gc.freeze()

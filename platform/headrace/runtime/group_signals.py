@@ -1,7 +1,7 @@
-"""Children that Ctrl-C does not touch before they are ready for it.
+"""Blocks SIGINT and SIGTERM in child processes until they are ready to handle these signals.
 
-SIGINT and SIGTERM reach the worker's whole group, and the worker alone decides what follows. A child says so itself,
-but only once it has imported what it needs; until then, the signals wait.
+Ctrl-C, for example, signals the worker's whole process group, but only the worker decides when its children stop. A
+child ignores these signals once its imports are complete; until then they are blocked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GROUP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 @contextmanager
 def withheld() -> Iterator[None]:
-    """Processes started within have SIGINT and SIGTERM blocked; this one gets its own when it leaves."""
+    """Block SIGINT and SIGTERM in processes started within; restore this process's signal mask at the end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
     try:
         yield

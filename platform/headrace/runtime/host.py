@@ -1,7 +1,7 @@
-"""A child process that runs units: tasks, or connector instances. The worker talks to it over a channel.
+"""A child process that runs tasks or connector instances; the worker calls it over a channel.
 
-The main thread runs an event loop, which owns the channel and the clients' sockets. Each unit has a thread of its own,
-the only one that runs its plug-in code; so a unit that hangs never keeps the host from answering.
+The main thread runs an event loop, which owns the channel and the clients' sockets. Each unit (a task or a connector
+instance) has its own thread, and only this thread runs its plug-in code, so the host responds even if a unit hangs.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _TASK_UNITS: tuple[tuple[type[Task], type[TaskUnit]], ...] = (
 
 
 class Unit(Protocol):
-    """Something that a host runs."""
+    """A task or connector instance that a host runs."""
 
     async def handle(self, method: str, arguments: list[Any]) -> Any:
-        """Serve a call of the worker."""
+        """Handle a call from the worker."""
 
     async def stop(self) -> None:
-        """Come to an end in good order."""
+        """Shut down cleanly."""
 
 
 class Host:
-    """The units of this process, by id. What the worker asks:
+    """The units of this process, by id, and the calls that the worker may make.
 
-    `start_task(id, spec)`, `start_connector(id, spec)`, `tell(id, method, arguments)`, `stop(id)`,
-    `log_level(logger, level, now_ms)`, `exit()`; and, without a unit, `validate`, `shared_modules`, `alter_offsets`,
-    `list_plugins`, `plugin_config`.
+    `start_task(id, spec)`, `start_connector(id, spec)`, `tell(id, method, arguments)`, `stop(id)`, `log_level(logger,
+    level, now_ms)`, `exit()`; and, without a unit, `validate`, `shared_modules`, `alter_offsets`, `list_plugins`,
+    `plugin_config`.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Host:
         self._exit = asyncio.Event()
 
     async def run(self, end: socket.socket) -> None:
-        """Serve until told to exit, or until the worker is gone."""
+        """Serve calls until `exit` is called or the worker exits."""
         self.channel = await Channel.open(end, self._handle)
         closed = asyncio.ensure_future(self.channel.closed.wait())
         leave = asyncio.ensure_future(self._exit.wait())
@@ -118,12 +118,12 @@ class Host:
         try:
             return self._units[unit_id]
         except KeyError:
-            raise LookupError(f"{unit_id} does not run here") from None
+            raise LookupError(f"unit {unit_id} is not running in this process") from None
 
 
 def serve(end: socket.socket) -> None:
-    """The life of a host, in this thread. Threads of plug-ins that hang are not waited for."""
-    registry.leave_plugin_path_to_others()  # the check of the worker's converters, its first process, warns of it
+    """Run a host in this thread; returns without waiting for hung threads of plug-ins."""
+    registry.log_plugin_path_problems_at_debug()  # the check of the worker's converters, its first process, warns of it
     loop = _new_loop()
     try:
         loop.run_until_complete(_serve(end))

@@ -1,8 +1,9 @@
-"""Which source offsets may be committed: those of the contiguous acknowledged prefix, per source partition. Pure.
+"""Tracks which source offsets may be committed: those before the first unacknowledged record. No I/O.
 
-A task submits what it sends in order; acknowledgements come in any order. An offset is committable once its submission
-and all earlier ones of the same source partition are acknowledged. `submit` belongs to the task's thread,
-`acknowledge` and `committable` to the loop's: they share only append, popleft and a flag, which are atomic.
+A task submits batches in the order in which it sends them; acknowledgements arrive in any order. An offset is
+committable when its batch and all earlier batches of the same source partition are acknowledged. The task's thread
+calls `submit`; the event loop calls `acknowledge` and `committable`. No lock is needed, because the two threads share
+only atomic operations: append, popleft and reading an integer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Offsets = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 class Submission:
-    """Records sent together; `parts` acknowledgements complete it."""
+    """Records sent together; they are acknowledged after `parts` calls of `acknowledge`."""
 
     __slots__ = ("offset", "parts")
 
@@ -26,7 +27,7 @@ class Submission:
         self.parts = parts
 
     def acknowledge(self) -> None:
-        """One part has been written, or was dropped on purpose."""
+        """Acknowledge one part, which was written or intentionally dropped."""
         self.parts -= 1
 
 
@@ -38,13 +39,13 @@ class OffsetsTracker:
         self._by_identity: tuple[Mapping[str, Any], deque[Submission]] | None = None
 
     def submit(self, partition: Mapping[str, Any], offset: Mapping[str, Any], parts: int) -> Submission:
-        """Note what is about to be sent: `parts` acknowledgements will follow (0: nothing left to send)."""
+        """Add a submission that needs `parts` acknowledgements; 0 if no record is left to send."""
         submission = Submission(offset, parts)
         self._queue(partition).append(submission)
         return submission
 
     def committable(self) -> Offsets:
-        """Take the offsets that became committable since the last call: one for each partition that moved."""
+        """Remove and return the newly committable offsets, at most one per source partition."""
         offsets: Offsets = []
         for partition, queue in list(self._queues.values()):
             last: Submission | None = None
@@ -55,11 +56,11 @@ class OffsetsTracker:
         return offsets
 
     def pending(self) -> int:
-        """Submissions that wait for acknowledgement or commit."""
+        """Return the number of submissions whose offsets were not yet returned by `committable`."""
         return sum(len(queue) for _, queue in list(self._queues.values()))
 
     def unacknowledged(self) -> int:
-        """Submissions of which some part is not acknowledged."""
+        """Return the number of submissions that still need acknowledgements."""
         return sum(submission.parts > 0 for _, queue in list(self._queues.values()) for submission in list(queue))
 
     def _queue(self, partition: Mapping[str, Any]) -> deque[Submission]:

@@ -1,4 +1,4 @@
-"""Which client settings a connector may override (KIP-458, KIP-1188). Pure."""
+"""Policies that restrict which client settings a connector may override (KIP-458, KIP-1188). No I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ POLICIES = ("All", "None", "Principal", "Allowlist")
 
 
 def known_policy(name: str) -> str | None:
-    """The policy of that name, short or as Java's class; None when there is none."""
+    """Return the short name of a policy (given by short name or Java class); None if there is no such policy."""
     short = name.strip().rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
     return next((policy for policy in POLICIES if policy.lower() == short.lower()), None)
 
 
 def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str]) -> list[str]:
-    """One line for each override in a connector's configuration that the policy does not allow."""
+    """Return one error message for each override that the policy does not allow."""
     if policy == "All":
         return []
     allowed = {"None": frozenset(), "Principal": _PRINCIPAL, "Allowlist": frozenset(allowlist)}[policy]

@@ -1,7 +1,7 @@
-"""Makes a task's plug-ins from its configuration: the task itself, its converters, its transform chain.
+"""Creates a task's plug-ins from its configuration: the task itself, its converters and its transforms.
 
-Variables of config providers are resolved here, in the process that runs the task; what they resolve to is masked in
-its log.
+Variables of config providers are resolved in this module, in the process that runs the task; their values are masked in
+the log of that process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.runtime.spec import TaskSpec
 
 
 class Setup:
-    """The resolved configuration of one task and what is made from it."""
+    """The resolved configuration of one task, and methods that create its plug-ins."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -33,26 +33,26 @@ class Setup:
             self.connector_config = resolver.resolve(spec.connector_config)
             self.task_config = resolver.resolve(spec.config)
             logs.secrets.add(resolver.resolved_values)
-        logs.hide_secrets_of({**self.connector_config, **self.task_config})
+        logs.mask_secrets_of({**self.connector_config, **self.task_config})
 
     def make_task(self) -> Task:
-        """The task, not started."""
+        """Create the task; the caller starts it."""
         task_class = load_class(self.task_config["task.class"])
         task = task_class()
         if not isinstance(task, Task):
-            raise TypeError(f"{task_class.__qualname__} is no task")
+            raise TypeError(f"{task_class.__qualname__} is not a subclass of Task")
         return task
 
     def parsed_task_config(self, task: Task) -> Config:
-        """The task's typed configuration. Raises ConfigErrors."""
+        """Return the task's typed configuration. Raises ConfigErrors."""
         return task.config_model.parse(self.task_config)
 
     def make_converters(self) -> Converters:
-        """Key, value and header converter. Raises ConfigErrors."""
+        """Create the key, value and header converters. Raises ConfigErrors."""
         return Converters(self._converter("key"), self._converter("value"), self._header_converter())
 
     def converter_properties(self) -> dict[str, str]:
-        """The settings of key and value converter as properties of the connector, the worker's where it has none."""
+        """Return the key and value converters' settings as connector properties; the worker's are the defaults."""
         properties: dict[str, str] = {}
         for key in ("key.converter", "value.converter"):
             name, settings = self._converter_settings(key)
@@ -60,7 +60,7 @@ class Setup:
         return properties
 
     def make_steps(self) -> list[Step]:
-        """The transform chain. Raises ConfigErrors."""
+        """Create the transforms with their predicates. Raises ConfigErrors."""
         config = self.connector_config
         return [self._step(alias) for alias in split_list(config.get("transforms"))]
 
@@ -93,7 +93,7 @@ class Setup:
 
 
 def use_plugin_path(worker: Mapping[str, str]) -> None:
-    """Find and import plug-ins from the worker's `plugin.path` too."""
+    """Add the directories of the worker's `plugin.path` to the plug-in registry and to sys.path."""
     registry.use_plugin_path(worker.get("plugin.path"))
     for directory in split_list(worker.get("plugin.path")):
         if directory not in sys.path:
@@ -101,24 +101,24 @@ def use_plugin_path(worker: Mapping[str, str]) -> None:
 
 
 def configured(plugin_class: Any, settings: Mapping[str, str]) -> Any:
-    """An instance with its parsed settings. Raises ConfigErrors."""
+    """Create a plug-in and configure it. Raises ConfigErrors."""
     plugin = plugin_class()
     plugin.configure(plugin_class.config_model.parse(settings))
     return plugin
 
 
 def under(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The properties below a prefix, without it."""
+    """Return the properties that start with a prefix, with the prefix removed."""
     return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
 
 
 def split_list(text: str | None) -> list[str]:
-    """A comma-separated value."""
+    """Split a comma-separated value."""
     return [item.strip() for item in (text or "").split(",") if item.strip()]
 
 
 def load_class(path: str) -> Any:
-    """The class at `package.module:Class`."""
+    """Import the class at `package.module:Class`."""
     module, _, name = path.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
@@ -127,5 +127,5 @@ def load_class(path: str) -> Any:
 
 
 def class_path(class_: type) -> str:
-    """The path that `load_class` takes."""
+    """Return the path of a class in the format of `load_class`."""
     return f"{class_.__module__}:{class_.__qualname__}"

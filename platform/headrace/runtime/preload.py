@@ -1,6 +1,7 @@
-"""What the fork server imports before it forks: everything a task needs that starts no thread.
+"""The imports of the fork server before it forks: all modules that a task needs and that start no thread.
 
-Plug-ins are not among it, until a connector is configured whose class names modules that its processes all import.
+Plug-ins are not imported in advance. When a connector is configured, the fork server imports the modules that its class
+lists in `shared_modules`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MODULES = (
 
 
 def load() -> None:
-    """Import them. Raises RuntimeError when one has started a thread: forking would then be unsafe."""
+    """Import the modules. Raises RuntimeError if a module has started a thread, because forking would be unsafe."""
     for name in _MODULES:
         importlib.import_module(name)
     if threading.active_count() != 1:
@@ -41,13 +42,13 @@ def load() -> None:
 
 
 def share(module: str) -> None:
-    """Import a module that a plug-in names. One that cannot be imported is for the process that needs it to report."""
+    """Import a shared module; if it cannot be imported, the process that needs it reports the error."""
     threads = threading.active_count()
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plug-in's module does what it likes
-        log.debug("%s cannot be shared: %s: %s", module, type(error).__name__, error)
+        log.debug("Module %s of shared_modules cannot be imported: %s: %s", module, type(error).__name__, error)
     if threading.active_count() != threads:
-        log.error("Importing %s starts a thread: its plug-in must not name it in shared_modules", module)
+        log.error("Module %s starts a thread when imported: plug-ins must not list it in shared_modules", module)
     gc.collect()
     gc.freeze()

@@ -1,8 +1,7 @@
-"""Parents, children and orphans: nobody outlives the process it works for.
+"""Process trees: every child process ends when the process that it works for ends.
 
-Linux does the hard part: a parent-death signal for direct children, and the sub-reaper flag, by which orphans of any
-depth become children of the nearest ancestor that asked for them, so that no descendant can slip away by forking.
-Elsewhere psutil walks the tree.
+On Linux, direct children use a parent-death signal. The sub-reaper flag makes orphans of any depth children of their
+nearest ancestor that has set it, so no descendant can escape by forking. On other systems psutil lists the tree.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  
 
 
 def signal_at_death_of(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies; act at once when it already has."""
+    """Let the kernel signal this process when its parent dies; act immediately if the parent is already dead."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -40,7 +39,7 @@ def name_process(name: str) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The direct children of a process; of a dead one, none."""
+    """Return the direct children of a process; none if the process is dead."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except FileNotFoundError:
@@ -55,7 +54,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_descendants(pid: int, spare: Container[int] = ()) -> None:
-    """SIGKILL everything below a process, again and again until nothing is left but zombies and `spare`d children."""
+    """Send SIGKILL to all descendants until only zombies and the children in `spare` are left."""
     while living := _living_descendants(pid, spare):
         for descendant in living:
             _kill(descendant)
@@ -63,7 +62,7 @@ def kill_descendants(pid: int, spare: Container[int] = ()) -> None:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a process and everything below it."""
+    """Send SIGKILL to a process and all its descendants."""
     below = _living_descendants(pid, ())
     for target in (pid, *below):
         _kill(target)

@@ -1,7 +1,7 @@
-"""The worker's side of its children: the fork server, and a `HostProcess` for each process of tasks or connectors.
+"""The worker's child processes: the fork server, and a `HostProcess` for each process of tasks or connectors.
 
-Owned by the worker's event loop. A host that dies is reported once, with its exit status; a fork server that dies is
-replaced, after everything that it left behind has been killed.
+These objects belong to the worker's event loop. The exit of a host is reported once, with the exit status. A dead fork
+server is replaced after all its descendants have been killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME_LENGTH_MAX = 64  # only shown; the system shows fewer still
 
 
 class HostProcess:
-    """A child that serves a channel: `channel.call(...)`, `ended` (exit status), `kill()`."""
+    """A child process that serves a channel: `channel.call(...)`, `ended` (exit status), `kill()`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class HostProcess:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
-        """End it and everything below it, at once."""
+        """Kill the process and all its descendants immediately."""
         if self.pid is not None and not self.ended.done():
             process_tree.kill_tree(self.pid)
 
@@ -49,7 +49,7 @@ class HostProcess:
 
 
 class Processes:
-    """Children: `spawn()` starts one, `close()` ends all. The fork server starts with the first, or by `start()`."""
+    """Starts child processes with `spawn()` and ends them with `close()`; the first use starts the fork server."""
 
     def __init__(self, spared: set[int] | None = None) -> None:
         self.spared = set() if spared is None else spared  # direct children of the worker that are not ours
@@ -68,7 +68,7 @@ class Processes:
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:
-        """Start the fork server, so that the first child comes sooner; spawning waits until it is ready."""
+        """Start the fork server early, so that the first child starts faster; `spawn` waits until it is ready."""
         process_tree.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -87,9 +87,9 @@ class Processes:
         loop.add_reader(ours.fileno(), self._receive)
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
-        """Fork a child that serves `headrace.runtime.host`; `handler` answers what it asks of the worker.
+        """Fork a child that serves `headrace.runtime.host`; `handler` handles its calls to the worker.
 
-        Raises OSError when no process can be had.
+        Raises OSError if no process can be created.
         """
         if self._ready is None:
             self.start()
@@ -106,7 +106,7 @@ class Processes:
         return host
 
     def share(self, modules: Iterable[str]) -> bool:
-        """Have the fork server import modules for all children to come; False when it did so before. After `spawn`."""
+        """Let the fork server import modules for all later children; call after `spawn`. False if none is new."""
         new = [module for module in modules if module not in self._modules]
         for module in new:
             assert self._control is not None
@@ -125,7 +125,7 @@ class Processes:
                 await spawned
 
     async def close(self) -> None:
-        """End whatever is still running below this worker."""
+        """End all processes that still run below this worker."""
         self._closing = True
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
@@ -188,27 +188,29 @@ class Processes:
         self._living.clear()
         for _, spawned in self._spawning.values():
             if not spawned.done():
-                spawned.set_exception(ChildProcessError(f"the fork server died (status {status})"))
+                spawned.set_exception(ChildProcessError(f"the fork server died (exit status {status})"))
         self._spawning.clear()
         if self._closing:
             return
         was_ready = self._ready is not None and self._ready.done()
         log.error(
-            "The fork server died (status %d); its tasks are gone%s", status, "; starting another" if was_ready else ""
+            "Fork server: died (exit status %d), all its connectors and tasks were killed%s",
+            status,
+            "; starting a new fork server" if was_ready else "",
         )
         if was_ready:
             self.start()
         elif self._ready is not None:
             ready, self._ready = self._ready, None  # whoever comes next tries again
-            ready.set_exception(ChildProcessError(f"the fork server did not start (status {status})"))
+            ready.set_exception(ChildProcessError(f"the fork server did not start (exit status {status})"))
             ready.exception()  # nobody may have waited
 
 
 class ThreadHosts:
-    """The same face for `task.isolation=thread`: hosts are threads of this process. For embedding and tests."""
+    """Starts hosts as threads of this process (`task.isolation=thread`), for embedding and tests."""
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
-        """Serve a host in a thread; a hung one can be abandoned, never killed."""
+        """Serve a host in a thread; a hung thread can be abandoned, but not killed."""
         from headrace.runtime import host as host_module
 
         loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
-"""What a worker's file says about its REST server: listeners, response headers, TLS. Pure.
+"""The REST server's part of the worker configuration: listeners, response headers, TLS. No I/O.
 
-The same keys as Apache's `RestServerConfig`: `listeners`, `admin.listeners` (KIP-495: none given = the admin endpoints
-are on all listeners, empty = nowhere), `response.http.headers.config` (KIP-577), and `ssl.*`, of which the form
-`listeners.https.ssl.*` or `admin.listeners.https.ssl.*` goes first, wholly, where one of its keys is given. Key and
-certificates are PEM (KIP-651).
+The keys are those of Kafka Connect's `RestServerConfig`: `listeners`; `admin.listeners` (KIP-495: if unset, all
+listeners serve the admin endpoints; if empty, no listener does); `response.http.headers.config` (KIP-577); and `ssl.*`.
+If any key with the prefix `listeners.https.` or `admin.listeners.https.` is set, those keys replace all unprefixed
+`ssl.*` keys. Keys and certificates are in PEM format (KIP-651).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LISTENER_PREFIXES = {False: "listeners.https.", True: "admin.listeners.https."}
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address to serve; an empty host = all addresses."""
+    """An address on which the server listens; an empty host means all addresses."""
 
     text: str
     scheme: str
@@ -30,16 +30,16 @@ class Listener:
 
     @classmethod
     def parse(cls, text: str) -> Listener:
-        """`http://host:port` or `https://host:port`. Raises ValueError."""
+        """Parse `http://host:port` or `https://host:port`. Raises ValueError."""
         scheme, separator, address = text.strip().partition("://")
         host, colon, port = address.rpartition(":")
         if not separator or scheme.lower() not in ("http", "https") or not colon or not port.isdigit():
-            raise ValueError(f"{text!r} is no listener; write http://HOST:PORT, without HOST for all addresses")
+            raise ValueError(f"{text!r} is not a listener; use http://HOST:PORT, or http://:PORT for all addresses")
         return cls(text.strip(), scheme.lower(), host.strip("[]"), int(port))
 
 
 class HeaderAction(Enum):
-    """What a rule does: replace the header or add one more, with the value as it is or as a time from now (ms)."""
+    """The action of a rule: set or add a header, with a literal value or with a date relative to now (ms)."""
 
     SET = "set"
     ADD = "add"
@@ -49,7 +49,7 @@ class HeaderAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderRule:
-    """One header of every answer."""
+    """A rule that sets or adds one header in every response."""
 
     action: HeaderAction
     name: str
@@ -57,7 +57,7 @@ class HeaderRule:
 
     @classmethod
     def parse(cls, text: str) -> HeaderRule:
-        """`ACTION NAME: VALUE`. Raises ValueError."""
+        """Parse `ACTION NAME: VALUE`. Raises ValueError."""
         action, _, header = text.strip().partition(" ")
         name, colon, value = (part.strip() for part in header.partition(":"))
         if action not in {each.value for each in HeaderAction}:
@@ -67,16 +67,16 @@ class HeaderRule:
         if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
             raise ValueError(f"Invalid header config {text!r}: control characters are not allowed")
         if action.endswith("Date") and not value.removeprefix("-").isdigit():
-            raise ValueError(f"Invalid header config {text!r}: the value of a date is a time from now in milliseconds")
+            raise ValueError(f"Invalid header config {text!r}: the value of a date must be milliseconds from now")
         if action.endswith("Date") and abs(int(value)) > _DATE_MS_MAX:
             raise ValueError(f"Invalid header config {text!r}: the date is more than a thousand years from now")
         if name.lower() in _FRAMING_HEADERS:
-            raise ValueError(f"Invalid header config {text!r}: {name} tells where an answer ends, and cannot be chosen")
+            raise ValueError(f"Invalid header config {text!r}: {name} is set by the server and cannot be configured")
         return cls(HeaderAction(action), name, value)
 
 
 def header_rules(text: str) -> tuple[HeaderRule, ...]:
-    """The rules of `response.http.headers.config`; one whose value holds a comma is quoted. Raises ValueError."""
+    """Parse `response.http.headers.config`; rules that contain a comma are quoted. Raises ValueError."""
     try:
         items = next(csv.reader([text], skipinitialspace=True), [])
     except csv.Error as error:
@@ -86,7 +86,7 @@ def header_rules(text: str) -> tuple[HeaderRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The PEM material of https listeners, each a path or the text itself."""
+    """The PEM files or PEM strings of the https listeners."""
 
     certificate_path: str | None
     certificate: str | None
@@ -98,7 +98,7 @@ class Tls:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], *, admin: bool) -> Tls:
-        """The `ssl.*` keys of the listeners, or of the admin listeners. Raises ValueError, which names the key."""
+        """Return the `ssl.*` settings of the listeners or admin listeners. Raises ValueError that names the key."""
         prefix = _LISTENER_PREFIXES[admin]
         if not any(name.startswith(prefix) for name in properties):
             prefix = ""
@@ -109,20 +109,20 @@ class Tls:
         for store in ("ssl.keystore", "ssl.truststore"):
             kind = given(f"{store}.type") or "JKS"
             if kind.upper() != "PEM" and (given(f"{store}.location") or store == "ssl.keystore"):
-                raise ValueError(f"{prefix}{store}.type={kind}: https listeners take PEM only; set it to PEM (KIP-651)")
+                raise ValueError(f"{prefix}{store}.type={kind}: https listeners support only PEM; set PEM (KIP-651)")
         path, certificate, key = (
             given(f"ssl.keystore.{part}") for part in ("location", "certificate.chain", "key")
         )  # fmt: skip
         if path is None and (certificate is None or key is None):
             raise ValueError(
-                f"{prefix}ssl.keystore.location is missing: a PEM file with the certificate and its key (or "
-                f"{prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key)"
+                f"{prefix}ssl.keystore.location is missing: set it to a PEM file with the certificate and its key (or "
+                f"set {prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key)"
             )
         client_auth = given("ssl.client.auth") or "none"
         if client_auth not in _CLIENT_AUTH:
             raise ValueError(f"{prefix}ssl.client.auth={client_auth}: must be one of {', '.join(_CLIENT_AUTH)}")
         trusted_path, trusted = given("ssl.truststore.location"), given("ssl.truststore.certificates")
         if client_auth != "none" and trusted_path is None and trusted is None:
-            raise ValueError(f"{prefix}ssl.client.auth={client_auth} needs {prefix}ssl.truststore.location")
+            raise ValueError(f"{prefix}ssl.client.auth={client_auth} requires {prefix}ssl.truststore.location")
         password = given("ssl.key.password") or given("ssl.keystore.password")
         return cls(path, certificate, key, password, trusted_path, trusted, client_auth)

@@ -1,4 +1,4 @@
-"""A sink task that reads its topics itself: the platform gives it client properties, runs it, and commits for it."""
+"""A sink task that consumes topics itself: the platform passes client properties, runs it and commits its offsets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SelfReadingTaskUnit(TaskUnit):
         self._committed: dict[TopicPartition, int] = {}
 
     def work(self) -> None:
-        """Run the task; it returns when it is told to stop."""
+        """Run the task until it is stopped."""
         self._admin = self.open_client(self._open_admin)
         self._committed = self.open_client(self._fetch_committed)
         self.task.context = _Context(self)
@@ -46,10 +46,10 @@ class SelfReadingTaskUnit(TaskUnit):
         self.later(self.commit_in_background(self._commit))
         self.task.run()
         if not self.stopping.is_set():
-            raise RuntimeError("the task ended without being told to")
+            raise RuntimeError("the task's run method returned although the task was not stopped")
 
     def finish(self) -> None:
-        """Commit what the task reported last."""
+        """Commit the last reported offsets."""
         if self._admin is None:
             return
         try:
@@ -58,16 +58,16 @@ class SelfReadingTaskUnit(TaskUnit):
             self.from_loop(self._admin.close())
 
     def wake_task(self) -> None:
-        """`stop` ends `run`."""
+        """Call the task's `stop`, so that its `run` returns."""
         self.task.stop()
 
     def release_task(self) -> None:
-        """After a failure nobody has stopped the task yet."""
+        """Call the task's `stop` after a failure, unless it was already called."""
         if not self.stopping.is_set():
             self.task.stop()
 
     def set_paused(self, paused: bool) -> None:
-        """Pass the wish on; from the loop."""
+        """Pause or resume the task; called from the event loop."""
         if paused is self.paused:
             return
         super().set_paused(paused)
@@ -76,7 +76,7 @@ class SelfReadingTaskUnit(TaskUnit):
         self.report_running()
 
     def report(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Everything before these offsets is stored; from the task's thread, or one of its own."""
+        """Report that all records before these offsets are durable; called from any of the task's threads."""
         with self._lock:
             for (topic, partition), offset in offsets.items():
                 self.counters.records += max(0, offset - self._known(topic, partition, offset))
@@ -86,7 +86,7 @@ class SelfReadingTaskUnit(TaskUnit):
             self.use_topic(topic)
 
     def committed(self) -> dict[TopicPartition, int]:
-        """The next offsets that the group had committed when the task started, and what was committed since."""
+        """Return the group's committed offsets, including those committed since the task started."""
         with self._lock:
             return dict(self._committed)
 
@@ -117,14 +117,19 @@ class SelfReadingTaskUnit(TaskUnit):
                 if error is not None:
                     raise error
         except Exception as error:  # noqa: BLE001 - the table itself knows its offsets; the next round tries again
-            log.error("Offsets could not be committed to group %s: %s", self._group, error)
+            log.error(
+                "Task %s: failed to commit offsets to group %s, retrying at the next commit: %s",
+                self.spec.name,
+                self._group,
+                error,
+            )
             return
         with self._lock:
             self._committed.update(moved)
 
 
 class _Context:
-    """What a self-reading task sees of the platform."""
+    """The platform's interface for a self-reading task."""
 
     def __init__(self, unit: SelfReadingTaskUnit) -> None:
         self._unit = unit
@@ -136,13 +141,13 @@ class _Context:
 
     @property
     def pause_requested(self) -> bool:
-        """Whether the user wants the task to rest."""
+        """Whether the user has requested that the task pause."""
         return self._unit.paused
 
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
-        """The next offsets that the connector's group has committed."""
+        """Return the committed offsets of the connector's group (the next offsets to consume)."""
         return self._unit.committed()
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Everything before these offsets is stored."""
+        """Report that all records before these offsets are durable."""
         self._unit.report(offsets)

@@ -1,7 +1,7 @@
-"""What becomes of a sink's bad records: the log, the dead letter queue, the errant record reporter (KIP-298, KIP-610).
+"""Handles a sink's failed records: log, dead letter queue, errant record reporter (KIP-298, KIP-610).
 
-A dead letter holds the record's own bytes. It is on its way before the record's offset can be committed: commits wait
-for the letters. Those of one delivery leave in the order of their offsets, whichever stage failed first.
+A DLQ record contains the original bytes of the failed record. An offset commit waits until the DLQ records before that
+offset are acknowledged. The DLQ records of one batch are sent in offset order, whichever stage failed first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class SinkErrors:
-    """The error side of one sink task. `current` is the part that is being delivered."""
+    """The error handling of one sink task. `current` contains the records that are being processed."""
 
     def __init__(self, unit: SinkTaskUnit, policy: ErrorPolicy, converters: Converters) -> None:
         config = unit.setup.connector_config
@@ -48,7 +48,7 @@ class SinkErrors:
         self._letters: list[Future[Any]] = []
 
     async def open(self) -> None:
-        """Make sure that the dead letter queue exists, if there is to be one."""
+        """Create the dead letter queue if one is configured and its topic does not exist. Raises ConnectError."""
         if not self._topic:
             return
         setup, spec = self._unit.setup, self._unit.spec
@@ -68,16 +68,16 @@ class SinkErrors:
         self._writer = await Writer.open(ClientConfig.from_properties(properties, kind="producer"))
 
     async def close(self) -> None:
-        """Close the queue's writer."""
+        """Close the producer of the dead letter queue."""
         if self._writer is not None:
             await self._writer.close()
 
     def reporter(self) -> SinkErrors | None:
-        """What `context.errant_record_reporter` gives: None when nobody would hear of it."""
+        """Return `context.errant_record_reporter`: None if neither a DLQ nor error logging is configured."""
         return self if self._writer is not None or self._policy.log else None
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """A task cannot store this record. Raises ToleranceExceeded where errors are not tolerated."""
+        """Handle a record that the task cannot store. Raises ToleranceExceeded if errors are not tolerated."""
         topic, partition = record.original_topic or "", record.original_partition or 0
         offset = record.offset if record.original_offset is None else record.original_offset
         failure = Failure(Stage.TASK_PUT, type(self._unit.task).display_class(), error, 1)
@@ -88,26 +88,28 @@ class SinkErrors:
         self._note(failure, topic, partition, offset, self._converted_back(record) if columns is None else columns)
 
     def report_failure(self, failure: Failure, part: Any) -> None:
-        """A stage could not handle a record, and that is tolerated."""
+        """Handle a tolerated failure of a stage."""
         topic, partition, offset = _identity(part)
         self._note(failure, topic, partition, offset, self._raw_record(topic, partition, offset))
 
     def describe(self, part: Any) -> str:
-        """Which record it is."""
+        """Describe the record: its topic, partition and offset."""
         return _where(*_identity(part))
 
     def wait_for_reports(self) -> None:
-        """Wait until every dead letter is written. Raises ConnectError."""
+        """Wait until all DLQ records are acknowledged. Raises ConnectError."""
         self.send_letters()
         letters, self._letters = self._letters, []
         for letter in letters:
             try:
                 letter.result()
             except Exception as error:
-                raise ConnectError(f"A dead letter could not be written to {self._topic}: {error}") from error
+                raise ConnectError(
+                    f"Could not write a record to the dead letter queue {self._topic}: {error}"
+                ) from error
 
     def send_letters(self) -> None:
-        """Send the dead letters there are, by offset; in the task's thread."""
+        """Send the collected DLQ records in offset order; called in the task's thread."""
         letters: list[_Letter] = []
         while self._unsent:
             letters.append(self._unsent.popleft())

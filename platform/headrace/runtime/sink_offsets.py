@@ -1,4 +1,4 @@
-"""Which offsets a sink task may commit. Pure; KIP-89's rules for `preCommit`."""
+"""Tracks which offsets a sink task may commit, by KIP-89's rules for `preCommit`. No I/O."""
 
 from __future__ import annotations
 
@@ -8,43 +8,48 @@ TopicPartition = tuple[str, int]
 
 
 class SinkOffsets:
-    """Next offsets by partition: delivered to the task, and committed to the group."""
+    """The offset after the last delivered record, and the committed offset, of each assigned partition."""
 
     def __init__(self) -> None:
         self.delivered: dict[TopicPartition, int] = {}
         self.committed: dict[TopicPartition, int] = {}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Start with partitions at these positions."""
+        """Add assigned partitions with their positions."""
         self.delivered.update(positions)
         self.committed.update(positions)
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that belong to others now."""
+        """Remove revoked partitions."""
         for partition in partitions:
             self.delivered.pop(partition, None)
             self.committed.pop(partition, None)
 
     def deliver(self, partition: TopicPartition, next_offset: int) -> None:
-        """The task has taken everything before `next_offset` (filtered and failed records included)."""
+        """Mark all records before `next_offset` as delivered, including filtered and failed records."""
         self.delivered[partition] = next_offset
 
     def rewind(self) -> dict[TopicPartition, int]:
-        """Go back to what is committed; returns the positions to seek to."""
+        """Reset the delivered offsets to the committed offsets; return the offsets to seek to."""
         self.delivered.update(self.committed)
         return dict(self.committed)
 
     def to_commit(self, wanted: Mapping[TopicPartition, int]) -> tuple[dict[TopicPartition, int], list[str]]:
-        """What of `wanted` to commit, and complaints: only owned partitions, never beyond what was delivered."""
+        """Return the offsets of `wanted` to commit, and a warning for each offset that is ignored.
+
+        An offset is ignored if its partition is not assigned, or if it is beyond the delivered records.
+        """
         commit: dict[TopicPartition, int] = {}
         complaints: list[str] = []
         for partition, offset in wanted.items():
             delivered = self.delivered.get(partition)
             name = f"{partition[0]}-{partition[1]}"
             if delivered is None:
-                complaints.append(f"{name} is not assigned to this task: its offset {offset} is ignored")
+                complaints.append(f"ignoring offset {offset} of {name} from pre_commit, the partition is not assigned")
             elif offset > delivered:
-                complaints.append(f"{name}: offset {offset} lies beyond the last consumed, {delivered}; it is ignored")
+                complaints.append(
+                    f"ignoring offset {offset} of {name} from pre_commit, it is beyond the consumed offset {delivered}"
+                )
             elif offset != self.committed.get(partition):
                 commit[partition] = offset
         return commit, complaints

@@ -1,7 +1,7 @@
-"""The reading side of a sink task, on the event loop: group membership, read-ahead, positions, commits.
+"""The consumer of a sink task, on the event loop: group membership, prefetching, positions, commits.
 
-What is read goes to the task's thread through `hand_over`, and rebalances wait until the thread has carried them out.
-The thread calls the coroutines here through the loop.
+Fetched data is passed to the task's thread with `hand_over`. A rebalance waits until the task's thread has processed
+it. The task's thread calls the coroutines of this module through the event loop.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ RETRY_BACKOFF_MS = 100
 
 
 class TaskThread(Protocol):
-    """What the reading side wants of the task's; all but `hand_over` run in its thread."""
+    """The interface of the task's thread for the consumer; all methods but `hand_over` run in that thread."""
 
     def hand_over(self, action: Callable[[], None]) -> None:
-        """Have the thread do something, after all that was handed over before."""
+        """Queue an action for the task's thread; actions run in order."""
 
     def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        """Take what a poll brought; then `read_on` when more is wanted. What is of an `epoch` gone by is stale."""
+        """Accept the result of a poll, then call `read_on` for more; ignore results of an earlier `epoch`."""
 
     def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
-        """These partitions are the task's from now on."""
+        """Handle assigned partitions."""
 
     def give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
-        """These partitions are not the task's any more; committing them is over already when they are `lost`."""
+        """Handle revoked partitions; if they are `lost`, their offsets can no longer be committed."""
 
 
 class SinkReading:
-    """Reads for one sink task. `epoch` counts seeks: what was fetched before the last one is stale."""
+    """The consumer of one sink task. `epoch` counts seeks: data fetched before the last seek is ignored."""
 
     def __init__(self, thread: TaskThread, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
         self.epoch = 0
@@ -67,29 +67,29 @@ class SinkReading:
         self._reader: Reader | None = None
 
     async def open(self) -> None:
-        """Connect and begin. Raises ClientError; then it can be tried again."""
+        """Connect and start to consume. Raises ClientError; the call can then be retried."""
         self._cluster = await Cluster.open(self._config)
         self._reader = await Reader.open(self._config, cluster=self._cluster)
         self.records_max = self._reader.records_max
         self._pump = self._loop.create_task(self._read_forever(self._reader))
 
     def read_on(self) -> None:
-        """The thread has taken a poll and wants another; from any thread."""
+        """Allow another poll, because the thread has processed one; callable from any thread."""
         self._loop.call_soon_threadsafe(self._credit.release)
 
     def keep_alive(self) -> None:
-        """The thread is still at work on what was read: no reason to leave the group; from the thread."""
+        """Prevent the consumer from leaving the group while the task's thread still processes records."""
         now_s = time.monotonic()
         if now_s - self._told_alive_s >= 1:
             self._told_alive_s = now_s
             self._loop.call_soon_threadsafe(self._opened.keep_alive)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit for the group. Raises ClientError."""
+        """Commit offsets of the group. Raises ClientError."""
         await self._opened.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read on at these positions."""
+        """Continue to consume at these offsets."""
         self.epoch += 1
         assigned = set(self._opened.assignment)
         for partition, offset in positions.items():
@@ -97,20 +97,20 @@ class SinkReading:
                 self._opened.seek(partition, offset)
 
     async def pause(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
-        """Read no more of some partitions, go on with others."""
+        """Pause and resume consumption of these partitions."""
         assigned = set(self._opened.assignment)
         self._opened.pause(pause & assigned)
         self._opened.resume(resume & assigned)
 
     async def stop(self) -> None:
-        """Hand over nothing more; the thread gives everything back by itself."""
+        """Stop polling; the task's thread then releases its partitions itself."""
         self._closing = True
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait({self._pump})
 
     async def close(self) -> None:
-        """Leave the group, let go of the connections."""
+        """Leave the group and close the connections."""
         if self._reader is not None:
             await self._reader.close()
             await self._leave_for_good()
@@ -155,18 +155,38 @@ class SinkReading:
         try:
             found = (await cluster.fetch_metadata(names)).topics
         except ClientError as error:  # subscribing meets it again, and tries again
-            log.debug("Whether the topics exist is not known: %s", error)
+            log.debug(
+                "Task %s-%d: failed to check whether the topics exist: %s",
+                self._connector.get("name"),
+                self._task,
+                error,
+            )
             return
         if pattern:
             matches = JavaPattern(pattern).matches
             if not any(matches(topic.name or "") for topic in found):
-                log.info("No topic matches topics.regex=%s yet; those that come to do will be read", pattern)
+                log.info(
+                    "Task %s-%d: no topic matches topics.regex=%s yet; new topics that match it will be consumed",
+                    self._connector.get("name"),
+                    self._task,
+                    pattern,
+                )
             return
         missing = [topic.name or "" for topic in found if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         if missing:
             creates = self._config.allow_auto_create_topics
-            how = "subscribing creates them, where the brokers allow it" if creates else "they are read once they exist"
-            log.info("Topics that do not exist yet: %s; %s", ", ".join(missing), how)
+            how = (
+                "subscribing creates them if auto.create.topics.enable is set on the brokers"
+                if creates
+                else "they will be consumed once they exist"
+            )
+            log.info(
+                "Task %s-%d: topics %s do not exist yet; %s",
+                self._connector.get("name"),
+                self._task,
+                ", ".join(missing),
+                how,
+            )
 
     def _hand_over_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
         self._thread.hand_over(lambda: self._thread.take_fetched(epoch, chunks))
@@ -183,7 +203,9 @@ class SinkReading:
         except ClientError as error:
             if not error.retriable:
                 raise
-            log.warning("Reading failed and is tried again: %s", error)
+            log.warning(
+                "Task %s-%d: failed to fetch records, retrying: %s", self._connector.get("name"), self._task, error
+            )
             await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
             return []
 
@@ -224,4 +246,10 @@ class SinkReading:
                     group_id, LeaveGroupRequest(group_id=group_id, members=[leaver])
                 )
         except (ClientError, TimeoutError) as error:
-            log.info("Leaving group %s was not confirmed: %s", group_id, error)
+            log.info(
+                "Task %s-%d: failed to leave group %s; the member expires with its session timeout: %s",
+                self._connector.get("name"),
+                self._task,
+                group_id,
+                error,
+            )

@@ -1,8 +1,9 @@
-"""A sink task: read, convert, transform, put; offsets are committed as the task's `pre_commit` allows.
+"""A sink task: consume, convert, transform, put; offsets are committed as the task's `pre_commit` returns them.
 
-The event loop reads and hands the bytes it read to the task's thread through an inbox; rebalances, commits and orders
-take the same way. The thread parses, converts, transforms and puts some thousand records at a time, which stay in the
-CPU's cache, and looks into the inbox in between. What was read ahead of a partition that goes is its next owner's.
+The event loop fetches bytes and passes them to the task's thread through an inbox; rebalances, commits and commands use
+the same inbox. The task's thread decodes, converts, transforms and puts some thousand records at a time, which fit into
+the CPU's cache, and checks the inbox in between. Prefetched records of a revoked partition are discarded; the
+partition's next owner reads them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SinkTaskUnit(TaskUnit):
     # the task's thread
 
     def work(self) -> None:
-        """Take from the inbox until told to stop."""
+        """Process the inbox until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
         self.task.start(self.setup.parsed_task_config(self.task))
@@ -74,7 +75,7 @@ class SinkTaskUnit(TaskUnit):
                 self.seek(wanted)
 
     def finish(self) -> None:
-        """Commit what the task has, give the partitions back, close the clients."""
+        """Commit offsets, release the partitions, and close the clients."""
         if self._chain is None:
             return
         try:
@@ -87,7 +88,7 @@ class SinkTaskUnit(TaskUnit):
             self.from_loop(self._close_clients())
 
     def commit(self, *, wait: bool = False) -> None:
-        """Ask the task what may be committed, and commit it."""
+        """Call the task's `pre_commit` and commit the returned offsets."""
         delivered = dict(self.offsets.delivered)
         if not delivered:
             return
@@ -95,18 +96,18 @@ class SinkTaskUnit(TaskUnit):
             self.errors.wait_for_reports()
             wanted = self.task.pre_commit(delivered)
         except Exception:
-            log.exception("pre_commit failed: going back to the last committed offsets")
+            log.exception("Task %s: pre_commit failed, rewinding to the last committed offsets", self.spec.name)
             if not wait:
                 self.seek(self.offsets.rewind())
             return
         offsets, complaints = self.offsets.to_commit(wanted)
         for complaint in complaints:
-            log.warning("%s", complaint)
+            log.warning("Task %s: %s", self.spec.name, complaint)
         if offsets:
             self._send_commit(offsets, wait)
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on reading elsewhere. What has been read ahead, of other partitions too, is forgotten and read again."""
+        """Continue to consume at other offsets; prefetched records of all partitions are discarded and read again."""
         self._held.clear()
         self._redeliver.clear()
         for partition, offset in positions.items():
@@ -116,7 +117,7 @@ class SinkTaskUnit(TaskUnit):
         self.apply_pauses()
 
     def apply_pauses(self) -> None:
-        """Tell the reader which partitions are paused, now that this has changed."""
+        """Send the current set of paused partitions to the consumer."""
         assigned = set(self.offsets.delivered)
         paused = assigned if self._resting or self._redeliver else self.paused_by_task & assigned
         self.from_loop(self._reader.pause(paused, assigned - paused))
@@ -139,7 +140,7 @@ class SinkTaskUnit(TaskUnit):
         self._chain = TransformChain(setup.make_steps(), stages)
 
     def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        """Hold what a poll brought until its turn comes; the task's empty put when it brought nothing."""
+        """Queue the chunks of a poll; if the poll returned none, call the task's `put_nothing`."""
         self._polls_taken += 1
         if epoch == self._reader.epoch:
             self._held.extend(chunk for chunk in chunks if (chunk.topic, chunk.partition) in self.offsets.delivered)
@@ -168,7 +169,7 @@ class SinkTaskUnit(TaskUnit):
         return first
 
     def _deliver_piece(self, chunk: FetchedChunk) -> None:
-        fetched = chunk.take(self._reader.records_max)
+        fetched = chunk.next_batch(self._reader.records_max)
         if fetched is not None:
             self._deliver(fetched)
             self._reader.keep_alive()
@@ -192,7 +193,7 @@ class SinkTaskUnit(TaskUnit):
             try:
                 self.task.put_batch(ready[0])
             except RetriableError as error:
-                log.warning("put failed and is tried again: %s", error)
+                log.warning("Task %s: put failed with a retriable error, retrying: %s", self.spec.name, error)
                 self._redeliver.append((fetched, ready))
                 self.apply_pauses()
                 return
@@ -227,7 +228,7 @@ class SinkTaskUnit(TaskUnit):
         self.report_running()
 
     def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
-        """These partitions are the task's from now on."""
+        """Handle assigned partitions."""
         self.offsets.assign(positions)
         for topic in {topic for topic, _ in positions}:
             self.use_topic(topic)
@@ -236,7 +237,7 @@ class SinkTaskUnit(TaskUnit):
             self.apply_pauses()
 
     def give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
-        """These partitions are not the task's any more; those `lost` are somebody else's already."""
+        """Handle revoked partitions; those that are `lost` already belong to another member."""
         if not partitions:
             return
         if not lost:
@@ -256,16 +257,23 @@ class SinkTaskUnit(TaskUnit):
             try:
                 future.result(timeout_s)
             except TimeoutError:
-                log.error("The commit of offsets timed out; these records may be delivered again")
+                log.error(
+                    "Task %s: the commit of offsets timed out; uncommitted records may be delivered again",
+                    self.spec.name,
+                )
             except Exception as error:  # noqa: BLE001 - logged by _committed as well, but the inbox may be closed
-                log.error("Offsets could not be committed; these records may be delivered again: %s", error)
+                log.error(
+                    "Task %s: failed to commit offsets; uncommitted records may be delivered again: %s",
+                    self.spec.name,
+                    error,
+                )
             else:
                 self.offsets.committed.update(offsets)
 
     def _committed(self, offsets: dict[TopicPartition, int], done: Future[Any]) -> None:
         error = done.exception()
         if error is not None:
-            log.error("Offsets could not be committed, the next round tries again: %s", error)
+            log.error("Task %s: failed to commit offsets, retrying at the next commit: %s", self.spec.name, error)
             return
         for partition, offset in offsets.items():
             if partition in self.offsets.committed:
@@ -279,16 +287,16 @@ class SinkTaskUnit(TaskUnit):
     # the event loop
 
     def wake(self) -> None:
-        """An order has come: have the thread look at it."""
+        """Make the thread check its inbox, because a command has arrived."""
         wanted = self.paused
         self._inbox.put(lambda: self._rest(wanted))
 
     def request_commit(self) -> None:
-        """Commit as soon as the thread comes round to it; from any thread."""
+        """Commit as soon as the thread is free; callable from any thread."""
         self._inbox.put(self.commit)
 
     def hand_over(self, action: Callable[[], None]) -> None:
-        """Have the thread do something, after all that was handed over before; from any thread."""
+        """Queue an action for the task's thread; actions run in order. Callable from any thread."""
         self._inbox.put(action)
 
     async def _open_reader(self) -> None:
@@ -314,7 +322,7 @@ class SinkTaskUnit(TaskUnit):
 
 
 class _Context:
-    """What a sink task sees of the platform; used from the task's thread."""
+    """The platform's interface for a sink task; used from the task's thread."""
 
     def __init__(self, unit: SinkTaskUnit) -> None:
         self._unit = unit
@@ -322,32 +330,32 @@ class _Context:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are the task's now."""
+        """The partitions that are currently assigned to the task."""
         return frozenset(self._unit.offsets.delivered)
 
     @property
     def errant_record_reporter(self) -> Any:
-        """None when nobody would hear of errant records."""
+        """The reporter for errant records; None if neither a DLQ nor error logging is configured."""
         return self._unit.errors.reporter()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Read no more of these for now."""
+        """Pause the consumption of these partitions."""
         self._unit.paused_by_task.update(partitions)
         self._unit.apply_pauses()
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Go on with these."""
+        """Resume the consumption of these partitions."""
         self._unit.paused_by_task.difference_update(partitions)
         self._unit.apply_pauses()
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on reading at these offsets, once the call under way has returned."""
+        """Continue to consume at these offsets after the current call has returned."""
         self._unit.wanted_positions.update(offsets)
 
     def request_commit(self) -> None:
-        """Commit soon."""
+        """Request an offset commit as soon as possible."""
         self._unit.request_commit()
 
     def timeout(self, timeout_ms: int) -> None:
-        """Wait so long before a put that is to be retried."""
+        """Set the delay before the next retry of `put`."""
         self._unit.retry_timeout_ms = timeout_ms

@@ -1,7 +1,7 @@
-"""A source task: poll, transform, convert, send; source offsets follow the acknowledgements.
+"""A source task: poll, transform, convert, send; source offsets are committed after acknowledgements.
 
-An offset reaches the worker's store only after every record up to it has been acknowledged by the brokers (or was
-dropped on purpose), so a crash repeats records and never loses one.
+An offset is written to the worker's offset store only after the brokers have acknowledged every record up to it (or the
+record was intentionally dropped). A crash may therefore duplicate records but never loses any.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SourceTaskUnit(TaskUnit):
     task: SourceTask
 
     def work(self) -> None:
-        """Poll until told to stop."""
+        """Poll until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
         self.task.start(self.setup.parsed_task_config(self.task))
@@ -57,7 +57,7 @@ class SourceTaskUnit(TaskUnit):
             self._step()
 
     def finish(self) -> None:
-        """Wait for what is under way, commit what was acknowledged, close the clients."""
+        """Wait for pending acknowledgements, commit the acknowledged offsets, and close the clients."""
         writer = self._writer
         if writer is None:
             return
@@ -70,7 +70,7 @@ class SourceTaskUnit(TaskUnit):
             self.from_loop(self._close_clients(writer))
 
     def wake(self) -> None:
-        """Leave a wait."""
+        """Interrupt a wait."""
         self._wake.notify()
 
     # the task's thread
@@ -111,11 +111,11 @@ class SourceTaskUnit(TaskUnit):
     def _step(self) -> None:
         """One poll and what comes of it."""
         if self._send_error is not None:
-            raise ConnectError(f"A record could not be written: {self._send_error}") from self._send_error
+            raise ConnectError(f"Failed to write a record to its topic: {self._send_error}") from self._send_error
         try:
             polled = self.task.poll()
         except RetriableError as error:
-            log.warning("poll failed and is tried again: %s", error)
+            log.warning("Task %s: poll failed with a retriable error, retrying: %s", self.spec.name, error)
             self.stopping.wait(RETRY_BACKOFF_S)
             polled = None
         for batch in _as_batches(polled):
@@ -140,7 +140,7 @@ class SourceTaskUnit(TaskUnit):
         for topic, partition, columns in outgoing:
             if topic not in self._topics_used:
                 self._first_use(topic)
-            writer.send_telling(topic, partition, columns, partial(notify, len(columns)))
+            writer.send_with_callback(topic, partition, columns, partial(notify, len(columns)))
             counters.records += len(columns)
 
     def _first_use(self, topic: str) -> None:
@@ -160,7 +160,7 @@ class SourceTaskUnit(TaskUnit):
         try:
             callback(*arguments)
         except Exception:
-            log.exception("%s failed; the task goes on", callback.__name__)
+            log.exception("Task %s: %s failed; the task continues", self.spec.name, callback.__name__)
 
     def _report_failure(self, failure: Failure, part: Any) -> None:
         self.counters.errors += 1
@@ -182,7 +182,7 @@ class SourceTaskUnit(TaskUnit):
     def acknowledged(
         self, submission: Submission, batch: SourceBatch, sent: int, written: int, error: BaseException | None
     ) -> None:
-        """A part of a batch was written, or some of it failed for good: `written` of the `sent` records are there."""
+        """Handle the result of sending part of a batch: `written` of its `sent` records were written."""
         if error is not None:
             self.counters.errors += sent - written
             if not self._policy.tolerate:
@@ -190,7 +190,8 @@ class SourceTaskUnit(TaskUnit):
                 return
             self.counters.skipped += sent - written
             log.error(
-                "%d of %d records for topic %s could not be written and are skipped: %s",
+                "Task %s: skipping %d of %d records that could not be written to topic %s: %s",
+                self.spec.name,
                 sent - written,
                 sent,
                 batch.topic,
@@ -209,7 +210,7 @@ class SourceTaskUnit(TaskUnit):
         try:
             await asyncio.wait_for(self.ask_worker("commit_offsets", offsets), timeout_s)
         except Exception as error:  # noqa: BLE001 - no offsets are lost: they stay in _uncommitted
-            log.error("Offsets could not be committed, the next round tries again: %s", error)
+            log.error("Task %s: failed to commit offsets, retrying at the next commit: %s", self.spec.name, error)
             return
         self._uncommitted.clear()
         self._commit_due = True
@@ -224,7 +225,9 @@ class SourceTaskUnit(TaskUnit):
             await asyncio.wait_for(writer.flush(), timeout_ms / 1000)
         except TimeoutError:
             log.warning(
-                "%d batches were not acknowledged within offset.flush.timeout.ms=%d; they will be read again",
+                "Task %s: %d batches were not acknowledged within offset.flush.timeout.ms=%d; "
+                "after a restart they are read again",
+                self.spec.name,
                 self._tracker.unacknowledged(),
                 timeout_ms,
             )
@@ -253,7 +256,7 @@ class _Acknowledgement:
 
 
 class _Context:
-    """What a source task sees of the platform."""
+    """The platform's interface for a source task."""
 
     def __init__(self, unit: SourceTaskUnit) -> None:
         self._unit = unit
@@ -261,18 +264,18 @@ class _Context:
         self.offsets = self
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The last committed offset of a source partition."""
+        """Return the last committed offset of a source partition."""
         return self.read_all([partition])[0]
 
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
-        """The last committed offsets of source partitions."""
+        """Return the last committed offsets of source partitions."""
         wanted = [dict(partition) for partition in partitions]
         found = self._unit.from_loop(self._unit.ask_worker("read_offsets", wanted))
         return cast("list[dict[str, Any] | None]", found)
 
 
 class _Wake:
-    """A wait that a state change ends."""
+    """A wait that a change of the task's state interrupts."""
 
     def __init__(self) -> None:
         import threading

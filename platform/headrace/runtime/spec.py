@@ -1,4 +1,4 @@
-"""What the worker tells a host to run: plain data that goes over a channel. Pure."""
+"""The specifications of tasks and connectors that the worker sends to a host: plain data. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """One task. Configurations are unresolved: variables of config providers are resolved where the task runs."""
+    """The specification of one task. Variables of config providers are resolved in the process that runs the task."""
 
     connector: str
     number: int
@@ -17,16 +17,16 @@ class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def name(self) -> str:
-        """`<connector>-<n>`, as clients and threads are named."""
+        """`<connector>-<n>`, the name of the task in client ids and thread names."""
         return f"{self.connector}-{self.number}"
 
     def worker_ms(self, key: str, default: int) -> int:
-        """A duration out of the worker's properties."""
+        """Return a duration, in ms, from the worker's properties."""
         return int(self.worker.get(key, default))
 
 
 class ConnectorSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """One connector instance."""
+    """The specification of one connector instance."""
 
     name: str
     config: dict[str, str]

@@ -1,8 +1,8 @@
-"""What all tasks have in common: a thread of their own, a state, orders from the worker, counters.
+"""The base of all tasks: a thread, a state, commands from the worker, counters.
 
-Life: the thread sets the task up, says RUNNING (or PAUSED), works, and at its end says STOPPED, or FAILED with the
-trace. `stop` asks for that end and waits for it. The event loop serves clients and channel; the thread alone runs
-plug-in code, but for `wake_up`, which cuts waits short.
+The thread sets up the task, reports RUNNING (or PAUSED), works, and at its end reports STOPPED, or FAILED with the
+stack trace. `stop` requests this end and waits for it. The event loop serves clients and the channel. Only the thread
+runs plug-in code, except `wake_up`, which interrupts waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 class Counters:
-    """How much a task has moved; written by its thread, read by the loop."""
+    """Counters of a task; written by its thread, read by the event loop."""
 
     __slots__ = ("batches", "errors", "records", "skipped")
 
@@ -49,7 +49,7 @@ class Counters:
 
 
 class TaskUnit:
-    """The base of the three kinds of task; `work` is what they add."""
+    """The base class of the three kinds of tasks; subclasses define `work`."""
 
     def __init__(self, channel: Channel, unit_id: str, spec: TaskSpec, setup: Setup, task: Task) -> None:
         self.spec = spec
@@ -67,21 +67,21 @@ class TaskUnit:
     # what the kinds add
 
     def work(self) -> None:
-        """Set up, `report_running`, and work until `stopping` is set; in the task's thread."""
+        """Set up, call `report_running`, and work until `stopping` is set; runs in the task's thread."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Commit what can be committed and close; in the task's thread, also after a failure."""
+        """Commit what can be committed and close; runs in the task's thread, also after a failure."""
 
     def wake(self) -> None:
-        """`stopping` or `paused` has changed; from the loop."""
+        """Called on the event loop when `stopping` or `paused` has changed."""
 
     def wake_task(self) -> None:
-        """Have plug-in code under way come to an end; from a thread of its own."""
+        """Interrupt running plug-in code; called in a separate thread."""
         self.task.wake_up()
 
     def release_task(self) -> None:
-        """The last call into the task; in its thread."""
+        """Make the last call into the task; runs in the task's thread."""
         self.task.stop()
 
     # the worker's orders
@@ -92,17 +92,17 @@ class TaskUnit:
         self.background(self._report_forever())
 
     async def handle(self, method: str, arguments: list[Any]) -> Any:
-        """`pause`, `resume`."""
+        """Handle `pause` and `resume`."""
         match method:
             case "pause":
                 self.set_paused(True)
             case "resume":
                 self.set_paused(False)
             case _:
-                raise ValueError(f"unknown order {method}")
+                raise ValueError(f"unknown call {method}")
 
     async def stop(self) -> None:
-        """Ask the thread to end and wait until it has."""
+        """Request the end of the thread and wait until it has ended."""
         self.stopping.set()
         self.wake()
         waking = self.loop.run_in_executor(None, self._wake_task)
@@ -111,33 +111,33 @@ class TaskUnit:
 
     @property
     def paused(self) -> bool:
-        """Whether the user wants the task to rest."""
+        """Whether the user has paused the task."""
         return self._paused
 
     def set_paused(self, paused: bool) -> None:
-        """Take the user's wish; the thread reports the state when it has come to rest."""
+        """Pause or resume the task; the thread reports PAUSED when the task has paused."""
         self._paused = paused
         self.wake()
 
     # for the task's thread
 
     def report_running(self) -> None:
-        """Say RUNNING or PAUSED, as the user wants it."""
+        """Report RUNNING, or PAUSED if the user has paused the task."""
         self._report("PAUSED" if self._paused else "RUNNING")
 
     def from_loop(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for its result."""
+        """Run a coroutine on the event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def open_client(self, open_it: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Open a client, again and again while no broker answers. Raises what is not to be retried."""
+        """Open a client, and retry while no broker responds. Raises errors that cannot be retried."""
         while True:
             try:
                 return self._opened(self.later(open_it()))
             except ClientError as error:
                 if not error.retriable or self.stopping.is_set():
                     raise
-                log.warning("No broker can be reached, the next attempt follows: %s", error)
+                log.warning("Task %s: cannot connect to any broker, retrying: %s", self.spec.name, error)
                 self.stopping.wait(RECONNECT_INTERVAL_S)
 
     def _opened(self, opening: concurrent.futures.Future[_T]) -> _T:
@@ -148,14 +148,16 @@ class TaskUnit:
                 return opening.result()
             if self.stopping.is_set():
                 opening.cancel()
-                raise ClosedError("the task is to stop")
+                raise ClosedError("the task is being stopped")
             if waited == SILENT_SECONDS:
                 servers = self.spec.worker.get("bootstrap.servers")
-                log.warning("No broker answers at bootstrap.servers=%s yet, still trying", servers)
+                log.warning(
+                    "Task %s: no broker responds at bootstrap.servers=%s yet, retrying", self.spec.name, servers
+                )
         raise AssertionError("unreachable")
 
     def later(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Run a coroutine on the loop."""
+        """Run a coroutine on the event loop without waiting for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     # for the loop
@@ -165,7 +167,7 @@ class TaskUnit:
         return await self._channel.call(method, self._unit_id, *arguments)
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the thread, cancelled at its end."""
+        """Run a coroutine in parallel with the thread; it is cancelled when the unit ends."""
         task = self.loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -182,7 +184,7 @@ class TaskUnit:
             await commit()
 
     def use_topic(self, topic: str) -> None:
-        """Note that the connector uses a topic (KIP-558); from any thread."""
+        """Report that the connector uses a topic (KIP-558); callable from any thread."""
         self._notify("topic_used", topic)
 
     def _run(self) -> None:
@@ -195,15 +197,15 @@ class TaskUnit:
             if not (given_up and self.stopping.is_set()):
                 state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
                 log.exception(
-                    "Task %s threw an uncaught and unrecoverable exception. It is stopped, and stays so until it is "
-                    "restarted by hand",
+                    "Task %s: threw an uncaught and unrecoverable exception. Task is being killed and will not recover "
+                    "until manually restarted",
                     self.spec.name,
                 )
         for end in (self.finish, self.release_task):
             try:
                 end()
             except BaseException:
-                log.exception("Task %s could not end in good order", self.spec.name)
+                log.exception("Task %s: failed to stop cleanly", self.spec.name)
         self._report(state, trace)
         self.loop.call_soon_threadsafe(self._has_ended)
 
@@ -218,7 +220,7 @@ class TaskUnit:
         try:
             self.wake_task()
         except Exception:
-            log.exception("Task %s could not be woken up", self.spec.name)
+            log.exception("Task %s: wake_up failed", self.spec.name)
 
     def _report(self, state: str, trace: str | None = None) -> None:
         self._notify("state", state, trace)
@@ -244,5 +246,6 @@ class TaskUnit:
             elapsed = time.monotonic() - last_logged
             if elapsed >= PROGRESS_INTERVAL_S:
                 if records != logged_records:
-                    log.info("%s records so far, %s/s", f"{records:,}", f"{(records - logged_records) / elapsed:,.0f}")
+                    rate = (records - logged_records) / elapsed
+                    log.info("Task %s: %s records so far, %s records/s", self.spec.name, f"{records:,}", f"{rate:,.0f}")
                 last_logged, logged_records = time.monotonic(), records

@@ -1,10 +1,11 @@
-"""What happens to a record that a converter or transform cannot handle: `errors.*`, KIP-298. Pure.
+"""Error tolerance for converters and transforms: `errors.*`, KIP-298. No I/O.
 
-Retriable errors are tried again within `errors.retry.timeout`, 300 ms doubling up to `errors.retry.delay.max.ms`; then,
-as all others, they are tolerated (skipped and reported) or they stop the task.
+Retriable errors are retried until `errors.retry.timeout`, with a backoff that doubles from 300 ms up to
+`errors.retry.delay.max.ms`. After that, like all other errors, they are tolerated (the record is skipped and reported)
+or they fail the task.
 
-A stage works on a whole batch. A BatchError names the records at fault, which are left out; any other error has the
-batch halved until they stand alone. So the good ones cost a few calls more and keep their order.
+A stage processes a whole batch. If it raises BatchError, the named records are skipped; after any other error the batch
+is split in halves until the failed records are found. The other records keep their order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RETRY_DELAY_MIN_MS = 300
 
 
 class Stage(StrEnum):
-    """Where an error happened, in KIP-298's words."""
+    """The stage in which an error occurred, with KIP-298's names."""
 
     TASK_PUT = "TASK_PUT"
     TASK_POLL = "TASK_POLL"
@@ -34,7 +35,7 @@ class Stage(StrEnum):
 
 
 class Part(Protocol):
-    """What a stage takes: some records that can be divided."""
+    """The input of a stage: records from which some can be selected with `take`."""
 
     def __len__(self) -> int: ...
     def take(self, indexes: Any) -> Self: ...
@@ -45,7 +46,7 @@ _R = TypeVar("_R")
 
 
 class ToleranceExceeded(ConnectError):
-    """`errors.tolerance=none` and a record failed: the task stops. The cause is attached."""
+    """A record failed with `errors.tolerance=none`: the task fails. The original error is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class ErrorPolicy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> ErrorPolicy:
-        """Read the keys; they have been validated."""
+        """Read the keys of a validated configuration."""
         return cls(
             retry_timeout_ms=int(config.get("errors.retry.timeout", 0)),
             retry_delay_max_ms=int(config.get("errors.retry.delay.max.ms", 60_000)),
@@ -70,9 +71,10 @@ class ErrorPolicy:
         )
 
     def retry_delay_ms(self, attempt: int, elapsed_ms: int, rng: Random) -> int | None:
-        """How long to wait before attempt number `attempt` + 1, None when there is none.
+        """Return the delay before attempt number `attempt` + 1; None if there are no more attempts.
 
-        The delay doubles; from the maximum on it is random below it, so that many tasks do not strike together.
+        The delay doubles. Once it exceeds the maximum, it is a random value below the maximum, so that many tasks do
+        not retry at the same time.
         """
         if self.retry_timeout_ms == 0 or 0 <= self.retry_timeout_ms <= elapsed_ms:
             return None
@@ -84,7 +86,7 @@ class ErrorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One record that a stage could not handle."""
+    """A record for which a stage failed."""
 
     stage: Stage
     class_name: str
@@ -93,7 +95,10 @@ class Failure:
 
 
 class Stages:
-    """Runs stages under a policy; `report(failure, part)` is told of each tolerated record (a part of length 1)."""
+    """Runs stages under an error policy.
+
+    For each tolerated record, the stage runner calls `report(failure, part)`, where `part` contains only this record.
+    """
 
     def __init__(
         self,
@@ -113,7 +118,7 @@ class Stages:
         self._rng = rng
 
     def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:
-        """The results of `operation` over the part, in order; one unless records had to be left out.
+        """Return the results of `operation` in order: one result, or several if records were skipped.
 
         Raises ToleranceExceeded.
         """

@@ -1,4 +1,4 @@
-"""`topic.creation.*`: which settings a source connector's new topic gets (KIP-158). Pure."""
+"""`topic.creation.*`: the settings for new topics of a source connector (KIP-158). No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OWN_KEYS = frozenset({"include", "exclude", "partitions", "replication.factor"}
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 leaves a number to the broker."""
+    """A topic to create; -1 selects the broker's default."""
 
     name: str
     partitions: int
@@ -34,16 +34,16 @@ class _Group:
 
 
 class TopicCreation:
-    """The groups in their order, the default group last."""
+    """The topic creation groups in order; the default group is last."""
 
     def __init__(self, groups: list[_Group]) -> None:
         self._groups = groups
 
     @classmethod
     def from_config(cls, config: Mapping[str, str], *, enabled: bool) -> TopicCreation | None:
-        """Read the keys; None when the connector has none or the worker forbids it: the broker creates topics then.
+        """Read the keys; None if the connector sets none or the worker disables topic creation.
 
-        Raises ValueError naming the key at fault.
+        If the result is None, the broker creates topics automatically. Raises ValueError that names the invalid key.
         """
         if not enabled or not any(key.startswith(_PREFIX) for key in config):
             return None
@@ -52,7 +52,7 @@ class TopicCreation:
         return cls([*(_read_group(config, name, default) for name in names if name != "default"), default])
 
     def settings_for(self, topic: str) -> NewTopic:
-        """The settings of the first group that matches."""
+        """Return the settings of the first group that matches the topic."""
         group = next(group for group in self._groups if group.matches(topic))
         return NewTopic(topic, group.partitions, group.replication_factor, dict(group.configs))
 
@@ -65,7 +65,7 @@ def _read_group(config: Mapping[str, str], name: str, default: _Group | None) ->
     else:
         include = _patterns(prefix + "include", settings.get("include"))
         if not include:
-            raise ValueError(f"{prefix}include is missing: which topics belong to the group {name!r}?")
+            raise ValueError(f"{prefix}include is missing: it defines the topics of topic creation group {name!r}")
     return _Group(
         include,
         _patterns(prefix + "exclude", settings.get("exclude")),
@@ -82,12 +82,12 @@ def _read_group(config: Mapping[str, str], name: str, default: _Group | None) ->
 def _number(key: str, value: str | None, default: int | None) -> int:
     if value is None:
         if default is None:
-            raise ValueError(f"{key} is missing; -1 takes the broker's default")
+            raise ValueError(f"{key} is missing; set -1 to use the broker's default")
         return default
     try:
         number = int(value)
     except ValueError:
-        raise ValueError(f"{key}={value} is no whole number") from None
+        raise ValueError(f"{key}={value} is not an integer") from None
     if number == 0 or number < -1:
         raise ValueError(f"{key}={value} must be at least 1, or -1 for the broker's default")
     return number

@@ -1,4 +1,4 @@
-"""Creates the topics of a source task as `topic.creation.*` says (KIP-158)."""
+"""Creates the topics of a source task with the settings of `topic.creation.*` (KIP-158)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicMaker:
-    """Looks for a topic once, and creates it where it is missing."""
+    """Checks once for each topic whether it exists, and creates it if it does not."""
 
     def __init__(self, creation: TopicCreation, config: ClientConfig) -> None:
         self._creation = creation
@@ -25,7 +25,7 @@ class TopicMaker:
 
     @classmethod
     def from_setup(cls, setup: Setup) -> TopicMaker | None:
-        """None where topics are left to the broker."""
+        """Return a TopicMaker; None if the broker creates topics."""
         enabled = setup.worker.get("topic.creation.enable", "true").strip().lower() == "true"
         creation = TopicCreation.from_config(setup.connector_config, enabled=enabled)
         if creation is None:
@@ -34,7 +34,7 @@ class TopicMaker:
         return cls(creation, ClientConfig.from_properties(properties, kind="admin"))
 
     async def ensure(self, topic: str) -> None:
-        """Make sure that a topic exists. Raises ConnectError."""
+        """Create the topic if it does not exist. Raises ConnectError."""
         if self._admin is None:
             self._admin = await Admin.open(self._config)
         if topic in await self._admin.list_topics():
@@ -43,8 +43,13 @@ class TopicMaker:
         try:
             await create_topic(self._admin, new.name, new.partitions, new.replication_factor, new.configs)
         except Exception as error:
-            raise ConnectError(f"Topic {topic} could not be created: {error}") from error
-        log.info("Created topic %s (partitions %d, replication %d)", topic, new.partitions, new.replication_factor)
+            raise ConnectError(f"Failed to create topic {topic}: {error}") from error
+        log.info(
+            "Topic %s: created with %d partitions and replication factor %d",
+            topic,
+            new.partitions,
+            new.replication_factor,
+        )
 
     async def close(self) -> None:
         """Close the admin client."""
@@ -53,7 +58,7 @@ class TopicMaker:
 
 
 async def create_topic(admin: Admin, name: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
-    """Create one topic; one that exists by now is as good. Raises ClientError."""
+    """Create one topic; if it already exists, do nothing. Raises ClientError."""
     results = await admin.create_topics(
         [NewTopic(name, num_partitions=partitions, replication_factor=replication, configs=configs)]
     )

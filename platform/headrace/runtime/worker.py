@@ -1,7 +1,7 @@
-"""The worker: runs connector instances and tasks in their processes, and answers what they ask.
+"""The worker: runs connector instances and tasks in child processes, and handles the calls of these processes.
 
-It never calls plug-in code. Whatever a child does (hang, crash, say nonsense), the worker's own loop goes on: every
-call into a child has a time limit, and a child that exceeds it is killed and reported.
+The worker never calls plug-in code. Its event loop continues whatever a child process does (hang, crash, send invalid
+data): every call into a child has a timeout, and a child that exceeds it is killed and reported.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EXIT_TIMEOUT_S = 1.0
 
 
 class Hung(Exception):
-    """A call into a child took too long; the child has been killed."""
+    """A call into a child process timed out; the process was killed."""
 
 
 class Events(Protocol):
-    """What the worker tells the herder about its instances."""
+    """The events of instances that the worker reports to the herder."""
 
     def state_changed(self, instance: Instance, state: str, trace: str | None) -> None: ...
     def topic_used(self, instance: Instance, topic: str) -> None: ...
@@ -46,7 +46,7 @@ class Events(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """One running connector or task (`task` None = the connector)."""
+    """One running connector or task; `task` is None for a connector."""
 
     connector: str
     task: int | None
@@ -63,7 +63,7 @@ class Instance:
 
 
 class Worker:
-    """Owned by the herder. `close()` last."""
+    """Runs the instances of one herder; call `close()` last."""
 
     def __init__(self, config: WorkerConfig, events: Events, processes: Processes) -> None:
         self.config = config
@@ -82,23 +82,23 @@ class Worker:
 
     @property
     def call_timeout_s(self) -> float:
-        """How long a call into a connector may take."""
+        """The timeout of a call into a connector."""
         return float(self.config["connector.validation.timeout.ms"]) / 1000
 
     async def close(self) -> None:
-        """End whatever still runs."""
+        """End all processes that still run."""
         await self._processes.close()
         for watcher in self._watchers:
             watcher.cancel()
 
     def counters(self) -> list[tuple[str, int, dict[str, int]]]:
-        """(connector, task, counters) of every running task."""
+        """Return (connector, task, counters) for every running task."""
         return [(i.connector, i.task, i.counters) for i in self._instances.values() if i.task is not None]
 
     # connectors
 
     async def start_connector(self, name: str, config: Mapping[str, str], generation: int) -> Instance:
-        """Start a connector instance. Raises RemoteError (what `start` raised), Hung, PeerGone."""
+        """Start a connector instance. Raises RemoteError (an error of `start`), Hung, PeerGone."""
         instance = self._new_instance(name, None, generation)
         instance.host = await self._host_for(instance)
         spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
@@ -110,19 +110,19 @@ class Worker:
         return instance
 
     async def task_configs(self, instance: Instance) -> list[dict[str, str]]:
-        """Ask a connector for its tasks' configurations. Raises RemoteError, Hung, PeerGone."""
+        """Request the task configurations of a connector. Raises RemoteError, Hung, PeerGone."""
         assert instance.host is not None
         configs = await self._call(instance.host, "tell", instance.unit_id, "task_configs", [])
         return [dict(config) for config in configs]
 
     async def stop_connector(self, instance: Instance) -> None:
-        """Stop a connector instance; one that does not come to an end is killed."""
+        """Stop a connector instance; kill it if it does not stop within the timeout."""
         await self._stop([instance], self._graceful_s())
 
     # tasks
 
     async def start_task(self, spec: TaskSpec, generation: int) -> Instance:
-        """Start a task; its state is reported by events. Raises RemoteError, Hung, PeerGone."""
+        """Start a task; events report its state. Raises RemoteError, Hung, PeerGone."""
         instance = self._new_instance(spec.connector, spec.number, generation)
         instance.host = await self._host_for(instance)
         try:
@@ -133,22 +133,22 @@ class Worker:
         return instance
 
     def tell(self, instance: Instance, order: str) -> None:
-        """`pause` or `resume` a task."""
+        """Pause or resume a task."""
         if instance.host is not None and not instance.ended:
             instance.host.channel.notify("tell", instance.unit_id, order, [])
 
     async def stop_all(self, instances: Iterable[Instance]) -> None:
-        """Stop tasks and connectors together, within the same limit."""
+        """Stop tasks and connectors concurrently, within the same timeout."""
         await self._stop(list(instances), self._graceful_s())
 
     async def stop_tasks(self, instances: Iterable[Instance]) -> None:
-        """Stop tasks together, within `task.shutdown.graceful.timeout.ms`; what is left then is killed."""
+        """Stop tasks concurrently; after `task.shutdown.graceful.timeout.ms`, kill those that still run."""
         await self._stop(list(instances), self._graceful_s())
 
     # validation, in a process that nothing else depends on
 
     async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
-        """The outcome of validating a connector configuration, in REST's shape. Raises RemoteError, Hung."""
+        """Validate a connector configuration; return the REST API's format. Raises RemoteError, Hung."""
         await self._share_modules(config)
         result: dict[str, Any] = await self._ask_validator("validate", dict(config), self.config.properties, plugin)
         return result
@@ -165,16 +165,16 @@ class Worker:
             self._dismiss_validator()
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
-        """Have a connector check offsets. Raises RemoteError, Hung."""
+        """Let a connector check altered offsets. Raises RemoteError, Hung."""
         spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
         return bool(await self._ask_validator("alter_offsets", msgspec.to_builtins(spec), offsets))
 
     async def describe_plugins(self, method: str, *arguments: Any) -> Any:
-        """Ask about plug-ins: `list_plugins(connectors_only)`, `plugin_config(name)`."""
+        """Call `list_plugins(connectors_only)` or `plugin_config(name)` in a child process."""
         return await self._ask_validator(method, self.config.properties, *arguments)
 
     async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
-        """Pass a log level on to every child, those to come included."""
+        """Set a log level in every child process, including later ones."""
         self._log_levels[logger] = (level, now_ms)
         hosts = {id(i.host): i.host for i in self._instances.values() if i.host is not None and not i.ended}
         for host in hosts.values():
@@ -250,7 +250,10 @@ class Worker:
             self._end(instance)
             if instance.stopping:
                 continue
-            trace = f"The process of {instance.name} (pid {host.pid}) ended by itself: {_describe_status(status)}"
+            kind = "Connector" if instance.task is None else "Task"
+            trace = (
+                f"{kind} {instance.name}: its process (pid {host.pid}) exited unexpectedly: {_describe_status(status)}"
+            )
             log.error("%s", trace)
             self._events.state_changed(instance, "FAILED", trace)
 
@@ -260,14 +263,14 @@ class Worker:
         except TimeoutError:
             host.kill()
             raise Hung(
-                f"{host.name} did not answer {method} within connector.validation.timeout.ms="
+                f"{host.name} did not respond to {method} within connector.validation.timeout.ms="
                 f"{self.config['connector.validation.timeout.ms']}; its process was killed"
             ) from None
         except PeerGone:
             with contextlib.suppress(TimeoutError):
                 status = await asyncio.wait_for(asyncio.shield(host.ended), EXIT_TIMEOUT_S)
                 raise PeerGone(
-                    f"The process of {host.name} ended during {method}: {_describe_status(status)}"
+                    f"The process of {host.name} exited during {method}: {_describe_status(status)}"
                 ) from None
             raise
 
@@ -285,7 +288,7 @@ class Worker:
         try:
             await asyncio.wait_for(host.channel.call("stop", instance.unit_id), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            log.error("Graceful stop of %s failed: it did not end in time and is killed", instance.name)
+            log.error("Graceful stop of %s failed: it did not stop within the timeout; terminating it", instance.name)
             if not self._is_shared(host):
                 host.kill()
         except (RemoteError, PeerGone) as error:
@@ -350,7 +353,7 @@ class Worker:
 
 def _known(instance: Instance | None) -> Instance:
     if instance is None:
-        raise LookupError("this instance has been replaced or stopped")
+        raise LookupError("this connector or task instance has been replaced or stopped")
     return instance
 
 

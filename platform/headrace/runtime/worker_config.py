@@ -1,6 +1,6 @@
-"""The worker's own configuration: Kafka Connect's keys, defaults and rules, for standalone workers.
+"""The worker's configuration: Kafka Connect's keys, defaults and validation, for standalone workers.
 
-Every error is reported at once; keys that nobody reads are warned about with the nearest one that exists.
+All errors are reported together. Each unknown key causes a warning with the most similar known key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _listeners(values: Any) -> None:
 
 def _one_listener_at_least(values: Any) -> None:
     if not values:
-        raise ValueError("there must be one listener at least")
+        raise ValueError("At least one listener is required")
 
 
 def _headers(value: Any) -> None:
@@ -57,8 +57,8 @@ def _headers(value: Any) -> None:
 def _no_extensions(values: Any) -> None:
     if values:
         raise ValueError(
-            "REST extensions are Java classes, which cannot run here; a worker that left one out, which checks "
-            "passwords say, would be open to anybody. Remove the key, and guard the REST API by other means"
+            "REST extensions are Java classes, which are not supported. They are not ignored, because without an "
+            "authentication extension the REST API would be open. Remove the key, and protect the REST API otherwise"
         )
 
 
@@ -69,28 +69,28 @@ def _key(name: str, type_: ConfigType, default: Any, doc: str, *validators: Any)
 
 STANDALONE = ConfigDef(
     [
-        _key("bootstrap.servers", _LIST, None, "Brokers. Standalone, without it: an embedded broker starts."),
+        _key("bootstrap.servers", _LIST, None, "Brokers. If unset, a standalone worker starts an embedded broker."),
         _key("key.converter", _CLASS, REQUIRED, "Converter of record keys."),
         _key("value.converter", _CLASS, REQUIRED, "Converter of record values."),
         _key("header.converter", _CLASS, _SIMPLE_HEADER_CONVERTER, "Converter of record headers."),
-        _key("offset.storage.file.filename", _STRING, None, "The file that keeps source offsets."),
-        _key("offset.flush.interval.ms", _LONG, 60_000, "How often offsets are committed.", _not_negative),
-        _key("offset.flush.timeout.ms", _LONG, 5_000, "How long a commit may take.", _not_negative),
-        _key("task.shutdown.graceful.timeout.ms", _LONG, 5_000, "Time for all tasks to stop.", _not_negative),
+        _key("offset.storage.file.filename", _STRING, None, "The file in which source offsets are stored."),
+        _key("offset.flush.interval.ms", _LONG, 60_000, "Interval between offset commits, in ms.", _not_negative),
+        _key("offset.flush.timeout.ms", _LONG, 5_000, "Timeout of an offset commit, in ms.", _not_negative),
+        _key("task.shutdown.graceful.timeout.ms", _LONG, 5_000, "Timeout for tasks to stop, in ms.", _not_negative),
         _key("plugin.path", _LIST, None, "Directories with plug-ins."),
-        _key("plugin.discovery", _STRING, "hybrid_warn", "Accepted; plug-ins are found by entry points."),
+        _key("plugin.discovery", _STRING, "hybrid_warn", "Accepted but ignored; plug-ins are found by entry points."),
         _key("config.providers", _LIST, [], "Names of config providers."),
         _key(
             "connector.client.config.override.policy",
             _STRING,
             "All",
-            "Which client overrides connectors may set: All, None, Principal or Allowlist.",
+            "The client overrides that connectors may set: All, None, Principal or Allowlist.",
             _policy,
         ),
-        _key("connector.client.config.override.allowlist", _LIST, [], "For the policy Allowlist."),
-        _key("topic.creation.enable", _BOOL, True, "Honour topic.creation.* of source connectors."),
-        _key("topic.tracking.enable", _BOOL, True, "Keep the topics that connectors use."),
-        _key("topic.tracking.allow.reset", _BOOL, True, "Allow resetting them."),
+        _key("connector.client.config.override.allowlist", _LIST, [], "Permitted keys of the policy Allowlist."),
+        _key("topic.creation.enable", _BOOL, True, "Apply topic.creation.* of source connectors."),
+        _key("topic.tracking.enable", _BOOL, True, "Track the topics that connectors use."),
+        _key("topic.tracking.allow.reset", _BOOL, True, "Allow requests to reset the tracked topics."),
         _key("listeners", _LIST, ["http://:8083"], "REST listeners.", _one_listener_at_least, _listeners),
         _key("rest.advertised.host.name", _STRING, None, "Host in the worker's id."),
         _key("rest.advertised.port", ConfigType.INT, None, "Port in the worker's id."),
@@ -99,17 +99,25 @@ STANDALONE = ConfigDef(
         _key("access.control.allow.methods", _STRING, "", "CORS methods."),
         _key("response.http.headers.config", _STRING, "", "Extra response headers.", _headers),
         _key("admin.listeners", _LIST, None, "Listeners of the admin endpoints.", _listeners),
-        _key("rest.extension.classes", _LIST, [], "REST extensions; there are none.", _no_extensions),
-        _key("task.isolation", _STRING, "process", "Where tasks run: process, connector or thread.", _isolation),
-        _key("headrace.data.dir", _STRING, "headrace-data", "Data of the embedded broker and the offsets file."),
+        _key("rest.extension.classes", _LIST, [], "REST extensions; not supported, must be empty.", _no_extensions),
+        _key(
+            "task.isolation",
+            _STRING,
+            "process",
+            "process: one process per task; connector: one process for all tasks of a connector; thread: all tasks run "
+            "in the worker process.",
+            _isolation,
+        ),
+        _key("headrace.data.dir", _STRING, "headrace-data", "Directory of the embedded broker and the offsets file."),
         _key(
             "headrace.static.members",
             _BOOL,
             False,
-            "Sink tasks keep their place in their groups over a crash and go on at once, instead of after "
-            "session.timeout.ms. Not where another worker runs a connector of the same name. Embedded broker: true.",
+            "Use static membership for sink tasks, so that they continue immediately after a crash instead of after "
+            "session.timeout.ms. Do not set it if another worker runs a connector of the same name. The default is "
+            "true with the embedded broker.",
         ),
-        _key("connector.validation.timeout.ms", _LONG, 60_000, "How long a call into a connector may take."),
+        _key("connector.validation.timeout.ms", _LONG, 60_000, "Timeout of a call to a connector, in ms."),
     ]
 )
 _PREFIXES = (
@@ -148,8 +156,8 @@ _DISTRIBUTED = (
     "worker.sync.timeout.ms",
     "worker.unsync.backoff.ms",
 )
-_PROMETHEUS = "metrics are served in Prometheus' format, at GET /metrics"
-_ONE_VERSION = "there is one version of each plug-in"
+_PROMETHEUS = "metrics are exposed in Prometheus' format at GET /metrics"
+_ONE_VERSION = "only one version of each plug-in is installed"
 _IGNORED = {
     "metric.reporters": _PROMETHEUS,
     "metrics.num.samples": _PROMETHEUS,
@@ -167,7 +175,7 @@ _IGNORED = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """A standalone worker's settings. `properties` is the text of all keys, config providers resolved."""
+    """A standalone worker's configuration. `properties` contains the unparsed values, with variables resolved."""
 
     properties: dict[str, str]
     values: dict[str, Any]
@@ -175,7 +183,7 @@ class WorkerConfig:
 
     @classmethod
     def standalone(cls, properties: Mapping[str, str]) -> WorkerConfig:
-        """Parse and check. Raises ConfigErrors with every error."""
+        """Parse and validate the properties. Raises ConfigErrors with all errors."""
         errors: list[ConfigError] = []
         try:
             values = STANDALONE.parse(properties)
@@ -186,9 +194,7 @@ class WorkerConfig:
             values.get("bootstrap.servers") is not None
             and not properties.get("offset.storage.file.filename", "").strip()
         ):
-            errors.append(
-                ConfigError("offset.storage.file.filename", None, "the file that keeps source offsets is missing")
-            )
+            errors.append(ConfigError("offset.storage.file.filename", None, "the file for source offsets must be set"))
         errors += _tls_errors(values, properties)
         if errors:
             raise ConfigErrors(errors)
@@ -199,7 +205,7 @@ class WorkerConfig:
 
     @property
     def embedded_broker(self) -> bool:
-        """Whether the worker brings its own broker."""
+        """Whether the worker starts an embedded broker."""
         return not self.values["bootstrap.servers"]
 
 
@@ -225,7 +231,7 @@ def _warnings(properties: Mapping[str, str]) -> list[str]:
         elif name in STANDALONE.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
             continue
         elif name.startswith(_DISTRIBUTED):
-            warnings.append(f"Configuration key {name} is ignored: it is for distributed workers")
+            warnings.append(f"Configuration key {name} is ignored: it applies only to distributed workers")
         else:
             unknown.append(name)
     return warnings + unknown_key_warnings(unknown, STANDALONE.keys)

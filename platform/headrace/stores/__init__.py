@@ -1,1 +1,1 @@
-"""Where a worker keeps offsets: the standalone file now; Connect's internal topics with distributed mode."""
+"""Offset storage of a worker: the file of a standalone worker."""

@@ -1,7 +1,8 @@
-"""The standalone worker's offset store: one file in Apache's own format, which both Connects can take over.
+"""The standalone worker's offset store: one file in Kafka Connect's format, which Kafka Connect can also read.
 
-Guarantee: the file on disk is always a whole one. It is written beside, synced, and renamed over the old, so a
-kill -9 or a power cut leaves either the old offsets or the new. The worker process owns it, by a lock.
+The file on disk is always complete. A write creates a new file next to the old one, syncs it, and renames it over the
+old file, so after kill -9 or a power failure the file contains either the old or the new offsets. The worker process
+locks the file.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from headrace.stores.offset_keys import Offset, Partition, canonical, decode_key
 
 
 class OffsetFileError(Exception):
-    """The offsets file cannot be read or written; the message names it."""
+    """The offsets file cannot be read or written; the message names the file and the reason."""
 
 
 class FileOffsetStore:
-    """Offsets of source connectors: memory in front, the file behind. Entries that are not ours are kept."""
+    """The offsets of source connectors, cached in memory. Entries of unknown format in the file are kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +31,7 @@ class FileOffsetStore:
         self._keys: dict[tuple[str, str], bytes] = {}  # (connector, canonical partition) -> the key bytes in use
 
     def lock(self) -> None:
-        """Keep other workers from the file until `close`, or this process's end. Raises OffsetFileError."""
+        """Lock the file against other workers until `close` or the end of this process. Raises OffsetFileError."""
         beside = self.path.with_name(self.path.name + ".lock")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,19 +40,19 @@ class FileOffsetStore:
         except BlockingIOError:
             self.close()
             raise OffsetFileError(
-                f"offset.storage.file.filename: {self.path} is in use by another worker, which holds the lock "
-                f"{beside}: stop that worker, or name another file"
+                f"offset.storage.file.filename: {self.path} is in use by another worker, which has locked "
+                f"{beside}: stop that worker, or set another file"
             ) from None
         except OSError as error:
             raise OffsetFileError(f"offset.storage.file.filename: cannot write {beside}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let others have the file."""
+        """Unlock the file for other workers."""
         if self._lock is not None:
             self._lock.close()
 
     def load(self) -> None:
-        """Read the file; a missing or empty one means no offsets. Raises OffsetFileError."""
+        """Read the file; a missing or empty file contains no offsets. Raises OffsetFileError."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -62,11 +63,11 @@ class FileOffsetStore:
             self._take(content)
 
     def read(self, connector: str, partitions: Iterable[Partition]) -> list[dict[str, Any] | None]:
-        """The offsets of the given partitions, None where there is none."""
+        """Return the offsets of these source partitions; None for a partition without an offset."""
         return [self._read_one(connector, partition) for partition in partitions]
 
     def of_connector(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """All (partition, offset) of a connector."""
+        """Return all (partition, offset) pairs of a connector."""
         found = []
         for (owner, _), key in list(self._keys.items()):  # a write may be under way in its thread
             if owner == connector and (offset := decode_value(self._entries.get(key))) is not None:
@@ -74,7 +75,7 @@ class FileOffsetStore:
         return found
 
     def write(self, connector: str, offsets: Iterable[tuple[Partition, Offset | None]]) -> None:
-        """Set offsets (None removes one) and put the whole file on disk before returning. Raises OffsetFileError."""
+        """Set offsets (None removes an offset); returns when the file is on disk. Raises OffsetFileError."""
         for partition, offset in offsets:
             self._set(connector, partition, offset)
         self._save(java_hashmap.dump(self._entries))
@@ -84,8 +85,8 @@ class FileOffsetStore:
             self._entries = java_hashmap.load(content)
         except java_hashmap.JavaStreamError as error:
             raise OffsetFileError(
-                f"offset.storage.file.filename: {self.path} is no offsets file of Connect: {error}. "
-                "Move it away to start without offsets."
+                f"offset.storage.file.filename: {self.path} is not a valid offsets file: {error}. "
+                "Move or delete it to start without offsets."
             ) from error
         for key in self._entries:
             try:

@@ -1,7 +1,7 @@
-"""Java's serialised `HashMap<byte[], byte[]>`: the bytes of Apache Connect's standalone offsets file. Pure.
+"""Java's serialized `HashMap<byte[], byte[]>`, the format of Kafka Connect's standalone offsets file. No I/O.
 
-Writes exactly what `ObjectOutputStream` writes for such a map (Java Object Serialization Specification, section 6.4)
-and reads what any JDK wrote: capacities, references to an array that was written before, null keys and values.
+`dump` writes the same bytes as `ObjectOutputStream` (Java Object Serialization Specification, section 6.4). `load`
+reads the output of any JDK: any table capacity, references to an array earlier in the stream, null keys and values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _BYTES_CLASS_HANDLE = _BASE_HANDLE + 2  # the map's class and the map itself com
 
 
 class JavaStreamError(ValueError):
-    """The bytes are no serialised `HashMap<byte[], byte[]>`; the message says what stands where."""
+    """The bytes are not a serialized `HashMap<byte[], byte[]>`; the message names the byte offset and the error."""
 
 
 def table_capacity(size: int) -> int:
-    """The table length of a `HashMap` that grew to `size` entries by single puts: doubled when 3/4 full."""
+    """Return the table length of a `HashMap` after `size` single insertions: it doubles when 3/4 full."""
     capacity = 16
     while size > capacity * 3 // 4:
         capacity *= 2
@@ -33,7 +33,7 @@ def table_capacity(size: int) -> int:
 
 
 def dump(entries: Mapping[bytes | None, bytes | None]) -> bytes:
-    """Serialise a map as Java would."""
+    """Serialize a map as Java does."""
     capacity = table_capacity(len(entries))
     parts = [
         _STREAM_HEADER,
@@ -55,7 +55,7 @@ def dump(entries: Mapping[bytes | None, bytes | None]) -> bytes:
 
 
 def load(stream: bytes) -> dict[bytes | None, bytes | None]:
-    """Read a serialised map. Raises JavaStreamError."""
+    """Deserialize a map. Raises JavaStreamError."""
     return _Reader(stream).read_map()
 
 
@@ -69,10 +69,10 @@ class _Reader:
 
     def read_map(self) -> dict[bytes | None, bytes | None]:
         if self._take(4) != _STREAM_HEADER:
-            raise JavaStreamError("not a Java object stream (it does not begin with ac ed 00 05)")
+            raise JavaStreamError("it is not a Java object stream (it does not start with ac ed 00 05)")
         self._expect(_OBJECT, "an object")
         if (name := self._read_class()) != "java.util.HashMap":
-            raise JavaStreamError(f"holds a {name}, where a java.util.HashMap is expected")
+            raise JavaStreamError(f"it contains a {name}, but a java.util.HashMap is expected")
         self._handles.append("the map")
         self._take(8)  # load factor and threshold: the reader's own business
         self._expect(_BLOCK, "the map's size")
@@ -93,12 +93,12 @@ class _Reader:
         if tag == _REFERENCE:
             item = self._referred()
             if not isinstance(item, bytes):
-                raise JavaStreamError(f"the reference before byte {self._position} is to no byte array")
+                raise JavaStreamError(f"the reference before byte {self._position} is not to a byte array")
             return item
         if tag != _ARRAY:
             raise JavaStreamError(f"expected a byte array at byte {self._position - 1}, found tag {tag:#x}")
         if (name := self._read_class()) != "[B":
-            raise JavaStreamError(f"holds an array of class {name}, where byte[] is expected")
+            raise JavaStreamError(f"it contains an array of class {name}, but byte[] is expected")
         (length,) = self._unpack(">i", 4)
         handle = len(self._handles)
         self._handles.append(None)
@@ -110,7 +110,7 @@ class _Reader:
         if tag == _REFERENCE:
             name = self._referred()
             if not isinstance(name, str):
-                raise JavaStreamError(f"the reference before byte {self._position} is to no class")
+                raise JavaStreamError(f"the reference before byte {self._position} is not to a class")
             return name
         if tag != _CLASS:
             raise JavaStreamError(f"expected a class at byte {self._position - 1}, found tag {tag:#x}")
@@ -130,7 +130,7 @@ class _Reader:
     def _referred(self) -> object:
         (handle,) = self._unpack(">I", 4)
         if not 0 <= handle - _BASE_HANDLE < len(self._handles):
-            raise JavaStreamError(f"the reference before byte {self._position} leads nowhere")
+            raise JavaStreamError(f"the reference before byte {self._position} is invalid")
         return self._handles[handle - _BASE_HANDLE]
 
     def _expect(self, tag: int, what: str) -> None:
@@ -143,7 +143,7 @@ class _Reader:
     def _take(self, length: int) -> bytes:
         end = self._position + length
         if length < 0 or end > len(self._stream):
-            raise JavaStreamError(f"cut short at byte {len(self._stream)}")
+            raise JavaStreamError(f"it is truncated at byte {len(self._stream)}")
         taken = self._stream[self._position : end]
         self._position = end
         return taken

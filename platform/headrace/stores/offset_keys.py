@@ -1,7 +1,8 @@
-"""Offsets as JSON bytes, in the order in which Java writes them. Pure.
+"""Offset keys and values as JSON bytes, with map entries in Java's order. No I/O.
 
-A source offset's key is `["<connector>",{<partition>}]`, its value `{<offset>}`. Compaction and partitioning of the
-offsets topic work on these bytes, and Java writes maps in `HashMap` order, so the same order is made here.
+The key of a source offset is `["<connector>",{<partition>}]`, the value is `{<offset>}`. Java writes maps in `HashMap`
+order. This module uses the same order, because compaction and partitioning of the offsets topic depend on the exact
+bytes.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ Offset = Mapping[str, Any]
 
 
 def encode_key(connector: str, partition: Partition) -> bytes:
-    """The key of a connector's source partition."""
+    """Encode the key of a connector's source partition."""
     return _compact([connector, in_hashmap_order(partition)])
 
 
 def encode_value(offset: Offset | None) -> bytes | None:
-    """The value of an offset; None is a tombstone."""
+    """Encode the value of an offset; None is a tombstone."""
     return None if offset is None else _compact(in_hashmap_order(offset))
 
 
 def decode_key(key: bytes) -> tuple[str, dict[str, Any]]:
-    """Split a key into connector and partition. Raises ValueError when it is none."""
+    """Split a key into connector and partition. Raises ValueError if the bytes are not an offset key."""
     parsed = json.loads(key)
     match parsed:
         case [str(connector), dict(partition)]:
@@ -36,7 +37,7 @@ def decode_key(key: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def decode_value(value: bytes | None) -> dict[str, Any] | None:
-    """Parse an offset. Raises ValueError when it is no JSON object."""
+    """Parse an offset. Raises ValueError if the bytes are not a JSON object."""
     if value is None:
         return None
     parsed = json.loads(value)
@@ -46,12 +47,12 @@ def decode_value(value: bytes | None) -> dict[str, Any] | None:
 
 
 def canonical(partition: Partition) -> str:
-    """A text equal for equal partitions, whatever the order of their keys: what look-ups compare."""
+    """Return a string that is equal for equal partitions, whatever the order of their fields; used for lookups."""
     return json.dumps(partition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def in_hashmap_order(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries in the order in which a Java `HashMap` that took them one by one walks them."""
+    """Return the entries in the iteration order of a Java `HashMap` into which they were put in this order."""
     return {key: mapping[key] for key in hash_map_order(mapping)}
 
 

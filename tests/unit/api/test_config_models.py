@@ -43,7 +43,7 @@ class Example(Config):
         return names
 
 
-def test_values_are_typed() -> None:
+def test_values_are_parsed_to_their_types() -> None:
     config = Example.parse(
         {"topic": " t ", "batch.size": " 7 ", "big": "-5000000000", "ratio": "1.5e1", "is.on": "TRUE",
          "names": " a , b,", "secret": " s3 ", "colour": "blue", "driver.x": "1", "other": "2"}
@@ -58,13 +58,13 @@ def test_values_are_typed() -> None:
         config.size = 1  # type: ignore[misc]
 
 
-def test_spaces_that_java_does_not_trim_are_kept() -> None:
+def test_only_whitespace_that_java_trims_is_trimmed_from_values() -> None:
     found = parse_value("topic", "\t\u00a0t\u2028 ", ConfigType.STRING)
     assert found == "\u00a0t\u2028"
     assert parse_value("names", "\u00a0 , b ", ConfigType.LIST) == ["\u00a0", "b"]
 
 
-def test_every_error_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(ConfigErrors) as caught:
         Example.parse({"batch.size": "0", "big": "1.5", "is.on": "yes", "colour": "green", "mode": "c", "ratio": "x"})
     assert str(caught.value).splitlines() == [
@@ -78,21 +78,21 @@ def test_every_error_at_once() -> None:
     ]
 
 
-def test_the_models_own_validators() -> None:
+def test_pydantic_validators_of_the_model_run() -> None:
     (error,) = Example.errors({"topic": "t", "names": "toolong"})
     assert (error.key, error.reason) == ("names", "names have three letters at most")
     (error,) = Example.errors({"topic": "t", "is.on": "true", "mode": "b"})
     assert str(error) == "mode b cannot be on"
 
 
-def test_unknown_keys() -> None:
+def test_unknown_keys_are_reported_with_similar_keys() -> None:
     assert Example.warnings({"topic": "t", "batch.sise": "1", "driver.y": "2", "zzz": "3"}) == [
         "Unknown configuration key batch.sise is ignored; did you mean batch.size?",
         "Unknown configuration key zzz is ignored",
     ]
 
 
-def test_the_definition() -> None:
+def test_config_def_is_derived_from_the_model() -> None:
     keys = config_def(Example).keys
     assert list(keys) == ["topic", "batch.size", "big", "ratio", "is.on", "names", "secret", "colour", "mode"]
     assert keys["topic"].as_json() == {
@@ -123,12 +123,12 @@ def test_the_definition() -> None:
     assert keys["mode"].recommended == ("a", "b")
 
 
-def test_passwords_are_hidden_in_answers() -> None:
+def test_passwords_are_hidden_in_validation_results() -> None:
     value = config_def(Example).validate({"topic": "t", "secret": "s3"})["secret"]
     assert value.as_json()["value"] == "[hidden]"
 
 
-def test_embedding() -> None:
+def test_embedded_config_def_keys_have_prefix_and_group() -> None:
     inner = ConfigDef([ConfigKey("a", order=0, dependents=("b",)), ConfigKey("b", default="x", order=1)])
     outer = inner.embedded("p.", "Group", 3)
     assert [(item.name, item.group, item.order, item.dependents) for item in outer.keys.values()] == [
@@ -145,7 +145,7 @@ def test_embedding() -> None:
      (ConfigType.INT, "9" * 5000),
      (ConfigType.LONG, "9223372036854775808"), (ConfigType.DOUBLE, ""), (ConfigType.BOOLEAN, "1")],
 )  # fmt: skip
-def test_texts_that_java_refuses(type_: ConfigType, text: str) -> None:
+def test_values_that_java_rejects_are_invalid(type_: ConfigType, text: str) -> None:
     with pytest.raises(ConfigError):
         parse_value("k", text, type_)
 
@@ -158,7 +158,7 @@ def test_fields_must_be_declared_with_key() -> None:
         config_def(Bad)
 
 
-def test_batch_errors_name_their_records() -> None:
+def test_batch_error_message_names_the_first_record() -> None:
     error = BatchError({5: ValueError("x"), 2: ValueError("y")})
     assert list(error.errors) == [2, 5]
     assert str(error) == "record 2 of the batch: y (and 1 more records)"

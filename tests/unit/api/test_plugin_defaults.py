@@ -1,4 +1,4 @@
-"""What a plug-in gets for free when its author writes only the per-record method."""
+"""The default batch methods of plug-ins that implement only the per-record method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.api.transform import Transformation
 from headrace.data.batch import SinkBatch, SourceBatch
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, Schema, struct
 from headrace.data.struct import Struct
-from support.transforms import records, sink, source
+from support.transforms import records, sink_batch, source_batch
 
 ROW = struct([("n", INT32_SCHEMA)])
 
@@ -46,36 +46,36 @@ def rows(*numbers: int) -> list[Struct]:
     return [Struct(ROW, {"n": number}) for number in numbers]
 
 
-def test_a_transform_sees_records_and_batches_come_out() -> None:
-    result = Router().apply_batch(source(rows(1, 3, 0, 2, 5), ROW))
+def test_default_apply_batch_calls_apply_for_each_record() -> None:
+    result = Router().apply_batch(source_batch(rows(1, 3, 0, 2, 5), ROW))
     assert [(batch.topic, batch.values) for batch in result or ()] == [
         ("t1", [(1,), (3,)]),
         ("t0", [(2,)]),
         ("t1", [(5,)]),
     ]
     assert all(isinstance(batch, SourceBatch) for batch in result or ())
-    (batch, *_) = Router().apply_batch(sink(rows(2), ROW)) or ()
+    (batch, *_) = Router().apply_batch(sink_batch(rows(2), ROW)) or ()
     assert isinstance(batch, SinkBatch)
     assert (batch.topic, batch.original_topic, list(batch.offsets)) == ("t0", "test", [0])
-    assert Router().apply_batch(source(rows(0), ROW)) == []
+    assert Router().apply_batch(source_batch(rows(0), ROW)) == []
 
 
-def test_a_transforms_failures_are_all_named() -> None:
-    batch = source(rows(1, -1, 2, -2), ROW)
+def test_default_apply_batch_names_all_failed_records() -> None:
+    batch = source_batch(rows(1, -1, 2, -2), ROW)
     with pytest.raises(BatchError) as caught:
         Router().apply_batch(batch)
     assert {index: str(error) for index, error in caught.value.errors.items()} == {1: "negative: -1", 3: "negative: -2"}
     assert len(records(Router().apply_batch(batch.take([0, 2])))) == 2
 
 
-def test_a_predicate_judges_batches() -> None:
-    assert Even().test_batch(source(rows(1, 2), ROW)) == [False, True]
+def test_default_test_batch_method_calls_test_for_each_record() -> None:
+    assert Even().test_batch(source_batch(rows(1, 2), ROW)) == [False, True]
     with pytest.raises(BatchError) as caught:
-        Even().test_batch(source([*rows(1), None], ROW))
+        Even().test_batch(source_batch([*rows(1), None], ROW))
     assert list(caught.value.errors) == [1]
 
 
-def test_a_converter_sees_structs_and_batches_hold_rows() -> None:
+def test_default_batch_converter_methods_convert_between_structs_and_rows() -> None:
     converter = Plain()
     assert converter.from_connect_batch("t", ROW, [(1,), None]) == [b"1", None]
     assert converter.to_connect_batch("t", [b"1", b"2", None, b"3"]) == [
@@ -91,7 +91,7 @@ def test_a_converter_sees_structs_and_batches_hold_rows() -> None:
     assert list(caught.value.errors) == [0]
 
 
-def test_what_a_class_leaves_out_is_named() -> None:
+def test_error_names_the_method_that_a_plugin_does_not_define() -> None:
     class Half(SourceConnector):
         pass
 

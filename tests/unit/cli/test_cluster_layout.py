@@ -1,4 +1,4 @@
-"""The files of a local cluster: what is written, kept and refused."""
+"""The files of a local cluster: which files are written and kept, and which directories and options are rejected."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.cluster.formatting import check_others_have_everything, format_node, loss
+from headrace.cli.cluster.formatting import check_enough_other_nodes, describe_data_loss, format_node
 from headrace.cli.cluster.layout import (
     ClusterError,
-    Layout,
+    ClusterLayout,
     open_layout,
     read_layout,
-    with_values,
+    set_values,
     write_cluster_file,
     write_node_files,
     write_unfinished_file,
 )
 from headrace.cli.cluster.ports import check_ports
-from headrace.cli.cluster.running import _check
+from headrace.cli.cluster.running import _check_overrides
 
 
-def test_ports_and_addresses(tmp_path: Path) -> None:
-    layout = Layout(tmp_path, 3, 9092, "id")
+def test_node_ports_and_addresses_are_derived_from_the_base_port(tmp_path: Path) -> None:
+    layout = ClusterLayout(tmp_path, 3, 9092, "id")
     assert layout.bootstrap_servers == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
     assert [layout.controller_port(node) for node in layout.node_ids] == [10092, 10093, 10094]
     properties = layout.node_properties(2)
@@ -34,21 +34,23 @@ def test_ports_and_addresses(tmp_path: Path) -> None:
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:10092,2@127.0.0.1:10093,3@127.0.0.1:10094"
 
 
-@pytest.mark.parametrize(("nodes", "replicas", "least"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])
-def test_defaults_fit_the_size(tmp_path: Path, nodes: int, replicas: str, least: str) -> None:
-    properties = Layout(tmp_path, nodes, 9092, "id").node_properties(1)
+@pytest.mark.parametrize(("nodes", "replicas", "min_isr"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])
+def test_default_replication_factor_depends_on_cluster_size(
+    tmp_path: Path, nodes: int, replicas: str, min_isr: str
+) -> None:
+    properties = ClusterLayout(tmp_path, nodes, 9092, "id").node_properties(1)
     assert properties["default.replication.factor"] == properties["offsets.topic.replication.factor"] == replicas
-    assert properties["min.insync.replicas"] == least
+    assert properties["min.insync.replicas"] == min_isr
 
 
-def test_a_cluster_is_found_again_with_what_was_changed(tmp_path: Path) -> None:
+def test_restart_of_cluster_keeps_user_edits_of_properties_files(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "c", 2, 9192, "id")
     write_node_files(layout, {"num.partitions": "4"})
     write_cluster_file(layout)
     file = layout.node_file(1)
     file.write_text(file.read_text().replace("num.partitions=4", "# mine\nnum.partitions=5"))
     found = open_layout(tmp_path / "c", None, None, "other")
-    assert replace(found, made_as="") == layout
+    assert replace(found, original_directory="") == layout
     write_node_files(found, {})
     assert "# mine\nnum.partitions=5\n" in file.read_text()
     write_node_files(found, {"num.partitions": "6"})
@@ -56,33 +58,33 @@ def test_a_cluster_is_found_again_with_what_was_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "base_port", "fault"),
+    ("nodes", "base_port", "message"),
     [
         (0, 9092, "--nodes 0: expected 1..1000"),
         (1001, 9092, "--nodes 1001: expected 1..1000"),
         (3, 65000, "--base-port 65000: expected 1..64533"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(tmp_path: Path, nodes: int, base_port: int, fault: str) -> None:
-    with pytest.raises(ClusterError) as refusal:
+def test_invalid_size_or_base_port_is_rejected(tmp_path: Path, nodes: int, base_port: int, message: str) -> None:
+    with pytest.raises(ClusterError) as raised:
         open_layout(tmp_path, nodes, base_port, "id")
-    assert str(refusal.value) == fault
+    assert str(raised.value) == message
 
 
-def test_a_broken_cluster_file_is_refused(tmp_path: Path) -> None:
+def test_invalid_cluster_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "cluster.properties").write_text("nodes=three\n")
-    with pytest.raises(ClusterError, match=r"does not tell nodes, base\.port and cluster\.id"):
+    with pytest.raises(ClusterError, match=r"does not contain valid nodes, base\.port and cluster\.id"):
         read_layout(tmp_path)
 
 
-def test_a_cluster_that_a_start_was_interrupted_in_making_is_gone_on_with(tmp_path: Path) -> None:
+def test_interrupted_cluster_creation_is_completed_by_next_start(tmp_path: Path) -> None:
     layout = open_layout(tmp_path, 2, 9192, "WkDQmJ7pRZyhcmIYWd0H0A")
     write_unfinished_file(layout)
     write_node_files(layout, {})
-    format_node(layout, 1)  # here it was killed
+    format_node(layout, 1)  # the start was killed here
     assert read_layout(tmp_path) is None
     again = open_layout(tmp_path, None, None, "another")
-    assert replace(again, made_as="") == layout
+    assert replace(again, original_directory="") == layout
     for node_id in again.node_ids:
         format_node(again, node_id)
     write_cluster_file(again)
@@ -90,85 +92,85 @@ def test_a_cluster_that_a_start_was_interrupted_in_making_is_gone_on_with(tmp_pa
     assert sorted(item.name for item in tmp_path.iterdir()) == ["cluster.properties", "node-1", "node-2"]
 
 
-def test_a_full_disk_leaves_every_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_existing_files_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = open_layout(tmp_path, 2, 9192, "id")
 
-    def torn(path: Path, text: str, encoding: str) -> None:
+    def write_partially(path: Path, text: str, encoding: str) -> None:
         path.write_bytes(text[:3].encode(encoding))
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as full:
-        full.setattr(Path, "write_text", torn)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(Path, "write_text", write_partially)
         with pytest.raises(OSError, match="No space left"):
             write_unfinished_file(layout)
-    assert open_layout(tmp_path, 3, 9392, "id").nodes == 3  # nothing is there yet
+    assert open_layout(tmp_path, 3, 9392, "id").nodes == 3  # the directory is still empty
     write_node_files(layout, {})
     before = layout.node_file(1).read_text()
-    with monkeypatch.context() as full:
-        full.setattr(Path, "write_text", torn)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(Path, "write_text", write_partially)
         with pytest.raises(OSError, match="No space left"):
             write_node_files(layout, {"num.partitions": "3"})
     assert layout.node_file(1).read_text() == before
 
 
-def test_what_no_two_nodes_can_share_is_set_in_their_files(tmp_path: Path) -> None:
+def test_per_node_keys_are_rejected_as_overrides(tmp_path: Path) -> None:
     for key, value in (("log.dirs", "/data"), ("metadata.log.dir", "/metadata"), ("node.id", "2")):
-        with pytest.raises(ClusterError, match=rf"--property {key}: no two nodes can share it: .*/node-N/server\.prop"):
-            _check(Layout(tmp_path, 2, 9092, "id"), {key: value})
-    _check(Layout(tmp_path, 1, 9092, "id"), {"log.dirs": "/data"})
+        with pytest.raises(ClusterError, match=rf"--property {key}: must differ between nodes: .*/node-N/server\.prop"):
+            _check_overrides(ClusterLayout(tmp_path, 2, 9092, "id"), {key: value})
+    _check_overrides(ClusterLayout(tmp_path, 1, 9092, "id"), {"log.dirs": "/data"})
     with pytest.raises(ClusterError, match="node 2 is a controller and must be one of the voters"):
-        _check(Layout(tmp_path, 2, 9092, "id"), {"controller.quorum.voters": "1@127.0.0.1:10092"})
+        _check_overrides(ClusterLayout(tmp_path, 2, 9092, "id"), {"controller.quorum.voters": "1@127.0.0.1:10092"})
 
 
-def test_ports_that_were_edited_to_what_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_base_port_in_cluster_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "cluster.properties").write_text("cluster.id=x\nnodes=3\nbase.port=70000\n")
     with pytest.raises(ClusterError, match=r"base-port 70000: expected 1\.\.64533"):
         open_layout(tmp_path, None, None, "id")
 
 
-def test_values_keep_their_place() -> None:
+def test_set_values_keeps_the_order_of_existing_lines() -> None:
     text = "# a=0\na=1\nb = 2\na=3\n"
-    assert with_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
+    assert set_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
 
 
-def test_a_node_is_formatted_once_and_one_that_is_not_has_lost_what_it_held(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "a b", 3, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
+def test_unformatted_node_directory_is_reported_as_data_loss(tmp_path: Path) -> None:
+    layout = ClusterLayout(tmp_path / "a b", 3, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {})
-    assert f"{tmp_path}/a b/node-2/data is not formatted" in (loss(layout, 2) or "")
+    assert f"{tmp_path}/a b/node-2/data is not formatted" in (describe_data_loss(layout, 2) or "")
     format_node(layout, 2)
-    assert loss(layout, 2) is None
+    assert describe_data_loss(layout, 2) is None
     (layout.node_dir(2) / "data" / "meta.properties").unlink()
-    assert f"headrace cluster start-node 2 --format --dir '{tmp_path}/a b'" in (loss(layout, 2) or "")
+    assert f"headrace cluster start-node 2 --format --dir '{tmp_path}/a b'" in (describe_data_loss(layout, 2) or "")
     (layout.node_dir(2) / "data" / "t-0").mkdir()
-    with pytest.raises(ClusterError, match=r"holds files \(t-0, \.\.\.\) but no meta\.properties"):
+    with pytest.raises(ClusterError, match=r"contains files \(t-0, \.\.\.\) but no meta\.properties"):
         format_node(layout, 2)
     layout.node_file(2).write_text("node.id=two")
-    assert loss(layout, 2) is None  # the node tells of that
+    assert describe_data_loss(layout, 2) is None  # the node itself reports the invalid file
 
 
 @pytest.mark.parametrize(("nodes", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3)])
-def test_a_node_begins_anew_only_beside_enough_others(tmp_path: Path, nodes: int, needed: int) -> None:
-    layout = Layout(tmp_path, nodes, 9092, "id")
-    check_others_have_everything(layout, 1, needed)
+def test_node_is_reformatted_only_if_enough_other_nodes_serve(tmp_path: Path, nodes: int, needed: int) -> None:
+    layout = ClusterLayout(tmp_path, nodes, 9092, "id")
+    check_enough_other_nodes(layout, 1, needed)
     with pytest.raises(
-        ClusterError, match=f"{needed} of the {nodes - 1} others have to serve first, and {needed - 1} do"
+        ClusterError, match=f"{needed} of the {nodes - 1} other nodes must serve first, but only {needed - 1} do"
     ):
-        check_others_have_everything(layout, 1, needed - 1)
+        check_enough_other_nodes(layout, 1, needed - 1)
 
 
-def test_where_nobody_can_be_asked_to_format_another_way_is_told(tmp_path: Path) -> None:
-    for nodes, remedy in (
-        (1, "Put it back, or start another cluster in another --dir"),
+def test_small_clusters_suggest_another_way_to_recover_from_data_loss(tmp_path: Path) -> None:
+    for nodes, hint in (
+        (1, "Restore it, or start another cluster in another --dir"),
         (2, f"kafka-storage format -t id -c {tmp_path}/node-1/server.properties"),
     ):
-        layout = Layout(tmp_path, nodes, 9092, "id")
+        layout = ClusterLayout(tmp_path, nodes, 9092, "id")
         write_node_files(layout, {})
-        assert (loss(layout, 1) or "").endswith(remedy)
-    with pytest.raises(ClusterError, match="1 of the 0 others have to serve first, and 0 do"):
-        check_others_have_everything(Layout(tmp_path, 1, 9092, "id"), 1, 0)
+        assert (describe_data_loss(layout, 1) or "").endswith(hint)
+    with pytest.raises(ClusterError, match="1 of the 0 other nodes must serve first, but only 0 do"):
+        check_enough_other_nodes(ClusterLayout(tmp_path, 1, 9092, "id"), 1, 0)
 
 
-def test_a_moved_or_copied_directory_uses_its_own_files(tmp_path: Path) -> None:
+def test_moved_or_copied_directory_uses_its_own_files(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "old", 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {"metadata.log.dir": "/elsewhere/node-2/data"})
     write_cluster_file(layout)
@@ -180,22 +182,22 @@ def test_a_moved_or_copied_directory_uses_its_own_files(tmp_path: Path) -> None:
     text = found.node_file(2).read_text()
     assert f"log.dirs={copy}/node-2/data\n" in text
     assert "metadata.log.dir=/elsewhere/node-2/data\n" in text
-    assert read_layout(copy) == Layout(copy, 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ", str(copy))
+    assert read_layout(copy) == ClusterLayout(copy, 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ", str(copy))
 
 
-def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "a =ü€\U0001f600\\u0041", 1, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
+def test_directory_name_may_contain_special_characters(tmp_path: Path) -> None:
+    layout = ClusterLayout(tmp_path / "a =ü€\U0001f600\\u0041", 1, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {})
     format_node(layout, 1)
     assert (layout.node_dir(1) / "data" / "meta.properties").exists()
 
 
-def test_a_port_in_use_is_told_with_what_can_still_be_changed(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        layout = Layout(tmp_path, 1, port, "id")
-        told = f"port {port} \\(node 1, for clients\\) is in use: stop whoever has it, or name another "
-        with pytest.raises(ClusterError, match=f"{told}--base-port$"):
+def test_port_in_use_is_reported_with_the_option_to_change(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
+        layout = ClusterLayout(tmp_path, 1, port, "id")
+        message = f"port {port} \\(node 1, for clients\\) is in use: stop the process that uses it, or use another "
+        with pytest.raises(ClusterError, match=f"{message}--base-port$"):
             check_ports(layout, is_new=True)
-        with pytest.raises(ClusterError, match=f"{told}--dir$"):
+        with pytest.raises(ClusterError, match=f"{message}--dir$"):
             check_ports(layout, is_new=False)

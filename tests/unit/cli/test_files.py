@@ -1,4 +1,4 @@
-"""Connector files in their three forms."""
+"""Connector files: Java properties, a flat JSON object, and the JSON format of the REST API."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from headrace.cli.files import FileError, read_connector, read_properties
 from headrace.herder.states import TargetState
 
 
-def test_properties_as_java_reads_them(tmp_path: Path) -> None:
+def test_properties_are_parsed_as_in_java(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("# comment\nname = c\n! another\nsql: select \\\n   1\ntext=\\u00fc ä\n", encoding="utf-8")
     assert read_properties(path) == {"name": "c", "sql": "select 1", "text": "ü ä"}
     assert read_connector(path).name == "c"
 
 
-def test_no_spaces_but_those_that_java_trims_are_taken_off(tmp_path: Path) -> None:
+def test_only_whitespace_that_java_trims_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("name=c\nseparator=\u00a0\nend=a\u2028\nplain=x \t\n", encoding="utf-8")
     assert read_properties(path) == {"name": "c", "separator": "\u00a0", "end": "a\u2028", "plain": "x"}
 
 
-def test_a_flat_json_map(tmp_path: Path) -> None:
+def test_flat_json_object_is_a_connector_config(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"name": "c", "tasks.max": 2, "flag": true}')
     connector = read_connector(path)
@@ -31,7 +31,7 @@ def test_a_flat_json_map(tmp_path: Path) -> None:
     assert connector.initial_state is None
 
 
-def test_json_as_the_rest_api_takes_it(tmp_path: Path) -> None:
+def test_json_connector_file_in_rest_api_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"name": "c", "config": {"a": "1"}, "initial_state": "paused"}')
     connector = read_connector(path)
@@ -51,7 +51,7 @@ def test_json_as_the_rest_api_takes_it(tmp_path: Path) -> None:
         ("c.json", '{"name": "c",\n "a" 1}', "line 2"),
     ],
 )
-def test_errors_name_the_file_and_the_reason(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_file_errors_name_the_file_and_the_reason(tmp_path: Path, name: str, text: str, reason: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(FileError) as caught:
@@ -60,6 +60,6 @@ def test_errors_name_the_file_and_the_reason(tmp_path: Path, name: str, text: st
     assert reason in str(caught.value)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_connector_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file"):
         read_connector(tmp_path / "none")

@@ -4,7 +4,7 @@ import pytest
 
 from headrace_broker.client.assignors import (
     ASSIGNORS,
-    Member,
+    SubscribedMember,
     assign_cooperative_sticky,
     assign_range,
     assign_round_robin,
@@ -22,11 +22,13 @@ from headrace_broker.client.consumer_protocol import (
 from headrace_broker.client.errors import ProtocolViolationError
 
 
-def member(name: str, *topics: str, owned: list[tuple[str, int]] | None = None, generation: int = 1) -> Member:
-    return Member(name, None, Subscription(list(topics), owned=owned or [], generation_id=generation))
+def member(
+    name: str, *topics: str, owned: list[tuple[str, int]] | None = None, generation: int = 1
+) -> SubscribedMember:
+    return SubscribedMember(name, None, Subscription(list(topics), owned=owned or [], generation_id=generation))
 
 
-def test_subscription_bytes() -> None:
+def test_encoded_subscription_has_kafkas_format() -> None:
     subscription = Subscription(["b", "a"], b"\1\2", [("a", 1), ("a", 0)], 7, "rack")
     data = encode_subscription(subscription)
     assert data.hex() == (
@@ -42,7 +44,7 @@ def test_subscription_bytes() -> None:
     )
 
 
-def test_old_and_newer_subscriptions_are_read() -> None:
+def test_older_and_newer_subscription_versions_are_decoded() -> None:
     version_0 = bytes.fromhex("000000000001000161ffffffff")
     assert decode_subscription(version_0).topics == ["a"]
     newer = b"\0\x09" + encode_subscription(Subscription(["a"]))[2:] + b"more"
@@ -50,25 +52,25 @@ def test_old_and_newer_subscriptions_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\0", b"\0\1\x7f\xff\xff\xff", b"\0\0\0\0\0\1\0\5ab"])
-def test_broken_subscriptions_are_refused(data: bytes) -> None:
+def test_corrupt_subscriptions_are_rejected(data: bytes) -> None:
     with pytest.raises(ProtocolViolationError):
         decode_subscription(data)
 
 
-def test_assignment_bytes() -> None:
+def test_encoded_assignment_has_kafkas_format() -> None:
     data = encode_assignment([("t", 2), ("t", 0)])
     assert data.hex() == "000000000001000174000000020000000000000002ffffffff"
     assert decode_assignment(data) == [("t", 0), ("t", 2)]
     assert decode_assignment(b"") == []
 
 
-def test_sticky_user_data() -> None:
+def test_sticky_user_data_is_decoded_with_and_without_generation() -> None:
     data = encode_sticky_user_data([("t", 1)], 3)
     assert decode_sticky_user_data(data) == ([("t", 1)], 3)
     assert decode_sticky_user_data(data[:-4]) == ([("t", 1)], -1)
 
 
-def test_range_gives_runs_and_the_first_members_one_more() -> None:
+def test_range_assigns_consecutive_partitions_and_one_more_to_first_members() -> None:
     members = [member("b", "t", "u"), member("a", "t"), member("c", "t")]
     assert assign_range(members, {"t": 7, "u": 2}) == {
         "a": [("t", 0), ("t", 1), ("t", 2)],
@@ -77,14 +79,14 @@ def test_range_gives_runs_and_the_first_members_one_more() -> None:
     }
 
 
-def test_static_members_are_ordered_by_instance() -> None:
-    one = Member("z", "instance-1", Subscription(["t"]))
-    two = Member("a", "instance-2", Subscription(["t"]))
+def test_static_members_are_sorted_by_instance_id() -> None:
+    one = SubscribedMember("z", "instance-1", Subscription(["t"]))
+    two = SubscribedMember("a", "instance-2", Subscription(["t"]))
     dynamic = member("b", "t")
     assert assign_range([dynamic, two, one], {"t": 3}) == {"z": [("t", 0)], "a": [("t", 1)], "b": [("t", 2)]}
 
 
-def test_round_robin_deals_in_turn_over_differing_subscriptions() -> None:
+def test_round_robin_assigns_only_subscribed_topics() -> None:
     members = [member("a", "t"), member("b", "t", "u"), member("c", "u")]
     assert assign_round_robin(members, {"t": 3, "u": 2}) == {
         "a": [("t", 0), ("t", 2)],
@@ -93,26 +95,28 @@ def test_round_robin_deals_in_turn_over_differing_subscriptions() -> None:
     }
 
 
-def test_sticky_keeps_and_balances() -> None:
+def test_sticky_keeps_owned_partitions_and_balances() -> None:
     members = [
         member("a", "t", owned=[("t", n) for n in range(6)]),
         member("b", "t", owned=[("t", 6)]),
         member("c", "t"),
     ]
     assignment = assign_sticky(members, {"t": 8})
-    assert sorted(partition for held in assignment.values() for partition in held) == [("t", n) for n in range(8)]
+    assert sorted(partition for assigned in assignment.values() for partition in assigned) == [
+        ("t", n) for n in range(8)
+    ]
     assert sorted(map(len, assignment.values())) == [2, 3, 3]
     assert set(assignment["a"]) <= {("t", n) for n in range(6)}
     assert ("t", 6) in assignment["b"]
 
 
-def test_sticky_trusts_the_newest_generation() -> None:
+def test_sticky_prefers_owner_of_newest_generation() -> None:
     old = member("a", "t", owned=[("t", 0), ("t", 1)], generation=3)
     new = member("b", "t", owned=[("t", 0)], generation=4)
     assert assign_sticky([old, new], {"t": 2}) == {"a": [("t", 1)], "b": [("t", 0)]}
 
 
-def test_cooperative_gives_nothing_that_another_member_still_holds() -> None:
+def test_cooperative_sticky_withholds_partitions_owned_by_another_member() -> None:
     holder = member("a", "t", owned=[("t", 0), ("t", 1)])
     fresh = member("b", "t", generation=-1)
     first = assign_cooperative_sticky([holder, fresh], {"t": 2})
@@ -125,5 +129,5 @@ def test_cooperative_gives_nothing_that_another_member_still_holds() -> None:
     assert len(second["b"]) == 1
 
 
-def test_assignors_offer_java_s_names() -> None:
+def test_assignors_have_java_protocol_names() -> None:
     assert list(ASSIGNORS) == ["range", "roundrobin", "sticky", "cooperative-sticky"]

@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.client.connection import Connection
+from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import ClientError, ConnectionLostError, ProtocolViolationError, RequestTimeoutError
 from headrace_broker.protocol.framing import encode_response, parse_request_header
 from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from headrace_broker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from support.virtual_time import run_in_virtual_time
 
 
 class FakeTransport(asyncio.Transport):
-    """Takes what is written; `written` holds whole requests without their size."""
+    """Stores written requests; `written` contains one entry per request, without its size prefix."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written: list[bytes] = []
         self.aborted = False
-        self.wire: FakeWire | None = None
+        self.fake_socket: FakeSocket | None = None
 
     def writelines(self, list_of_data: Any) -> None:
         self.written.append(b"".join(list_of_data)[4:])
@@ -33,19 +34,19 @@ class FakeTransport(asyncio.Transport):
         self.aborted = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self.wire if name == "socket" else default
+        return self.fake_socket if name == "socket" else default
 
 
-class FakeWire:
-    """A socket that says how many bytes it was told to wait for; what was not read yet is in a pipe."""
+class FakeSocket:
+    """A socket that stores the low-water marks set with SO_RCVLOWAT; its unread bytes are in a pipe."""
 
     def __init__(self) -> None:
-        self.awaited: list[int] = []
+        self.low_water_marks: list[int] = []
         self.unread, self.arriving = os.pipe()
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         assert option == socket.SO_RCVLOWAT
-        self.awaited.append(value)
+        self.low_water_marks.append(value)
 
     def fileno(self) -> int:
         return self.unread
@@ -55,16 +56,16 @@ class FakeWire:
         os.close(self.arriving)
 
 
-def connected(*, reuses_frames: bool = False) -> tuple[Connection, FakeTransport]:
-    connection = Connection("broker 1", "me", 30_000, reuses_frames=reuses_frames)
+def new_connection(*, reuses_frames: bool = False) -> tuple[BrokerConnection, FakeTransport]:
+    connection = BrokerConnection("broker 1", "me", 30_000, reuses_frames=reuses_frames)
     transport = FakeTransport()
     connection.connection_made(transport)
     connection.versions = {0: (3, 12), 1: (4, 12), 12: (0, 4), 18: (0, 4)}
     return connection, transport
 
 
-def feed(connection: Connection, data: bytes, chunk_bytes: int) -> None:
-    """Deliver bytes as a socket would, in pieces."""
+def feed(connection: BrokerConnection, data: bytes, chunk_bytes: int) -> None:
+    """Deliver bytes as a socket would, in chunks."""
     position = 0
     while position < len(data) and connection.is_open:
         buffer = connection.get_buffer(-1)
@@ -79,39 +80,45 @@ def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         async def main() -> None:
             await test()
 
-        asyncio.run(main())
+        run_in_virtual_time(main())
 
     run.__name__ = test.__name__
     return run
 
 
-def answer(connection_id: int, code: int = 0, version: int = 4) -> bytes:
+def heartbeat_response(connection_id: int, code: int = 0, version: int = 4) -> bytes:
     return b"".join(encode_response(connection_id, HeartbeatResponse(error_code=code), version))
 
 
-def beat() -> HeartbeatRequest:
+def heartbeat_request() -> HeartbeatRequest:
     return HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 3, 7, 1000, 10**9])
-def test_answers_are_found_however_they_are_cut(chunk_bytes: int) -> None:
+def test_responses_are_parsed_from_chunks_of_any_size(chunk_bytes: int) -> None:
     async def run() -> None:
-        connection, transport = connected()
-        futures = [connection.request(beat()) for _ in range(3)]
+        connection, transport = new_connection()
+        futures = [connection.request(heartbeat_request()) for _ in range(3)]
         records = bytes(range(256)) * 1000
         fetch = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
-        last = connection.request(beat())
+        last = connection.request(heartbeat_request())
         assert [parse_request_header(frame)[:3] for frame in transport.written] == [
             (12, 4, 1), (12, 4, 2), (12, 4, 3), (1, 12, 4), (12, 4, 5),
         ]  # fmt: skip
         part = PartitionData(partition_index=0, high_watermark=9, records=records)
         response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
-        stream = answer(1, 1) + answer(2, 2) + answer(3, 3) + b"".join(encode_response(4, response, 12)) + answer(5, 5)
+        stream = (
+            heartbeat_response(1, 1)
+            + heartbeat_response(2, 2)
+            + heartbeat_response(3, 3)
+            + b"".join(encode_response(4, response, 12))
+            + heartbeat_response(5, 5)
+        )
         feed(connection, stream, chunk_bytes)
         assert [(await future).error_code for future in futures] == [1, 2, 3]
-        got = (await fetch).responses[0].partitions[0].records
-        assert isinstance(got, memoryview)
-        assert got == records
+        records_received = (await fetch).responses[0].partitions[0].records
+        assert isinstance(records_received, memoryview)
+        assert records_received == records
         assert (await last).error_code == 5
         assert connection.requests_in_flight == 0
 
@@ -119,9 +126,9 @@ def test_answers_are_found_however_they_are_cut(chunk_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("reuses_frames", [False, True])
-def test_long_answers_share_their_memory_where_that_was_asked_for(reuses_frames: bool) -> None:
+def test_long_responses_share_memory_if_frames_are_reused(reuses_frames: bool) -> None:
     async def run() -> None:
-        connection, _ = connected(reuses_frames=reuses_frames)
+        connection, _ = new_connection(reuses_frames=reuses_frames)
 
         async def fetched(number: int, size: int) -> memoryview:
             future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
@@ -129,14 +136,14 @@ def test_long_answers_share_their_memory_where_that_was_asked_for(reuses_frames:
             part = PartitionData(partition_index=0, high_watermark=9, records=records)
             response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
             feed(connection, b"".join(encode_response(number, response, 12)), 10**9)
-            got = (await future).responses[0].partitions[0].records
-            assert isinstance(got, memoryview)
-            assert got == records
-            return got
+            records_received = (await future).responses[0].partitions[0].records
+            assert isinstance(records_received, memoryview)
+            assert records_received == records
+            return records_received
 
         first, second = await fetched(1, 300_000), await fetched(2, 200_000)
         assert (first.obj is second.obj) == reuses_frames
-        small = await fetched(3, 10)  # nothing large is kept for small ones
+        small = await fetched(3, 10)  # a small response does not keep the large frame
         third = await fetched(4, 300_000)
         assert third.obj is not first.obj
         assert small == bytes([3]) * 10
@@ -144,64 +151,64 @@ def test_long_answers_share_their_memory_where_that_was_asked_for(reuses_frames:
     asyncio.run(run())
 
 
-def long_answer() -> bytes:
+def long_response() -> bytes:
     part = PartitionData(partition_index=0, high_watermark=9, records=bytes(1_500_000))
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
     return b"".join(encode_response(1, response, 12))
 
 
 @in_loop
-async def test_a_long_answer_wakes_once_for_a_megabyte_and_never_waits_for_more_than_there_is_to_come() -> None:
-    connection, transport = connected(reuses_frames=True)
-    wire = transport.wire = FakeWire()
+async def test_receive_low_water_mark_is_at_most_one_megabyte_and_the_remaining_bytes() -> None:
+    connection, transport = new_connection(reuses_frames=True)
+    fake_socket = transport.fake_socket = FakeSocket()
     future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
-    frame = long_answer()
+    frame = long_response()
     feed(connection, frame[:60_000], 60_000)
     feed(connection, frame[60_000:1_200_000], 10**9)
-    assert wire.awaited == [1024 * 1024, len(frame) - 1_200_000]
+    assert fake_socket.low_water_marks == [1024 * 1024, len(frame) - 1_200_000]
     feed(connection, frame[1_200_000:], 10**9)
     await future
-    assert wire.awaited[2:] == [1]
-    wire.close()
+    assert fake_socket.low_water_marks[2:] == [1]
+    fake_socket.close()
 
 
 @in_loop
-async def test_a_long_answer_that_arrives_slowly_is_waited_for_though_nobody_is_woken() -> None:
-    connection, transport = connected(reuses_frames=True)
-    wire = transport.wire = FakeWire()
+async def test_long_response_arriving_slowly_below_low_water_mark_does_not_time_out() -> None:
+    connection, transport = new_connection(reuses_frames=True)
+    fake_socket = transport.fake_socket = FakeSocket()
     slow = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12, timeout_ms=20)
-    frame = long_answer()
+    frame = long_response()
     feed(connection, frame[:60_000], 60_000)
     for _ in range(5):
-        os.write(wire.arriving, b"more")
-        await asyncio.sleep(0.015)  # the pace of the network is what is played
+        os.write(fake_socket.arriving, b"more")
+        await asyncio.sleep(0.015)  # simulate a slow network
     assert connection.is_open
     with pytest.raises(RequestTimeoutError):
         await slow
-    wire.close()
+    fake_socket.close()
 
 
 @in_loop
-async def test_an_answer_out_of_order_closes_the_connection() -> None:
-    connection, transport = connected()
-    first, second = connection.request(beat()), connection.request(beat())
-    feed(connection, answer(2), 100)
-    with pytest.raises(ProtocolViolationError, match="answer 2 came where 1 was due"):
+async def test_response_out_of_order_closes_the_connection() -> None:
+    connection, transport = new_connection()
+    first, second = connection.request(heartbeat_request()), connection.request(heartbeat_request())
+    feed(connection, heartbeat_response(2), 100)
+    with pytest.raises(ProtocolViolationError, match="response has correlation id 2, expected 1"):
         await first
     with pytest.raises(ConnectionLostError):
         await second
     assert transport.aborted
     with pytest.raises(ClientError):
-        connection.send(beat(), 4, None)
+        connection.send(heartbeat_request(), 4, None)
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 2**31 - 1])
-def test_sizes_that_cannot_be_are_refused_without_memory(size: int) -> None:
+def test_invalid_response_sizes_are_rejected_without_allocating_memory(size: int) -> None:
     async def run() -> None:
-        connection, transport = connected()
-        future = connection.request(beat())
+        connection, transport = new_connection()
+        future = connection.request(heartbeat_request())
         feed(connection, size.to_bytes(4, "big", signed=True) + b"x" * 100, 50)
-        with pytest.raises(ConnectionLostError, match=f"an answer of {size} bytes"):
+        with pytest.raises(ConnectionLostError, match=f"response size {size} is invalid"):
             await future
         assert transport.aborted
 
@@ -209,27 +216,27 @@ def test_sizes_that_cannot_be_are_refused_without_memory(size: int) -> None:
 
 
 @in_loop
-async def test_an_answer_that_cannot_be_read_names_the_broker() -> None:
-    connection, _ = connected()
-    future = connection.request(beat())
+async def test_error_of_undecodable_response_names_the_broker() -> None:
+    connection, _ = new_connection()
+    future = connection.request(heartbeat_request())
     feed(connection, (5).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0", 100)
     with pytest.raises(ProtocolViolationError, match="broker 1: cannot decode HeartbeatResponse"):
         await future
 
 
 @in_loop
-async def test_bytes_that_nobody_asked_for_close_the_connection() -> None:
-    connection, transport = connected()
-    feed(connection, answer(1), 100)
+async def test_response_without_request_closes_the_connection() -> None:
+    connection, transport = new_connection()
+    feed(connection, heartbeat_response(1), 100)
     assert transport.aborted
     assert not connection.is_open
 
 
 @in_loop
-async def test_a_late_answer_closes_the_connection_and_fails_all() -> None:
-    connection, transport = connected()
-    slow, other = connection.request(beat(), timeout_ms=1), connection.request(beat())
-    with pytest.raises(RequestTimeoutError, match="broker 1 did not answer Heartbeat within 1 ms"):
+async def test_request_timeout_closes_the_connection_and_fails_all_requests() -> None:
+    connection, transport = new_connection()
+    slow, other = connection.request(heartbeat_request(), timeout_ms=1), connection.request(heartbeat_request())
+    with pytest.raises(RequestTimeoutError, match="broker 1 did not respond to Heartbeat within 1 ms"):
         await slow
     with pytest.raises(ConnectionLostError):
         await other
@@ -237,10 +244,10 @@ async def test_a_late_answer_closes_the_connection_and_fails_all() -> None:
 
 
 @in_loop
-async def test_an_answer_that_arrives_slowly_is_waited_for() -> None:
-    connection, transport = connected()
-    slow = connection.request(beat(), timeout_ms=20)
-    frame = answer(1)
+async def test_response_arriving_slowly_does_not_time_out() -> None:
+    connection, transport = new_connection()
+    slow = connection.request(heartbeat_request(), timeout_ms=20)
+    frame = heartbeat_response(1)
     feed(connection, frame[:5], 5)
     for position in range(5, len(frame)):
         feed(connection, frame[position : position + 1], 1)
@@ -250,22 +257,22 @@ async def test_an_answer_that_arrives_slowly_is_waited_for() -> None:
 
 
 @in_loop
-async def test_an_answer_that_stops_arriving_is_not() -> None:
-    connection, transport = connected()
-    slow = connection.request(beat(), timeout_ms=5)
-    feed(connection, answer(1)[:-1], 100)
+async def test_response_that_stops_arriving_times_out() -> None:
+    connection, transport = new_connection()
+    slow = connection.request(heartbeat_request(), timeout_ms=5)
+    feed(connection, heartbeat_response(1)[:-1], 100)
     with pytest.raises(RequestTimeoutError):
         await slow
     assert transport.aborted
 
 
 @in_loop
-async def test_a_lost_connection_fails_what_is_in_flight_once() -> None:
+async def test_lost_connection_fails_requests_in_flight_once() -> None:
     closed: list[int] = []
-    connection = Connection("broker 1", "me", 30_000, lambda: closed.append(1))
+    connection = BrokerConnection("broker 1", "me", 30_000, lambda: closed.append(1))
     connection.connection_made(FakeTransport())
     connection.versions = {12: (0, 4)}
-    future = connection.request(beat())
+    future = connection.request(heartbeat_request())
     connection.connection_lost(ConnectionResetError("reset by peer"))
     with pytest.raises(ConnectionLostError, match="broker 1: reset by peer"):
         await future
@@ -274,8 +281,8 @@ async def test_a_lost_connection_fails_what_is_in_flight_once() -> None:
 
 
 @in_loop
-async def test_old_brokers_are_asked_for_their_versions_again() -> None:
-    connection, transport = connected()
+async def test_api_versions_is_retried_in_an_older_version() -> None:
+    connection, transport = new_connection()
     negotiation = asyncio.ensure_future(connection._negotiate())
     await asyncio.sleep(0)
     assert parse_request_header(transport.written[0]).api_version == 4
@@ -291,15 +298,15 @@ async def test_old_brokers_are_asked_for_their_versions_again() -> None:
 
 
 @in_loop
-async def test_who_waits_for_the_other_members_of_a_group_is_owed_nothing_yet() -> None:
-    connection, _ = connected()
+async def test_oldest_request_does_not_include_join_group() -> None:
+    connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))
     assert connection.oldest_request is None
-    beating = connection.request(beat())
+    beating = connection.request(heartbeat_request())
     feed(connection, b"".join(encode_response(1, JoinGroupResponse(), 5)), 10**9)
     await joining
     assert connection.oldest_request == (2, 0)
-    feed(connection, answer(2), 10**9)
+    feed(connection, heartbeat_response(2), 10**9)
     await beating
     assert connection.oldest_request is None

@@ -1,4 +1,4 @@
-"""What a call that failed again and again says in the end."""
+"""Error messages of client calls that fail after retries."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import BrokerError, TimedOutError
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from headrace_broker.server.network.refusals import refused
+from headrace_broker.server.network.error_responses import error_response
 
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
-def told(*errors: Exception) -> str:
-    """What is raised when attempts end with these errors, and the next one does not end."""
+def timeout_message(*errors: Exception) -> str:
+    """Return the TimedOutError's message after attempts that raise these errors and one that never completes."""
 
-    async def go() -> str:
-        left = list(errors)
+    async def run() -> str:
+        remaining = list(errors)
 
         async def attempt() -> None:
-            if left:
-                raise left.pop(0)
+            if remaining:
+                raise remaining.pop(0)
             await asyncio.sleep(60)
 
         with pytest.raises(TimedOutError) as raised:
             await Cluster(ClientConfig.from_properties(CONFIG, "admin")).retry(attempt, 300, "electing leaders")
         return str(raised.value)
 
-    return asyncio.run(go())
+    return asyncio.run(run())
 
 
-def test_a_last_attempt_without_an_answer_hides_no_reason() -> None:
+def test_timeout_error_contains_the_last_error() -> None:
     no_controller = BrokerError(ErrorCode.REQUEST_TIMED_OUT, "elections", "a majority of voters is not reachable")
-    assert told(no_controller) == (
-        "electing leaders: not done within 300 ms: elections: REQUEST_TIMED_OUT: a majority of voters is not reachable"
+    assert timeout_message(no_controller) == (
+        "electing leaders: timed out after 300 ms: elections: REQUEST_TIMED_OUT: a majority of voters is not reachable"
     )
-    assert told() == "electing leaders: no answer within 300 ms"
+    assert timeout_message() == "electing leaders: no response within 300 ms"
 
 
-def test_elections_that_are_refused_as_a_whole_say_why() -> None:
+def test_rejected_elect_leaders_request_raises_the_error_message() -> None:
     async def request_controller(message: ElectLeadersRequest) -> ElectLeadersResponse:
-        response: Any = refused(message, 2, ErrorCode.REQUEST_TIMED_OUT, "a majority of voters is not reachable")
+        response: Any = error_response(message, 2, ErrorCode.REQUEST_TIMED_OUT, "a majority of voters is not reachable")
         assert isinstance(response, ElectLeadersResponse)
         return response
 
-    async def once(attempt: Any, what: str) -> Any:
+    async def run_once(attempt: Any, action: str) -> Any:
         return await attempt()
 
     admin: Any = ReplicaAdmin()
-    admin.cluster, admin._retry = SimpleNamespace(request_controller=request_controller), once
+    admin.cluster, admin._retry = SimpleNamespace(request_controller=request_controller), run_once
     with pytest.raises(BrokerError, match="a majority of voters is not reachable"):
         asyncio.run(admin.elect_leaders(0, [("t", 0)]))
     with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT"):

@@ -20,7 +20,7 @@ from headrace_broker.protocol.messages.metadata import (
 TOPIC_ID = b"\1" * 16
 
 
-def answer(*topics: MetadataResponseTopic) -> MetadataResponse:
+def metadata_response(*topics: MetadataResponseTopic) -> MetadataResponse:
     return MetadataResponse(
         cluster_id="c",
         controller_id=1,
@@ -36,8 +36,10 @@ def topic(
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[] if code else [partition])
 
 
-def test_leaders_are_those_that_are_known_brokers() -> None:
-    view = ClusterView().updated(answer(topic("a"), topic("b", leader=2), topic("c", leader=-1)), asked=["a", "b", "c"])
+def test_leader_is_none_if_the_broker_is_unknown() -> None:
+    view = ClusterView().updated(
+        metadata_response(topic("a"), topic("b", leader=2), topic("c", leader=-1)), requested=["a", "b", "c"]
+    )
     leader = view.leader("a", 0)
     assert leader is not None
     assert leader.leader_epoch == 3
@@ -47,47 +49,47 @@ def test_leaders_are_those_that_are_known_brokers() -> None:
     assert view.topic_by_id(TOPIC_ID) == "a"
 
 
-def test_an_answer_replaces_what_was_asked_and_nothing_else() -> None:
-    view = ClusterView().updated(answer(topic("a"), topic("b")), asked=["a", "b"])
-    gone = topic("a", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    view = view.updated(answer(gone), asked=["a"])
+def test_metadata_response_replaces_only_requested_topics() -> None:
+    view = ClusterView().updated(metadata_response(topic("a"), topic("b")), requested=["a", "b"])
+    deleted = topic("a", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    view = view.updated(metadata_response(deleted), requested=["a"])
     assert list(view.topics) == ["b"]
     assert view.errors == {"a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert list(view.updated(answer(topic("c")), asked=None).topics) == ["c"]
+    assert list(view.updated(metadata_response(topic("c")), requested=None).topics) == ["c"]
 
 
-def test_an_older_leader_epoch_is_not_believed_unless_the_topic_is_another_one() -> None:
-    view = ClusterView().updated(answer(topic("a", epoch=3)), asked=["a"])
-    stale = view.updated(answer(topic("a", epoch=2)), asked=["a"])
+def test_older_leader_epoch_is_ignored_unless_topic_was_recreated() -> None:
+    view = ClusterView().updated(metadata_response(topic("a", epoch=3)), requested=["a"])
+    stale = view.updated(metadata_response(topic("a", epoch=2)), requested=["a"])
     assert stale.topics["a"].partitions[0].leader_epoch == 3
-    recreated = view.updated(answer(topic("a", epoch=0, topic_id=b"\2" * 16)), asked=["a"])
+    recreated = view.updated(metadata_response(topic("a", epoch=0, topic_id=b"\2" * 16)), requested=["a"])
     assert recreated.topics["a"].partitions[0].leader_epoch == 0
 
 
-def test_a_coordinator_may_be_a_node_that_metadata_did_not_tell() -> None:
+def test_coordinator_missing_from_metadata_is_added_to_nodes() -> None:
     view = ClusterView().with_node(Node(5, "h", 1))
     assert view.nodes[5].port == 1
 
 
-def test_versions_meet_in_the_middle() -> None:
+def test_newest_common_version_is_chosen() -> None:
     key = FetchRequest.__api_key__
     assert choose_version(FetchRequest, {key: (0, 11)}, "broker 1") == 11
     assert choose_version(FetchRequest, {key: (4, 99)}, "broker 1", at_most=12) == 12
-    with pytest.raises(UnsupportedVersionError, match=r"broker 1 offers Fetch in versions 0-3"):
+    with pytest.raises(UnsupportedVersionError, match=r"broker 1 supports Fetch versions 0-3"):
         choose_version(FetchRequest, {key: (0, 3)}, "broker 1")
-    with pytest.raises(UnsupportedVersionError, match=r"broker 1 does not offer Fetch"):
+    with pytest.raises(UnsupportedVersionError, match=r"broker 1 does not support Fetch"):
         choose_version(FetchRequest, {}, "broker 1")
-    with pytest.raises(UnsupportedVersionError, match=r"does not offer Metadata: that is a controller's port"):
+    with pytest.raises(UnsupportedVersionError, match=r"does not support Metadata: that is a controller's port"):
         choose_version(MetadataRequest, {ApiKey.BROKER_HEARTBEAT: (0, 1)}, "broker h:1")
 
 
-def test_back_off_grows_with_jitter_up_to_its_bound() -> None:
+def test_backoff_grows_exponentially_with_jitter_up_to_maximum() -> None:
     assert [backoff_ms(attempt, 100, 1000, 0.5) for attempt in range(5)] == [100, 200, 400, 800, 1000]
     assert backoff_ms(0, 100, 1000, 0.0) == 80
     assert backoff_ms(99, 100, 1000, 1.0) == pytest.approx(1200)
 
 
-def test_broker_errors_say_what_where_and_whether_to_retry() -> None:
+def test_broker_error_has_subject_code_and_retriable_flag() -> None:
     error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-3")
     assert str(error).startswith("t-3: NOT_LEADER_OR_FOLLOWER: ")
     assert error.retriable

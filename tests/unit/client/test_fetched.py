@@ -17,60 +17,60 @@ def batch_at(offset: int, count: int) -> bytes:
     return bytes(build_batch(RecordColumns(values, timestamps=1), base_offset=offset))
 
 
-def fetched(records: bytes, from_offset: int = 0) -> tuple[FetchedChunk, list[tuple[tuple[str, int], int]]]:
-    """A chunk as the reader makes it, and what it told of broken records."""
+def fetched_chunk(records: bytes, from_offset: int = 0) -> tuple[FetchedChunk, list[tuple[tuple[str, int], int]]]:
+    """Return a chunk as the reader creates it, and the list of its `on_corrupt` calls."""
     core = FetchCore(partition_bytes_max=1000, backoff_ms=lambda attempts: 100)
     core.assign([("t", 0)])
     core.seek(("t", 0), from_offset)
-    [asked] = core.plan(0, lambda topic, partition: (1, 5), lambda node: True)[0][1]
-    core.receive(1, asked, memoryview(records), high_watermark=100)
-    chunk = core.take()
+    [requested] = core.plan(0, lambda topic, partition: (1, 5), lambda node: True)[0][1]
+    core.receive(1, requested, memoryview(records), high_watermark=100)
+    chunk = core.next_chunk()
     assert chunk is not None
-    told: list[tuple[tuple[str, int], int]] = []
-    return FetchedChunk(chunk, verify_crc=True, on_corrupt=lambda *where: told.append(where)), told
+    corrupt: list[tuple[tuple[str, int], int]] = []
+    return FetchedChunk(chunk, verify_crc=True, on_corrupt=lambda *where: corrupt.append(where)), corrupt
 
 
-def taken(chunk: FetchedChunk, limit: int | None = None) -> list[FetchedBatch]:
+def remaining_batches(chunk: FetchedChunk, limit: int | None = None) -> list[FetchedBatch]:
     batches = []
-    while (batch := chunk.take(limit)) is not None:
+    while (batch := chunk.next_batch(limit)) is not None:
         assert chunk.position == batch.next_offset
         batches.append(batch)
     return batches
 
 
-def test_batches_are_taken_some_thousand_records_at_a_time() -> None:
-    chunk, _ = fetched(b"".join(batch_at(offset, HALF) for offset in range(0, 5 * HALF, HALF)), from_offset=3)
-    batches = taken(chunk)
+def test_chunk_is_parsed_in_spans_of_some_thousand_records() -> None:
+    chunk, _ = fetched_chunk(b"".join(batch_at(offset, HALF) for offset in range(0, 5 * HALF, HALF)), from_offset=3)
+    batches = remaining_batches(chunk)
     assert [len(batch) for batch in batches] == [2 * HALF - 3, 2 * HALF, HALF]
     assert [batch.next_offset for batch in batches] == [2 * HALF, 4 * HALF, 5 * HALF]
     assert [value for batch in batches for value in batch.columns.values] == [b"%d" % n for n in range(3, 5 * HALF)]
 
 
-def test_no_more_than_asked_for() -> None:
-    chunk, _ = fetched(batch_at(0, 2 * HALF) + batch_at(2 * HALF, 10))
-    batches = taken(chunk, 2 * HALF - 4)
+def test_next_batch_returns_at_most_records_max_records() -> None:
+    chunk, _ = fetched_chunk(batch_at(0, 2 * HALF) + batch_at(2 * HALF, 10))
+    batches = remaining_batches(chunk, 2 * HALF - 4)
     assert [len(batch) for batch in batches] == [2 * HALF - 4, 4, 10]
     assert [batch.next_offset for batch in batches] == [2 * HALF - 4, 2 * HALF, 2 * HALF + 10]
 
 
-def test_control_batches_at_the_end_are_passed() -> None:
+def test_control_batches_at_the_end_are_skipped() -> None:
     end = 2 * HALF
     marker = build_control_batch(
         ControlType.COMMIT, end_transaction_value(0), timestamp=1, base_offset=end, producer_id=4
     )
-    chunk, _ = fetched(batch_at(0, end) + bytes(marker))
-    assert [batch.next_offset for batch in taken(chunk)] == [end]
+    chunk, _ = fetched_chunk(batch_at(0, end) + bytes(marker))
+    assert [batch.next_offset for batch in remaining_batches(chunk)] == [end]
     assert chunk.position == chunk.next_offset == end + 1
 
 
-def test_what_comes_before_broken_records_is_not_lost() -> None:
+def test_records_before_corrupt_records_are_returned() -> None:
     broken = bytearray(batch_at(2 * HALF, 5))
     broken[-1] ^= 1
-    chunk, told = fetched(batch_at(0, 2 * HALF) + bytes(broken) + batch_at(2 * HALF + 5, 1))
-    batch = chunk.take()
+    chunk, corrupt = fetched_chunk(batch_at(0, 2 * HALF) + bytes(broken) + batch_at(2 * HALF + 5, 1))
+    batch = chunk.next_batch()
     assert batch is not None
     assert (len(batch), batch.next_offset) == (2 * HALF, 2 * HALF)
-    with pytest.raises(CorruptRecordsError, match=f"t-0 from offset {2 * HALF}: .*CRC"):
-        chunk.take()
-    assert told == [(("t", 0), 2 * HALF)]
-    assert chunk.take() is None
+    with pytest.raises(CorruptRecordsError, match=f"t-0 at offset {2 * HALF}: .*CRC"):
+        chunk.next_batch()
+    assert corrupt == [(("t", 0), 2 * HALF)]
+    assert chunk.next_batch() is None

@@ -1,4 +1,4 @@
-"""Groups are listed of the brokers that there are, also when one leaves meanwhile."""
+"""Listing groups while a broker is removed from the cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headrace_broker.protocol.messages.list_groups import ListedGroup, ListGroup
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
-class Broker:
-    """The connection to it."""
+class FakeBrokerConnection:
+    """A connection to a broker that coordinates these groups."""
 
     def __init__(self, groups: list[str]) -> None:
         self.groups = groups
@@ -29,19 +29,19 @@ class Broker:
 
 
 class ShrinkingCluster(Cluster):
-    """Broker 3 is told of, cannot be reached, and is not told of from then on; broker 1 has taken its group over."""
+    """Broker 3 is in the metadata but not reachable. A refresh removes it; broker 1 then coordinates its group."""
 
     async def connection(self, node_id: int, purpose: str = "") -> Any:
         if node_id == 3:
             self.view = ClusterView(nodes={1: Node(1, "127.0.0.1", 1)})
-            raise ConnectionLostError("broker 3 is not known (any more)")
-        return Broker(["g"] if 3 in self.view.nodes else ["g", "of 3"])
+            raise ConnectionLostError("broker 3 is not in the cluster metadata")
+        return FakeBrokerConnection(["g"] if 3 in self.view.nodes else ["g", "of 3"])
 
 
-def test_a_broker_that_is_gone_keeps_nobody_from_listing_the_others_groups() -> None:
-    async def listed() -> list[str]:
+def test_list_groups_succeeds_after_a_broker_is_removed() -> None:
+    async def list_groups_after_removal() -> list[str]:
         cluster = ShrinkingCluster(ClientConfig.from_properties(CONFIG, "admin"))
         cluster.view = ClusterView(nodes={node: Node(node, "127.0.0.1", node) for node in (1, 3)})
         return [group.group_id for group in await GroupAdmin(cluster, timeout_ms=1000).list_groups()]
 
-    assert asyncio.run(listed()) == ["g", "of 3"]
+    assert asyncio.run(list_groups_after_removal()) == ["g", "of 3"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_broker.client.membership_core import Generation, MembershipCore, State, Step
+from headrace_broker.client.membership_core import Generation, MembershipCore, MemberState, NextStep
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from headrace_broker.protocol.messages.sync_group import SyncGroupResponse
@@ -19,7 +19,7 @@ def make_core(instance: str | None = None) -> MembershipCore:
     )
 
 
-def joined(member_id: str = "m", leader: str = "m", **fields: object) -> JoinGroupResponse:
+def join_response(member_id: str = "m", leader: str = "m", **fields: object) -> JoinGroupResponse:
     return JoinGroupResponse(
         generation_id=4,
         protocol_name="default",
@@ -30,53 +30,53 @@ def joined(member_id: str = "m", leader: str = "m", **fields: object) -> JoinGro
     )
 
 
-def stable(core: MembershipCore, now_ms: float = 0) -> None:
+def make_stable(core: MembershipCore, now_ms: float = 0) -> None:
     core.join_request([("default", b"x")])
-    core.on_join(joined())
-    assert core.on_sync(SyncGroupResponse(assignment=b"a"), now_ms) is Step.ASSIGNED
+    core.on_join(join_response())
+    assert core.on_sync(SyncGroupResponse(assignment=b"a"), now_ms) is NextStep.ASSIGNED
 
 
-def test_a_new_member_is_given_its_id_first() -> None:
+def test_new_member_receives_its_id_before_joining() -> None:
     core = make_core("instance")
     request = core.join_request([("default", b"x")])
     assert (request.member_id, request.group_instance_id, request.protocol_type) == ("", "instance", "connect")
-    answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1")
-    assert core.on_join(answer) is Step.JOIN
+    response = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1")
+    assert core.on_join(response) is NextStep.JOIN
     assert core.join_request([("default", b"x")]).member_id == "m-1"
 
 
-def test_the_leader_sends_everybodys_assignment() -> None:
+def test_leader_sends_assignments_of_all_members() -> None:
     core = make_core()
     core.join_request([("default", b"x")])
-    assert core.on_join(joined()) is Step.LEAD
+    assert core.on_join(join_response()) is NextStep.LEAD
     assert core.generation == Generation(4, "m", "default", is_leader=True)
     request = core.sync_request({"m": b"1", "n": b"2"})
     assert {item.member_id: item.assignment for item in request.assignments} == {"m": b"1", "n": b"2"}
-    assert core.on_sync(SyncGroupResponse(assignment=b"1"), 5) is Step.ASSIGNED
-    assert core.state is State.STABLE
+    assert core.on_sync(SyncGroupResponse(assignment=b"1"), 5) is NextStep.ASSIGNED
+    assert core.state is MemberState.STABLE
     assert core.heartbeat_due_ms() == 3_005
 
 
-def test_a_follower_and_a_static_leader_that_came_back_only_ask() -> None:
+def test_follower_and_rejoining_static_leader_send_no_assignments() -> None:
     core = make_core()
     core.join_request([("default", b"x")])
-    assert core.on_join(joined(leader="other")) is Step.FOLLOW
-    assert core.on_join(joined(skip_assignment=True)) is Step.FOLLOW
+    assert core.on_join(join_response(leader="other")) is NextStep.FOLLOW
+    assert core.on_join(join_response(skip_assignment=True)) is NextStep.FOLLOW
 
 
 @pytest.mark.parametrize(
     ("code", "step"),
     [
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Step.JOIN_LATER),
-        (ErrorCode.NOT_COORDINATOR, Step.FIND_COORDINATOR),
-        (ErrorCode.UNKNOWN_MEMBER_ID, Step.JOIN_ANEW),
-        (ErrorCode.REBALANCE_IN_PROGRESS, Step.JOIN_LATER),
-        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, Step.FAIL),
-        (ErrorCode.FENCED_INSTANCE_ID, Step.FAIL),
-        (ErrorCode.GROUP_MAX_SIZE_REACHED, Step.FAIL),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NextStep.JOIN_LATER),
+        (ErrorCode.NOT_COORDINATOR, NextStep.FIND_COORDINATOR),
+        (ErrorCode.UNKNOWN_MEMBER_ID, NextStep.JOIN_AS_NEW_MEMBER),
+        (ErrorCode.REBALANCE_IN_PROGRESS, NextStep.JOIN_LATER),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NextStep.FAIL),
+        (ErrorCode.FENCED_INSTANCE_ID, NextStep.FAIL),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, NextStep.FAIL),
     ],
 )
-def test_join_errors(code: ErrorCode, step: Step) -> None:
+def test_join_error_determines_next_step(code: ErrorCode, step: NextStep) -> None:
     core = make_core()
     core.join_request([("default", b"x")])
     assert core.on_join(JoinGroupResponse(error_code=code)) is step
@@ -86,45 +86,45 @@ def test_join_errors(code: ErrorCode, step: Step) -> None:
 @pytest.mark.parametrize(
     ("code", "step", "keeps_id"),
     [
-        (ErrorCode.REBALANCE_IN_PROGRESS, Step.JOIN, True),
-        (ErrorCode.ILLEGAL_GENERATION, Step.JOIN_ANEW, False),
-        (ErrorCode.UNKNOWN_MEMBER_ID, Step.JOIN_ANEW, False),
-        (ErrorCode.NOT_COORDINATOR, Step.FIND_COORDINATOR, True),
-        (ErrorCode.NONE, Step.GO_ON, True),
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Step.GO_ON, True),
-        (ErrorCode.FENCED_INSTANCE_ID, Step.FAIL, True),
+        (ErrorCode.REBALANCE_IN_PROGRESS, NextStep.JOIN, True),
+        (ErrorCode.ILLEGAL_GENERATION, NextStep.JOIN_AS_NEW_MEMBER, False),
+        (ErrorCode.UNKNOWN_MEMBER_ID, NextStep.JOIN_AS_NEW_MEMBER, False),
+        (ErrorCode.NOT_COORDINATOR, NextStep.FIND_COORDINATOR, True),
+        (ErrorCode.NONE, NextStep.CONTINUE, True),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NextStep.CONTINUE, True),
+        (ErrorCode.FENCED_INSTANCE_ID, NextStep.FAIL, True),
     ],
 )
-def test_heartbeat_answers(code: ErrorCode, step: Step, keeps_id: bool) -> None:
+def test_heartbeat_error_determines_next_step(code: ErrorCode, step: NextStep, keeps_id: bool) -> None:
     core = make_core()
-    stable(core)
+    make_stable(core)
     assert core.on_heartbeat(code, 10) is step
     assert (core.generation.member_id == "m") is keeps_id
 
 
-def test_the_session_is_over_without_answers() -> None:
+def test_session_expires_without_responses() -> None:
     core = make_core()
-    stable(core, now_ms=1_000)
+    make_stable(core, now_ms=1_000)
     core.heartbeat_request(4_000)
-    assert not core.is_session_over(11_000)
-    assert core.is_session_over(11_001)
+    assert not core.is_session_expired(11_000)
+    assert core.is_session_expired(11_001)
     core.on_heartbeat(ErrorCode.NONE, 11_000)
-    assert not core.is_session_over(20_000)
+    assert not core.is_session_expired(20_000)
 
 
-def test_leaving_names_the_member_but_a_static_one_stays() -> None:
+def test_dynamic_member_sends_leave_group_but_static_member_does_not() -> None:
     core = make_core()
-    stable(core)
+    make_stable(core)
     request = core.leave_request("done", 5)
     assert request is not None
     assert [(item.member_id, item.reason) for item in request.members] == [("m", "done")]
-    assert core.state is State.UNJOINED
+    assert core.state is MemberState.UNJOINED
     assert core.leave_request("again", 5) is None
     old = make_core()
-    stable(old)
+    make_stable(old)
     request = old.leave_request("done", 2)
     assert request is not None
     assert (request.member_id, request.members) == ("m", [])
     static = make_core("instance")
-    stable(static)
+    make_stable(static)
     assert static.leave_request("done", 5) is None

@@ -11,7 +11,7 @@ from headrace_broker.records.columns import RecordColumns
 
 @pytest.mark.parametrize(
     ("key", "expected"),
-    [  # the vectors of Kafka's own UtilsTest
+    [  # test vectors from Kafka's UtilsTest
         (b"21", -973932308),
         (b"foobar", -790332482),
         (b"a-little-bit-long-string", -985981536),
@@ -20,16 +20,16 @@ from headrace_broker.records.columns import RecordColumns
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_java_s(key: bytes, expected: int) -> None:
+def test_murmur2_matches_java(key: bytes, expected: int) -> None:
     assert ctypes.c_int32(murmur2(key)).value == expected
 
 
-def test_long_keys_need_no_table() -> None:
+def test_murmur2_hashes_keys_longer_than_the_struct_table() -> None:
     assert murmur2(b"x" * 1000) == murmur2(b"x" * 1000)
     assert murmur2(b"x" * 1000) != murmur2(b"x" * 1001)
 
 
-def test_records_are_split_by_key_in_order_and_keyless_ones_stick() -> None:
+def test_records_are_split_by_key_in_order_and_keyless_records_stay_together() -> None:
     keys = [b"a", b"b", None, b"a", b"c", None]
     columns = RecordColumns([b"%d" % index for index in range(6)], keys=list(keys), timestamps=list(range(6)))
     parts = split_by_key(columns, 4, keyless=3)
@@ -41,21 +41,21 @@ def test_records_are_split_by_key_in_order_and_keyless_ones_stick() -> None:
         assert part.timestamps == sorted(part.timestamps)  # type: ignore[arg-type]
 
 
-def test_one_partition_needs_no_hash() -> None:
+def test_single_partition_gets_all_records() -> None:
     columns = RecordColumns([b"v"], keys=[b"k"])
     assert split_by_key(columns, 1, keyless=0) == {0: columns}
 
 
-def test_sticky_changes_the_partition_after_a_batch() -> None:
+def test_sticky_partitioner_switches_after_batch_size_bytes() -> None:
     sticky = StickyPartitioner(100, Random(1))
     first = sticky.partition("t", [0, 1, 2])
-    sticky.produced("t", 99)
+    sticky.count_produced("t", 99)
     assert sticky.partition("t", [0, 1, 2]) == first
-    sticky.produced("t", 1)
+    sticky.count_produced("t", 1)
     assert sticky.partition("t", [0, 1, 2]) != first
 
 
-def test_sticky_leaves_a_partition_without_leader() -> None:
+def test_sticky_partitioner_switches_if_partition_has_no_leader() -> None:
     sticky = StickyPartitioner(100, Random(1))
     first = sticky.partition("t", [0, 1, 2])
     others = [number for number in (0, 1, 2) if number != first]

@@ -17,7 +17,7 @@ def make_core(
 ) -> WriterCore:
     core = WriterCore(
         idempotent=idempotent,
-        waits_for_answers=acks,
+        expects_responses=acks,
         in_flight_requests_max=in_flight,
         request_bytes_max=1_000_000,
         retries_max=retries,
@@ -28,10 +28,10 @@ def make_core(
 
 
 def known_core() -> WriterCore:
-    """A core whose producer the broker knows: the record with sequence 0 is acknowledged."""
+    """Return a core whose producer is known to the broker: the batch with sequence 0 is acknowledged."""
     core = make_core()
     core.add(make_batch(1))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
     core.acknowledge(batch)
     return core
@@ -49,15 +49,15 @@ def drain(core: WriterCore, now_ms: float = 0) -> list[RequestPlan]:
     return plans
 
 
-def sent(plans: list[RequestPlan]) -> list[ReadyBatch]:
+def batches_of(plans: list[RequestPlan]) -> list[ReadyBatch]:
     return [batch for plan in plans for batch in plan.batches]
 
 
-def test_sequences_count_records_and_are_stamped_with_a_valid_crc() -> None:
+def test_batches_get_sequences_by_record_count_and_a_valid_crc() -> None:
     core = known_core()
     for count in (2, 3, 4):
         core.add(make_batch(count))
-    batches = sent(drain(core))
+    batches = batches_of(drain(core))
     headers = [read_header(batch.data) for batch in batches]
     assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [(7, 0, 1), (7, 0, 3), (7, 0, 6)]
     for batch, header in zip(batches, headers, strict=True):
@@ -84,19 +84,19 @@ def test_one_request_carries_one_batch_of_each_partition() -> None:
     assert [batch.partition for batch in plans[0].batches] == [0, 1, 2]
 
 
-def test_nothing_overtakes_the_first_batch_of_a_producer() -> None:
+def test_first_batch_of_a_producer_is_not_overtaken() -> None:
     core = make_core()
     core.add(make_batch())
     core.add(make_batch())
-    (first,) = sent(drain(core))
-    assert not core.can_take_more(TOPIC, 0)
+    (first,) = batches_of(drain(core))
+    assert not core.can_send_immediately(TOPIC, 0)
     core.request_done(1)
-    core.refuse(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
-    (again,) = sent(drain(core, 200))
+    core.handle_error(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    (again,) = batches_of(drain(core, 200))
     assert again is first
     core.request_done(1)
     core.acknowledge(first)
-    assert len(sent(drain(core, 200))) == 1
+    assert len(batches_of(drain(core, 200))) == 1
 
 
 def test_without_idempotence_one_batch_of_a_partition_is_in_flight() -> None:
@@ -104,22 +104,22 @@ def test_without_idempotence_one_batch_of_a_partition_is_in_flight() -> None:
     core.add(make_batch())
     core.add(make_batch())
     core.add(make_batch(partition=1))
-    assert len(sent(drain(core))) == 2
+    assert len(batches_of(drain(core))) == 2
 
 
-def test_a_lost_request_is_sent_again_in_order_with_the_same_sequences() -> None:
+def test_batches_are_retried_in_order_with_same_sequences_after_disconnect() -> None:
     core = known_core()
     for _ in range(3):
         core.add(make_batch())
-    first = sent(drain(core))
+    first = batches_of(drain(core))
     sequences = [batch.base_sequence for batch in first]
     for batch in first:
         core.request_done(1)
-        assert core.lose(batch, 1_000) is Verdict.RETRY
+        assert core.handle_disconnect(batch, 1_000) is Verdict.RETRY
     assert drain(core, 1_050) == []
     again = []
     for now_ms in (1_100, 1_101, 1_102):
-        (batch,) = sent(drain(core, now_ms))  # one at a time until all is mended
+        (batch,) = batches_of(drain(core, now_ms))  # one at a time until all batches are acknowledged
         again.append(batch)
         core.request_done(1)
         core.acknowledge(batch)
@@ -128,266 +128,275 @@ def test_a_lost_request_is_sent_again_in_order_with_the_same_sequences() -> None
     assert core.is_idle
 
 
-def test_a_gap_at_the_first_unresolved_batch_begins_a_new_epoch() -> None:
+def test_sequence_gap_before_first_unresolved_batch_bumps_the_epoch() -> None:
     core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(3))
-    first, second = sent(drain(core))
+    first, second = batches_of(drain(core))
     core.request_done(1)
-    assert core.refuse(first, ErrorCode.INVALID_RECORD, 0) is Verdict.FAILED
+    assert core.handle_error(first, ErrorCode.INVALID_RECORD, 0) is Verdict.FAILED
     core.request_done(1)
-    assert core.refuse(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.RETRY
-    (again,) = sent(drain(core, 200))
+    assert core.handle_error(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.RETRY
+    (again,) = batches_of(drain(core, 200))
     assert again is second
     header = read_header(again.data)
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
 
 
-def test_a_gap_where_everything_was_acknowledged_is_told_as_a_loss() -> None:
+def test_sequence_gap_after_acknowledged_batches_is_reported_as_data_loss() -> None:
     core = known_core()
     core.add(make_batch())
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    assert core.refuse(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.LOSS
-    (again,) = sent(drain(core, 200))
+    assert core.handle_error(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.RETRY_AFTER_DATA_LOSS
+    (again,) = batches_of(drain(core, 200))
     assert (again.producer_epoch, again.base_sequence) == (1, 0)
 
 
-def test_a_batch_that_may_be_in_the_log_is_never_sent_in_another_epoch() -> None:
+def test_batch_with_unknown_outcome_is_not_sent_in_another_epoch() -> None:
     core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(2))
-    first, second = sent(drain(core))
+    first, second = batches_of(drain(core))
     for batch in (first, second):
         core.request_done(1)
-        core.lose(batch, 0)
-    (again,) = sent(drain(core, 200))
+        core.handle_disconnect(batch, 0)
+    (again,) = batches_of(drain(core, 200))
     core.request_done(1)
-    assert core.refuse(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 200) is Verdict.FAILED
-    (behind,) = sent(drain(core, 400))
+    assert core.handle_error(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 200) is Verdict.FAILED
+    (behind,) = batches_of(drain(core, 400))
     assert (behind.producer_epoch, behind.base_sequence) == (0, 3)
 
 
-def test_a_batch_that_may_be_in_the_log_is_never_split() -> None:
+def test_batch_with_unknown_outcome_is_not_split() -> None:
     core = known_core()
     core.add(make_batch(2))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    core.refuse(batch, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 0)
-    (again,) = sent(drain(core, 200))
+    core.handle_error(batch, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 0)
+    (again,) = batches_of(drain(core, 200))
     core.request_done(1)
-    assert core.refuse(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
+    assert core.handle_error(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
 
 
-def test_out_of_order_behind_an_unresolved_batch_only_waits() -> None:
+def test_out_of_order_sequence_after_unresolved_batch_is_retried() -> None:
     core = known_core()
     core.add(make_batch())
     core.add(make_batch())
-    first, second = sent(drain(core))
+    first, second = batches_of(drain(core))
     core.request_done(1)
-    core.refuse(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    core.handle_error(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
     core.request_done(1)
-    core.refuse(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
-    (again,) = sent(drain(core, 200))
+    core.handle_error(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
+    (again,) = batches_of(drain(core, 200))
     assert again is first
     assert (again.producer_epoch, again.base_sequence) == (0, 1)
 
 
-def test_the_sequence_of_a_refused_batch_is_used_again_when_nothing_followed() -> None:
+def test_sequence_of_rejected_batch_is_reused_if_no_later_batch_was_sent() -> None:
     core = make_core()
     core.add(make_batch(5))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    assert core.refuse(batch, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0) is Verdict.FAILED
+    assert core.handle_error(batch, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0) is Verdict.FAILED
     core.add(make_batch(1))
-    assert sent(drain(core))[0].base_sequence == 0
+    assert batches_of(drain(core))[0].base_sequence == 0
 
 
-def test_a_batch_too_large_is_split_in_its_place() -> None:
+def test_too_large_batch_is_split_in_its_position() -> None:
     core = make_core()
     core.add(make_batch(4))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.add(make_batch(1))
     core.request_done(1)
-    assert core.refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
+    assert core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
     core.replace(batch, [make_batch(2), make_batch(2)])
     order = []
-    for _ in range(3):  # one at a time: a part that is too large still must not be overtaken
-        (part,) = sent(drain(core))
+    for _ in range(3):  # one at a time: a part that may have to be split again must not be overtaken
+        (part,) = batches_of(drain(core))
         order.append((part.count, part.base_sequence))
         core.request_done(1)
         core.acknowledge(part)
     assert order == [(2, 0), (2, 2), (1, 4)]
 
 
-def test_a_part_that_is_too_large_again_keeps_its_place() -> None:
+def test_split_part_that_is_too_large_is_split_in_its_position() -> None:
     core = make_core()
     core.add(make_batch(4))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    core.refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, 0)
+    core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0)
     core.replace(batch, [make_batch(2), make_batch(2)])
-    (first,) = sent(drain(core))
+    (first,) = batches_of(drain(core))
     core.request_done(1)
-    assert core.refuse(first, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
+    assert core.handle_error(first, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
     core.replace(first, [make_batch(1), make_batch(1)])
-    (part,) = sent(drain(core))
+    (part,) = batches_of(drain(core))
     assert (part.number, part.base_sequence) == ((0, 0, 0), 0)
 
 
-def test_a_single_record_too_large_fails() -> None:
+def test_too_large_single_record_fails() -> None:
     core = make_core()
     core.add(make_batch(1))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    assert core.refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.FAILED
+    assert core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.FAILED
 
 
 def test_duplicate_sequence_counts_as_acknowledged() -> None:
     core = make_core()
     core.add(make_batch())
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    assert core.refuse(batch, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0) is Verdict.DONE
+    assert core.handle_error(batch, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0) is Verdict.DONE
 
 
-def test_deadlines_hold_for_waiting_and_flying_batches() -> None:
+def test_deadline_expires_waiting_and_in_flight_batches() -> None:
     core = make_core(in_flight=1)
     core.add(make_batch(deadline_ms=500))
     core.add(make_batch(deadline_ms=600))
-    (flying,) = sent(drain(core))
+    (in_flight,) = batches_of(drain(core))
     assert core.next_event_ms(0) == 500
     expired = core.expire(700)
     assert len(expired) == 2
-    assert expired[0] is flying
+    assert expired[0] is in_flight
     core.request_done(1)
-    assert core.acknowledge(flying) is Verdict.FORGOTTEN
+    assert core.acknowledge(in_flight) is Verdict.ALREADY_EXPIRED
     assert core.is_idle
 
 
-def test_retries_end() -> None:
+def test_batch_fails_after_its_last_retry() -> None:
     core = make_core(idempotent=False, retries=1)
     core.add(make_batch())
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    assert core.lose(batch, 0) is Verdict.RETRY
-    (batch,) = sent(drain(core, 100))
+    assert core.handle_disconnect(batch, 0) is Verdict.RETRY
+    (batch,) = batches_of(drain(core, 100))
     core.request_done(1)
-    assert core.lose(batch, 100) is Verdict.FAILED
+    assert core.handle_disconnect(batch, 100) is Verdict.FAILED
 
 
-def test_other_partitions_go_on_while_one_is_in_back_off() -> None:
+def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
     core = make_core()
     core.add(make_batch(partition=0))
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    core.refuse(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    core.handle_error(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
     core.add(make_batch(partition=1))
-    assert [b.partition for b in sent(drain(core, 1))] == [1]
+    assert [b.partition for b in batches_of(drain(core, 1))] == [1]
 
 
-def test_no_batch_goes_so_far_ahead_that_the_broker_forgets_those_before() -> None:
-    """Four wait for a leader that is silent; the next one takes others, and would not know the four any more."""
+def test_batch_is_not_sent_if_unresolved_batch_is_five_batches_older() -> None:
+    """Four batches wait for a leader that does not respond.
+
+    If newer batches were sent to the next leader, it would no longer remember the four and could not detect duplicates.
+    """
     core = known_core()
     for _ in range(4):
         core.add(make_batch())
-    silent = sent(drain(core))
-    taken = 0
+    unanswered = batches_of(drain(core))
+    acknowledged = 0
     for _ in range(8):
         core.add(make_batch())
         for plan in core.drain(0, lambda topic, partition: 2, lambda node: True):
             core.request_done(2)
             core.acknowledge(plan.batches[0])
-            taken += 1
-    assert taken == 1
-    for batch in silent:
-        core.lose(batch, 0)
+            acknowledged += 1
+    assert acknowledged == 1
+    for batch in unanswered:
+        core.handle_disconnect(batch, 0)
     core.request_done(1)
-    assert sent(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == silent[:1]
+    assert batches_of(core.drain(1000, lambda topic, partition: 2, lambda node: True)) == unanswered[:1]
 
 
-@pytest.mark.parametrize("told", ["1 replica in sync", "1 replica in sync."])
-def test_a_doubt_is_told_in_a_clause_of_its_own(told: str) -> None:
-    error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0", told).in_doubt()
-    assert str(error).startswith("t-0: NOT_ENOUGH_REPLICAS: 1 replica in sync; what became of an earlier attempt")
+@pytest.mark.parametrize("message", ["1 replica in sync", "1 replica in sync."])
+def test_unknown_outcome_is_appended_to_the_error_message(message: str) -> None:
+    error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0", message).with_unknown_outcome()
+    assert str(error).startswith(
+        "t-0: NOT_ENOUGH_REPLICAS: 1 replica in sync; an earlier attempt has an unknown outcome"
+    )
 
 
 def leader_2(topic: str, partition: int) -> int | None:
     return 2
 
 
-def test_what_a_former_leader_has_not_answered_goes_to_the_next_in_order() -> None:
-    """It hangs, perhaps for the whole request.timeout.ms; what it may say then is of another attempt."""
+def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -> None:
+    """The former leader may hang until request.timeout.ms; its late response must not affect the new attempt."""
     core = known_core()
     batches = [make_batch() for _ in range(3)]
     elsewhere = make_batch(partition=1)
     for batch in (*batches, elsewhere):
         core.add(batch)
-    silent = drain(core)
+    unanswered = drain(core)
     stamped = [bytes(batch.data) for batch in batches]
-    under_way = [batch.data for batch in batches]
+    original_data = [batch.data for batch in batches]
     leaders = {0: 2, 1: 1}
-    assert core.take_back(0, lambda topic, partition: leaders[partition]) == 3
-    assert sent(silent) == [elsewhere]  # all that answers of the former leader can be for
+    assert core.requeue_from_former_leaders(0, lambda topic, partition: leaders[partition]) == 3
+    assert batches_of(unanswered) == [elsewhere]  # a late response of the former leader affects only this batch
     for batch in batches:
         (plan,) = core.drain(1000, leader_2, lambda node: True)
         assert (plan.node_id, plan.batches, bytes(batch.data)) == (2, [batch], stamped.pop(0))
-        assert batch.in_doubt
-        assert not any(batch.data is data for data in under_way)
+        assert batch.outcome_unknown
+        assert not any(batch.data is data for data in original_data)
         core.request_done(2)
         assert core.acknowledge(batch) is Verdict.DONE
     core.acknowledge(elsewhere)
     assert core.is_idle
 
 
-def test_nothing_is_taken_back_that_could_not_be_sent_again() -> None:
+def test_batches_that_cannot_be_retried_are_not_requeued() -> None:
     for core, now_ms in ((make_core(retries=0), 0), (make_core(), 10_000), (make_core(idempotent=False), 0)):
         core.add(make_batch())
         (plan,) = drain(core)
-        assert core.take_back(now_ms, leader_2) == 0
+        assert core.requeue_from_former_leaders(now_ms, leader_2) == 0
         assert core.acknowledge(plan.batches[0]) is Verdict.DONE
 
 
-def test_what_is_behind_a_batch_that_is_not_taken_back_stays_with_it() -> None:
+def test_batches_after_an_expired_in_flight_batch_are_not_requeued() -> None:
     core = known_core()
     core.add(make_batch(deadline_ms=50))
     core.add(make_batch())
     plans = drain(core)
-    assert core.take_back(50, leader_2) == 0
+    assert core.requeue_from_former_leaders(50, leader_2) == 0
     assert [len(plan.batches) for plan in plans] == [1, 1]
 
 
-def test_nothing_is_taken_back_while_nobody_else_leads() -> None:
+def test_batches_are_not_requeued_without_a_new_leader() -> None:
     core = make_core()
     core.add(make_batch())
     (plan,) = drain(core)
-    assert core.take_back(0, lambda topic, partition: None) == core.take_back(0, lambda topic, partition: 1) == 0
+    assert (
+        core.requeue_from_former_leaders(0, lambda topic, partition: None)
+        == core.requeue_from_former_leaders(0, lambda topic, partition: 1)
+        == 0
+    )
     assert core.acknowledge(plan.batches[0]) is Verdict.DONE
 
 
-def test_a_partition_without_leader_is_reported_and_waits() -> None:
+def test_partition_without_leader_adds_topic_to_leaderless_topics() -> None:
     core = make_core()
     core.add(make_batch())
     assert core.drain(0, lambda topic, partition: None, lambda node: True) == []
     assert core.leaderless == {TOPIC}
 
 
-def test_an_exhausted_epoch_asks_for_a_new_producer_id() -> None:
+def test_exhausted_epoch_requests_a_new_producer_id() -> None:
     core = make_core()
     core.set_producer_id(7, PRODUCER_EPOCH_MAX)
     core.add(make_batch())
-    (batch,) = sent(drain(core))
+    (batch,) = batches_of(drain(core))
     core.request_done(1)
-    core.refuse(batch, ErrorCode.UNKNOWN_PRODUCER_ID, 0)
+    core.handle_error(batch, ErrorCode.UNKNOWN_PRODUCER_ID, 0)
     assert drain(core, 200) == []
     assert core.needs_producer_id
     core.set_producer_id(8, 0)
-    (again,) = sent(drain(core, 300))
+    (again,) = batches_of(drain(core, 300))
     assert (again.producer_id, again.producer_epoch, again.base_sequence) == (8, 0, 0)
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
-def test_acks_zero_needs_no_answers_to_go_on(in_flight: int) -> None:
+def test_acks_0_continues_without_responses(in_flight: int) -> None:
     core = make_core(idempotent=False, acks=False, in_flight=in_flight)
     for _ in range(3):
         core.add(make_batch())

@@ -1,4 +1,4 @@
-"""The file tasks when somebody else deletes, cuts or replaces the file."""
+"""The file connectors' tasks when another process deletes, truncates or replaces the file, or the disk is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch(*values: str) -> SinkBatch:
     return SinkBatch("t", list(values), partition=0, offsets=list(range(len(values))), timestamps=0)
 
 
-def test_a_deleted_output_is_made_anew(tmp_path: Path) -> None:
+def test_deleted_output_file_is_created_again(tmp_path: Path) -> None:
     file = tmp_path / "deeper" / "out"
     file.parent.mkdir()
     task = FileStreamSinkTask()
@@ -39,8 +39,8 @@ def test_a_deleted_output_is_made_anew(tmp_path: Path) -> None:
 
 
 @contextmanager
-def no_file_over(size_bytes: int) -> Iterator[None]:
-    """A write that would make a file larger is cut, and the next one fails: as on a full disk."""
+def file_size_limit(size_bytes: int) -> Iterator[None]:
+    """Simulate a full disk by limiting file sizes: a write beyond the limit is partial, and the next write fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -49,16 +49,16 @@ def no_file_over(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("written_behind", ["", "somebody else's\n"])
-def test_no_half_line_is_left_on_a_full_disk(tmp_path: Path, written_behind: str) -> None:
+@pytest.mark.parametrize("appended_by_another_task", ["", "another task's line\n"])
+def test_failed_put_on_a_full_disk_leaves_no_partial_line(tmp_path: Path, appended_by_another_task: str) -> None:
     file = tmp_path / "out"
     task = FileStreamSinkTask()
     task.start(FileStreamSinkConfig.parse({"file": str(file)}))
     task.put_batch(batch("one"))
     with file.open("a") as other:
-        other.write(written_behind)
+        other.write(appended_by_another_task)
     before = file.read_text()
-    with no_file_over(len(before) + 5), pytest.raises(ConnectError, match=r"Cannot write to .*out: File too large"):
+    with file_size_limit(len(before) + 5), pytest.raises(ConnectError, match=r"Cannot write to .*out: File too large"):
         task.put_batch(batch("two", "three"))
     assert file.read_text() == before
     task.put_batch(batch("two", "three"))
@@ -67,7 +67,7 @@ def test_no_half_line_is_left_on_a_full_disk(tmp_path: Path, written_behind: str
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_cut_or_replaced_input_is_told_of_once(
+def test_warning_about_a_truncated_or_replaced_input_file_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, replaced: bool
 ) -> None:
     file = tmp_path / "in"
@@ -75,7 +75,7 @@ def test_a_cut_or_replaced_input_is_told_of_once(
     task = FileStreamSourceTask()
     task.context = SimpleNamespace(offsets=SimpleNamespace(read=lambda _: None))
     task.start(FileStreamSourceConfig.parse({"file": str(file), "topic": "t"}))
-    task.wake_up()  # no waits
+    task.wake_up()  # do not wait in poll
     assert task.poll() is not None
     if replaced:
         file.unlink()
@@ -83,5 +83,5 @@ def test_a_cut_or_replaced_input_is_told_of_once(
     with caplog.at_level(logging.WARNING):
         assert [task.poll() for _ in range(3)] == [None] * 3
     [message] = [record.getMessage() for record in caplog.records]
-    assert f"was {'deleted or replaced' if replaced else 'cut'} after 8 bytes" in message
+    assert f"was {'deleted or replaced' if replaced else 'truncated'} after the task had read 8 bytes" in message
     task.stop()

@@ -44,13 +44,13 @@ NOT_AN_ENVELOPE = (
 
 
 def converter(**props: str) -> JsonConverter:
-    made = JsonConverter()
-    made.configure({name.replace("_", "."): value for name, value in props.items()}, False)
-    return made
+    configured = JsonConverter()
+    configured.configure({name.replace("_", "."): value for name, value in props.items()}, False)
+    return configured
 
 
-def runs(made: JsonConverter, data: list[bytes | None]) -> list[Run]:
-    return [Run(run.schema, listed(run.values)) for run in made.to_connect_batch("t", data)]
+def runs(configured: JsonConverter, data: list[bytes | None]) -> list[Run]:
+    return [Run(run.schema, listed(run.values)) for run in configured.to_connect_batch("t", data)]
 
 
 PLAIN = {"schemas_enable": "false"}
@@ -61,7 +61,7 @@ LINE_SCHEMA = (
 )
 
 
-# Payloads as Kafka's JsonConverterTest and Jackson have them.
+# Payloads of Kafka's JsonConverterTest, and of Jackson.
 PAYLOADS: list[tuple[Schema, Any, bytes]] = [
     (BOOLEAN_SCHEMA, True, b"true"),
     (INT8_SCHEMA, -12, b"-12"),
@@ -89,7 +89,7 @@ PAYLOADS: list[tuple[Schema, Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "payload"), PAYLOADS)
-def test_payloads(schema: Schema, value: Any, payload: bytes) -> None:
+def test_json_payloads_round_trip(schema: Schema, value: Any, payload: bytes) -> None:
     assert converter(**PLAIN).from_connect("t", schema, value) == payload
     in_struct = struct([("a", schema), ("b", schema.replace(optional=True))])
     rows = [(value, None), (value, value)]
@@ -99,20 +99,20 @@ def test_payloads(schema: Schema, value: Any, payload: bytes) -> None:
     ]
 
 
-def test_nan() -> None:
+def test_nan_is_written_as_string() -> None:
     assert converter(**PLAIN).from_connect("t", FLOAT64_SCHEMA, math.nan) == b'"NaN"'
     enveloped = converter().from_connect("t", FLOAT64_SCHEMA, math.nan)
     assert math.isnan(converter().to_connect("t", enveloped).value)
 
 
-def test_the_envelope() -> None:
-    made = converter()
-    data = made.from_connect("t", LINE, Struct(LINE, {"line": "x"}))
+def test_envelope_contains_schema_and_payload() -> None:
+    configured = converter()
+    data = configured.from_connect("t", LINE, Struct(LINE, {"line": "x"}))
     assert data == b'{"schema":' + LINE_SCHEMA + b',"payload":{"line":"x","source":null}}'
-    assert made.to_connect("t", data) == (LINE, Struct(LINE, {"line": "x"}))
+    assert configured.to_connect("t", data) == (LINE, Struct(LINE, {"line": "x"}))
 
 
-def test_every_attribute_of_a_schema_is_written_in_jacksons_order() -> None:
+def test_schema_attributes_are_written_in_the_order_of_kafka() -> None:
     schema = Schema(Type.INT32, optional=True, default=7, name="n", version=3, doc="d", parameters={"p": "q", "r": "s"})
     data = converter().from_connect("t", schema, 1)
     assert data == (
@@ -128,7 +128,7 @@ def test_every_attribute_of_a_schema_is_written_in_jacksons_order() -> None:
     )
 
 
-def test_nulls() -> None:
+def test_nulls_are_written_and_read() -> None:
     assert converter().from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", OPTIONAL_STRING_SCHEMA, None) == b"null"
@@ -139,7 +139,7 @@ def test_nulls() -> None:
         converter().from_connect("t", STRING_SCHEMA, None)
 
 
-def test_nulls_and_defaults() -> None:
+def test_null_fields_are_replaced_with_defaults_if_configured() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     assert converter(**PLAIN).from_connect_batch("t", schema, [(None,), (1,)]) == [b'{"n":7}', b'{"n":1}']
     keep = converter(replace_null_with_default="false", **PLAIN)
@@ -150,7 +150,7 @@ def test_nulls_and_defaults() -> None:
     assert converter(replace_null_with_default="false").to_connect("t", data).value.get_without_default("n") is None
 
 
-def test_a_structs_default() -> None:
+def test_null_struct_is_replaced_with_the_default_of_its_schema() -> None:
     inner = struct([("x", INT32_SCHEMA)], optional=True)
     schema = struct([("p", inner.replace(default=Struct(inner, {"x": 1})))])
     data = converter().from_connect_batch("t", schema, [(None,), ((2,),)])
@@ -158,29 +158,29 @@ def test_a_structs_default() -> None:
     assert runs(converter(), data) == [Run(schema, [((1,),), ((2,),)])]
 
 
-def test_without_schema() -> None:
-    made = converter(**PLAIN)
+def test_schemaless_values_round_trip_as_plain_json() -> None:
+    configured = converter(**PLAIN)
     value = {"s": "x", "i": 2**70, "f": 1e10, "l": [1.5, None, True], "m": {"k": b"ab"}}
-    data = made.from_connect("t", None, value)
+    data = configured.from_connect("t", None, value)
     assert data == b'{"s":"x","i":1180591620717411303424,"f":1.0E10,"l":[1.5,null,true],"m":{"k":"YWI="}}'
-    assert made.to_connect("t", data).value == {**value, "m": {"k": "YWI="}}
-    assert made.to_connect("t", b"12") == (None, 12)
-    assert made.to_connect("t", b"12.0") == (None, 12.0)
+    assert configured.to_connect("t", data).value == {**value, "m": {"k": "YWI="}}
+    assert configured.to_connect("t", b"12") == (None, 12)
+    assert configured.to_connect("t", b"12.0") == (None, 12.0)
     assert converter().from_connect("t", None, {"a": 1}) == b'{"schema":null,"payload":{"a":1}}'
-    assert made.from_connect("t", None, {1: "a"}) == b'[[1,"a"]]'
+    assert configured.from_connect("t", None, {1: "a"}) == b'[[1,"a"]]'
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, Decimal("1"), dt.date(2020, 1, 1), Struct(LINE, {"line": "x"})])
-def test_values_that_need_a_schema(value: Any) -> None:
+def test_values_that_require_a_schema_are_rejected_without_one(value: Any) -> None:
     with pytest.raises(DataError):
         converter(**PLAIN).from_connect("t", None, value)
 
 
-def test_numeric_decimals() -> None:
-    made = converter(decimal_format="numeric", **PLAIN)
+def test_decimals_are_written_as_numbers_if_configured() -> None:
+    configured = converter(decimal_format="numeric", **PLAIN)
     schema = struct([("d", decimal_schema(2))])
     digits = Decimal("12345678901234567890123.40")
-    assert made.from_connect_batch("t", schema, [(digits,)]) == [b'{"d":12345678901234567890123.40}']
+    assert configured.from_connect_batch("t", schema, [(digits,)]) == [b'{"d":12345678901234567890123.40}']
     reading = converter()
     for payload, value in ((b"1.50", "1.50"), (b'"AJY="', "1.50"), (b"1e3", "1E+3"), (b"7", "7")):
         envelope = converter().from_connect("t", schema, Struct(schema, {"d": Decimal("0.00")}))
@@ -193,19 +193,19 @@ def test_numeric_decimals() -> None:
 @pytest.mark.parametrize(
     "data", [b'{"a":1}', b"[]", b"1", b'{"schema":null}', b'{"schema":null,"payload":1,"x":2}', b'{"payload":1,"a":2}']
 )
-def test_what_is_no_envelope(data: bytes) -> None:
+def test_invalid_envelope_is_rejected(data: bytes) -> None:
     with pytest.raises(DataError) as caught:
         converter().to_connect("t", data)
     assert str(caught.value) == NOT_AN_ENVELOPE
 
 
 @pytest.mark.parametrize("data", [b"{", b'"\xff"', b"nul", b'{"schema":null,"payload":1}x', b"[" * 100_000])
-def test_what_is_no_json(data: bytes) -> None:
-    for made in (converter(), converter(**PLAIN)):
+def test_invalid_json_is_rejected(data: bytes) -> None:
+    for configured in (converter(), converter(**PLAIN)):
         with pytest.raises(DataError, match="due to serialization error"):
-            made.to_connect("t", data)
+            configured.to_connect("t", data)
         with pytest.raises(BatchError):
-            made.to_connect_batch("t", [data])
+            configured.to_connect_batch("t", [data])
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_what_is_no_json(data: bytes) -> None:
         ('{"type":"int8","default":"x"}', "INT8"),
     ],
 )
-def test_what_is_no_schema(schema: str, message: str) -> None:
+def test_invalid_schema_is_rejected(schema: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         converter().to_connect("t", b'{"schema":' + schema.encode() + b',"payload":null}')
 
@@ -246,17 +246,17 @@ def test_what_is_no_schema(schema: str, message: str) -> None:
         (map_of(INT32_SCHEMA, INT32_SCHEMA), b"[[1]]"),
     ],
 )
-def test_payloads_that_do_not_fit_are_named(schema: Schema, payload: bytes) -> None:
-    made = converter()
+def test_payload_that_does_not_match_its_schema_is_reported(schema: Schema, payload: bytes) -> None:
+    configured = converter()
     holder = struct([("before", OPTIONAL_STRING_SCHEMA), ("it", schema)])
-    prefix = made._envelope_prefix(holder)
+    prefix = configured._envelope_prefix(holder)
     bad, good = prefix + b'{"it":' + payload + b"}}", prefix + b'{"it":' + _good(schema) + b"}}"
     with pytest.raises(DataError, match='field "it"'):
-        made.to_connect("t", bad)
+        configured.to_connect("t", bad)
     with pytest.raises(BatchError) as caught:
-        made.to_connect_batch("t", [good, bad, None, bad, b"{"])
+        configured.to_connect_batch("t", [good, bad, None, bad, b"{"])
     assert list(caught.value.errors) == [1, 3, 4]
-    assert len(made.to_connect_batch("t", [good, None])) == 2
+    assert len(configured.to_connect_batch("t", [good, None])) == 2
 
 
 def _good(schema: Schema) -> bytes:
@@ -266,21 +266,21 @@ def _good(schema: Schema) -> bytes:
     return by_type.get(schema.type, b"0")
 
 
-def test_numbers_are_read_as_jackson_reads_them() -> None:
-    made = converter()
+def test_numbers_are_parsed_as_by_jackson() -> None:
+    configured = converter()
     cases: list[tuple[Schema, bytes, Any]] = [
         (INT32_SCHEMA, b"3.7", 3),
         (FLOAT64_SCHEMA, b"1", 1.0),
         (FLOAT32_SCHEMA, b"0.1", 0.10000000149011612),
     ]
     for schema, payload, value in cases:
-        assert made.to_connect("t", made._envelope_prefix(schema) + payload + b"}") == (schema, value)
+        assert configured.to_connect("t", configured._envelope_prefix(schema) + payload + b"}") == (schema, value)
         in_struct = struct([("a", schema)])
-        data = made._envelope_prefix(in_struct) + b'{"a":' + payload + b',"unknown":1}}'
-        assert runs(made, [data]) == [Run(in_struct, [(value,)])]
+        data = configured._envelope_prefix(in_struct) + b'{"a":' + payload + b',"unknown":1}}'
+        assert runs(configured, [data]) == [Run(in_struct, [(value,)])]
 
 
-def test_bad_values_are_reported_by_their_place() -> None:
+def test_batch_error_contains_the_index_of_each_invalid_value() -> None:
     rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("\ud800", None)]
     with pytest.raises(BatchError) as caught:
         converter().from_connect_batch("t", LINE, rows)
@@ -290,36 +290,36 @@ def test_bad_values_are_reported_by_their_place() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
-def test_runs_of_schemas() -> None:
-    made = converter()
-    lines = made.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
-    numbers = made.from_connect_batch("t", INT32_SCHEMA, [1])
+def test_consecutive_values_with_equal_schema_form_a_run() -> None:
+    configured = converter()
+    lines = configured.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
+    numbers = configured.from_connect_batch("t", INT32_SCHEMA, [1])
     plain = [b'{"schema":null,"payload":5}', b'{ "payload": 6, "schema": null }']
     odd = [b'{"payload":{"line":"d"}, "schema":' + LINE_SCHEMA + b"}"]
     data = [*lines, *odd, None, *numbers, *plain, *lines[:1]]
-    assert runs(made, data) == [
+    assert runs(configured, data) == [
         Run(LINE, [("a", None), ("b", "c"), ("d", None)]),
         Run(None, [None]),
         Run(INT32_SCHEMA, [1]),
         Run(None, [5, 6]),
         Run(LINE, [("a", None)]),
     ]
-    assert runs(made, []) == []
+    assert runs(configured, []) == []
 
 
-def test_an_envelope_that_only_looks_like_its_neighbours() -> None:
-    made = converter()
-    good = made.from_connect_batch("t", LINE, [("a", None)])[0]
+def test_invalid_envelope_with_the_prefix_of_a_valid_one_is_rejected() -> None:
+    configured = converter()
+    good = configured.from_connect_batch("t", LINE, [("a", None)])[0]
     assert good is not None
     for bad in (good[:-1] + b"]", good[:-1] + b',"x":1}', good[:-1], good[:-2] + b',"line":1}}'):
         with pytest.raises(BatchError) as caught:
-            made.to_connect_batch("t", [good, bad])
+            configured.to_connect_batch("t", [good, bad])
         assert list(caught.value.errors) == [1]
-    assert runs(made, [good, good + b" \n"]) == [Run(LINE, [("a", None), ("a", None)])]
+    assert runs(configured, [good, good + b" \n"]) == [Run(LINE, [("a", None), ("a", None)])]
 
 
 @pytest.mark.parametrize("number", [b"1e999999999", b"-1e999999999", b"1e99999999999999999999", b"9" * 5000])
-def test_numbers_that_would_fill_the_memory(number: bytes) -> None:
+def test_huge_numbers_are_rejected_without_expanding_them(number: bytes) -> None:
     for schema in (INT32_SCHEMA, INT64_SCHEMA, TIMESTAMP_SCHEMA):
         holder = struct([("it", schema)])
         for data in (
@@ -332,7 +332,7 @@ def test_numbers_that_would_fill_the_memory(number: bytes) -> None:
                 converter().to_connect_batch("t", [data])
 
 
-def test_schemas_that_are_nested_without_end() -> None:
+def test_too_deeply_nested_schema_is_rejected() -> None:
     data = b'{"schema":' + b'{"type":"array","items":' * 400 + b'{"type":"int8"}' + b"}" * 400 + b',"payload":[]}'
     with pytest.raises(DataError):
         converter().to_connect("t", data)
@@ -340,33 +340,33 @@ def test_schemas_that_are_nested_without_end() -> None:
         converter().to_connect_batch("t", [data])
 
 
-def test_schema_content() -> None:
-    made = converter(schema_content=LINE_SCHEMA.decode())
-    assert runs(made, [b'{"line":"x"}', None]) == [Run(LINE, [("x", None)]), Run(None, [None])]
+def test_schema_content_applies_to_all_payloads() -> None:
+    configured = converter(schema_content=LINE_SCHEMA.decode())
+    assert runs(configured, [b'{"line":"x"}', None]) == [Run(LINE, [("x", None)]), Run(None, [None])]
 
 
-def test_the_schema_cache_is_bounded() -> None:
-    made = converter(schemas_cache_size="2")
+def test_schema_cache_size_is_bounded() -> None:
+    configured = converter(schemas_cache_size="2")
     for number in range(5):
-        data = made.from_connect("t", INT32_SCHEMA.replace(name=f"n{number}"), number)
-        assert made.to_connect("t", data).value == number
-    assert len(made._decoders) == len(made._prefixes) == 2
+        data = configured.from_connect("t", INT32_SCHEMA.replace(name=f"n{number}"), number)
+        assert configured.to_connect("t", data).value == number
+    assert len(configured._decoders) == len(configured._prefixes) == 2
 
 
-def test_optional_logical_fields() -> None:
+def test_optional_logical_fields_round_trip() -> None:
     schema = struct([("t", OPTIONAL_TIMESTAMP_SCHEMA), ("n", INT64_SCHEMA)])
     rows = [(None, 1), (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 2)]
     data = converter().from_connect_batch("t", schema, rows)
     assert runs(converter(), data) == [Run(schema, rows)]
 
 
-def test_bad_settings() -> None:
+def test_invalid_json_converter_configuration_is_rejected() -> None:
     with pytest.raises(ConfigErrors) as caught:
         converter(schemas_enable="maybe", decimal_format="HEX")
     assert len(caught.value.errors) == 2
 
 
-def test_headers() -> None:
-    made = converter(**PLAIN)
-    assert made.from_connect_header("t", "h", INT32_SCHEMA, 5) == b"5"
-    assert made.to_connect_header("t", "h", b"5") == (None, 5)
+def test_json_header_values_round_trip() -> None:
+    configured = converter(**PLAIN)
+    assert configured.from_connect_header("t", "h", INT32_SCHEMA, 5) == b"5"
+    assert configured.to_connect_header("t", "h", b"5") == (None, 5)

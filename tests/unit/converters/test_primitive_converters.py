@@ -30,7 +30,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("converter_class", "value", "data"), VALUES)
-def test_both_ways(converter_class: Any, value: Any, data: str) -> None:
+def test_primitive_values_round_trip(converter_class: Any, value: Any, data: str) -> None:
     converter = converter_class()
     converter.configure({}, False)
     encoded = bytes.fromhex(data)
@@ -46,7 +46,7 @@ def test_both_ways(converter_class: Any, value: Any, data: str) -> None:
     [(ShortConverter, 2**15), (IntegerConverter, "1"), (LongConverter, True), (DoubleConverter, 1),
      (BooleanConverter, 1), (ByteArrayConverter, "a"), (FloatConverter, 1e300)],
 )  # fmt: skip
-def test_values_that_do_not_fit(converter_class: Any, value: Any) -> None:
+def test_value_of_another_type_is_rejected(converter_class: Any, value: Any) -> None:
     converter = converter_class()
     with pytest.raises(DataError):
         converter.from_connect("t", None, value)
@@ -56,13 +56,13 @@ def test_values_that_do_not_fit(converter_class: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize("converter_class", [ShortConverter, LongConverter, DoubleConverter, BooleanConverter])
-def test_bytes_of_the_wrong_length(converter_class: Any) -> None:
+def test_bytes_of_wrong_length_are_rejected(converter_class: Any) -> None:
     with pytest.raises(BatchError) as caught:
         converter_class().to_connect_batch("t", [None, b"abc"])
     assert list(caught.value.errors) == [1]
 
 
-def test_schemas_that_do_not_fit() -> None:
+def test_unsupported_schema_is_rejected() -> None:
     with pytest.raises(DataError, match="Invalid schema type for ByteArrayConverter: STRING"):
         ByteArrayConverter().from_connect("t", STRING_SCHEMA, None)
     with pytest.raises(BatchError) as caught:

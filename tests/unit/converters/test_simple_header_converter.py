@@ -20,12 +20,12 @@ from headrace.data.schema import BYTES_SCHEMA, INT8_SCHEMA, STRING_SCHEMA, array
         (None, None, None, None),
     ],
 )
-def test_there_and_back(value: Any, data: bytes | None, schema: Any, back: Any) -> None:
+def test_header_values_round_trip(value: Any, data: bytes | None, schema: Any, back: Any) -> None:
     converter = SimpleHeaderConverter()
     converter.configure({})
     assert converter.from_connect_header("t", "h", None, value) == data
     assert converter.to_connect_header("t", "h", data) == (schema, back)
 
 
-def test_what_is_no_text_stays_bytes() -> None:
+def test_header_bytes_that_are_not_utf_8_are_not_decoded() -> None:
     assert SimpleHeaderConverter().to_connect_header("t", "h", b"\xff\xfe") == (BYTES_SCHEMA, b"\xff\xfe")

@@ -1,4 +1,4 @@
-"""Committing, fetching, deleting and expiring offsets."""
+"""Tests of committing, fetching, deleting and expiring offsets."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ OK = [ErrorCode.NONE]
 
 
 def fetch_one(driver: GroupDriver, topic: str, partition: int) -> tuple[int, int, str]:
-    asked = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
-    group = driver.shard.fetch(OffsetFetchRequestGroup(group_id=driver.group_id, topics=[asked]))
+    requested = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+    group = driver.shard.fetch(OffsetFetchRequestGroup(group_id=driver.group_id, topics=[requested]))
     part = group.topics[0].partitions[0]
     assert part.error_code == 0
     return part.committed_offset, part.committed_leader_epoch, part.metadata
 
 
-# -- who may commit
+# -- permission to commit
 
 
-def test_anybody_may_commit_for_a_group_without_members() -> None:
+def test_client_without_member_id_can_commit_to_an_empty_group() -> None:
     driver = GroupDriver()
     assert driver.commit({("t", 0): 5}) == OK
     assert driver.commit({("t", 0): 3, ("u", 1): 9}) == OK * 2
@@ -33,32 +33,32 @@ def test_anybody_may_commit_for_a_group_without_members() -> None:
     assert driver.group.state == "Empty"
 
 
-def test_nobody_from_outside_may_commit_for_a_group_with_members() -> None:
+def test_commit_of_a_non_member_to_a_group_with_members_is_rejected() -> None:
     driver = GroupDriver()
-    (member,) = driver.stable()
+    (member,) = driver.create_stable_group()
     assert driver.commit({("t", 0): 5}) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert driver.commit({("t", 0): 5}, "stranger", 1) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert driver.commit({("t", 0): 5}, "unknown-member", 1) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert driver.fetch() == {}
     driver.leave(member)
     assert driver.commit({("t", 0): 5}) == OK
 
 
-def test_g5_commits_of_an_old_generation_are_refused() -> None:
+def test_g5_commit_with_wrong_generation_is_rejected() -> None:
     driver = GroupDriver()
-    (member,) = driver.stable()
+    (member,) = driver.create_stable_group()
     for generation in (0, 2, -1):
         assert driver.commit({("t", 0): 5}, member, generation) == [ErrorCode.ILLEGAL_GENERATION]
     assert driver.commit({("t", 0): 5}, member, 1) == OK
 
 
-def test_g5_commits_of_the_current_generation_during_a_rebalance_are_kept() -> None:
+def test_g5_commit_with_current_generation_is_accepted_while_preparing_rebalance() -> None:
     driver = GroupDriver()
-    first, second = driver.stable(2)
+    first, second = driver.create_stable_group(2)
     join = driver.join(second, protocols={"range": b"new"})
     assert driver.group.state == "PreparingRebalance"
     assert driver.commit({("t", 0): 5}, first, 1) == OK
     driver.join(first)
-    generation = driver.replies[join].generation_id
+    generation = driver.responses[join].generation_id
     assert driver.group.state == "CompletingRebalance"
     assert driver.commit({("t", 0): 6}, first, generation) == [ErrorCode.REBALANCE_IN_PROGRESS]
     assert driver.commit({("t", 0): 6}, first, 1) == [ErrorCode.ILLEGAL_GENERATION]
@@ -66,13 +66,13 @@ def test_g5_commits_of_the_current_generation_during_a_rebalance_are_kept() -> N
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_generation_of_a_group_that_does_not_exist(version: int, error: ErrorCode) -> None:
+def test_commit_with_a_generation_to_a_missing_group_is_rejected(version: int, error: ErrorCode) -> None:
     driver = GroupDriver()
     assert driver.commit({("t", 0): 5}, "member", 1, version=version) == [error]
     assert not driver.shard.groups
 
 
-def test_a_commit_that_could_not_be_stored_changes_nothing() -> None:
+def test_commit_whose_append_fails_does_not_change_the_offset() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5})
     driver.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -80,10 +80,10 @@ def test_a_commit_that_could_not_be_stored_changes_nothing() -> None:
     assert driver.fetch() == {("t", 0): 5}
 
 
-# -- what is kept
+# -- stored values
 
 
-def test_g8_metadata_and_leader_epoch_come_back() -> None:
+def test_g8_fetch_returns_committed_metadata_and_leader_epoch() -> None:
     driver = GroupDriver()
     driver.commit({("t", 3): 5}, metadata="a note, ☃", leader_epoch=11)
     assert fetch_one(driver, "t", 3) == (5, 11, "a note, ☃")
@@ -93,14 +93,14 @@ def test_g8_metadata_and_leader_epoch_come_back() -> None:
     assert fetch_one(driver, "t", 3) == (6, -1, "")
 
 
-def test_what_was_never_committed_is_minus_one() -> None:
+def test_fetch_of_a_partition_without_commit_returns_minus_one() -> None:
     driver = GroupDriver()
     assert fetch_one(driver, "t", 0) == (-1, -1, "")
     driver.commit({("t", 1): 5})
     assert fetch_one(driver, "t", 0) == (-1, -1, "")
 
 
-def test_metadata_that_is_too_long_is_refused_for_its_partition() -> None:
+def test_commit_with_too_large_metadata_is_rejected() -> None:
     driver = GroupDriver()
     assert driver.commit({("t", 0): 5}, metadata="x" * 4096) == OK
     assert driver.commit({("t", 0): 6}, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
@@ -110,48 +110,48 @@ def test_metadata_that_is_too_long_is_refused_for_its_partition() -> None:
 # -- deleting
 
 
-def test_g10_offsets_of_a_subscribed_topic_cannot_be_deleted() -> None:
+def test_g10_offsets_of_subscribed_topic_cannot_be_deleted() -> None:
     driver = GroupDriver()
-    (member,) = driver.stable(protocols={"range": consumer_subscription("t")})
+    (member,) = driver.create_stable_group(protocols={"range": consumer_subscription("t")})
     driver.commit({("t", 0): 5, ("u", 0): 6}, member, 1)
-    reply = driver.delete_offsets(("t", 0), ("u", 0), ("v", 0))
-    errors = [topic.partitions[0].error_code for topic in reply.topics]
+    response = driver.delete_offsets(("t", 0), ("u", 0), ("v", 0))
+    errors = [topic.partitions[0].error_code for topic in response.topics]
     assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, 0, 0]
     assert driver.fetch() == {("t", 0): 5}
     driver.leave(member)
     driver.delete_offsets(("t", 0))
     assert driver.fetch() == {}
-    assert not driver.replayed().offsets.topics_of("g")
+    assert not driver.replay_log().offsets.group_offsets("g")
 
 
-def test_offsets_of_a_group_of_another_type_can_be_deleted_only_when_it_is_empty() -> None:
+def test_offsets_of_a_non_consumer_group_can_be_deleted_only_when_the_group_is_empty() -> None:
     driver = GroupDriver()
     assert driver.delete_offsets(("t", 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    (member,) = driver.stable(protocol_type="connect")
+    (member,) = driver.create_stable_group(protocol_type="connect")
     assert driver.delete_offsets(("t", 0)).error_code == ErrorCode.NON_EMPTY_GROUP
     driver.leave(member)
     assert driver.delete_offsets(("t", 0)).error_code == 0
 
 
-def test_deleting_a_topic_removes_every_groups_offsets() -> None:
+def test_topic_deletion_removes_the_offsets_of_the_topic_from_every_group() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5, ("u", 0): 6})
     driver.group_id = "h"
     driver.commit({("t", 1): 7})
-    driver.run(driver.shard.topics_deleted(frozenset({"t", "never"})))
+    driver.run(driver.shard.on_topics_deleted(frozenset({"t", "never"})))
     assert driver.fetch("g") == {("u", 0): 6}
     assert driver.fetch("h") == {}
-    assert not driver.replayed().offsets.topics_of("h")
+    assert not driver.replay_log().offsets.group_offsets("h")
 
 
-# -- expiry
+# -- expiration
 
 
 def expire(driver: GroupDriver) -> None:
     driver.run(driver.shard.expire(list(driver.shard.groups), driver.now_ms))
 
 
-def test_offsets_without_members_expire_each_by_its_commit_time() -> None:
+def test_offsets_of_a_group_that_never_had_members_expire_by_commit_time() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5})
     driver.advance(1000)
@@ -166,12 +166,12 @@ def test_offsets_without_members_expire_each_by_its_commit_time() -> None:
     expire(driver)
     assert driver.fetch() == {}
     assert not driver.shard.groups
-    assert not driver.replayed().groups
+    assert not driver.replay_log().groups
 
 
-def test_offsets_of_a_former_group_expire_after_it_became_empty() -> None:
+def test_offset_retention_starts_when_the_group_becomes_empty() -> None:
     driver = GroupDriver()
-    (member,) = driver.stable()
+    (member,) = driver.create_stable_group()
     driver.commit({("t", 0): 5}, member, 1)
     for _ in range(2):
         driver.advance(9_000)
@@ -186,9 +186,9 @@ def test_offsets_of_a_former_group_expire_after_it_became_empty() -> None:
     assert not driver.shard.groups
 
 
-def test_a_new_coordinator_counts_from_when_the_group_became_empty() -> None:
+def test_offset_retention_is_not_restarted_by_a_coordinator_restart() -> None:
     driver = GroupDriver()
-    (member,) = driver.stable()
+    (member,) = driver.create_stable_group()
     driver.commit({("t", 0): 5}, member, 1)
     driver.leave(member)
     driver.advance(RETENTION - 1)
@@ -202,24 +202,24 @@ def test_a_new_coordinator_counts_from_when_the_group_became_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol_type", "left"), [("consumer", {("t", 0): 5}), ("connect", {("t", 0): 5, ("u", 0): 6})]
+    ("protocol_type", "remaining"), [("consumer", {("t", 0): 5}), ("connect", {("t", 0): 5, ("u", 0): 6})]
 )
-def test_a_living_group_loses_only_offsets_of_topics_it_no_longer_consumes(
-    protocol_type: str, left: dict[tuple[str, int], int]
+def test_only_offsets_of_unsubscribed_topics_expire_in_a_stable_consumer_group(
+    protocol_type: str, remaining: dict[tuple[str, int], int]
 ) -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, offsets_retention_ms=15_000))
-    (member,) = driver.stable(protocol_type=protocol_type)
+    (member,) = driver.create_stable_group(protocol_type=protocol_type)
     driver.commit({("t", 0): 5, ("u", 0): 6}, member, 1)
     for _ in range(2):
         driver.advance(9_000)
         driver.heartbeat(member, 1)
     expire(driver)
-    assert driver.fetch() == left
+    assert driver.fetch() == remaining
 
 
-def test_nothing_expires_while_a_group_rebalances() -> None:
+def test_offsets_do_not_expire_during_a_rebalance() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, offsets_retention_ms=1))
-    first, second = driver.stable(2)
+    first, second = driver.create_stable_group(2)
     driver.commit({("u", 0): 6}, first, 1)
     driver.join(second, protocols={"range": b""})
     driver.advance(5_000)
@@ -227,7 +227,7 @@ def test_nothing_expires_while_a_group_rebalances() -> None:
     assert driver.fetch() == {("u", 0): 6}
 
 
-def test_a_retention_of_its_own_overrules_the_brokers() -> None:
+def test_retention_time_of_a_commit_request_overrides_offsets_retention() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5}, retention_ms=1_000, version=4)
     driver.restart()
@@ -239,25 +239,32 @@ def test_a_retention_of_its_own_overrules_the_brokers() -> None:
     assert not driver.fetch()
 
 
-def test_a_group_that_is_just_being_joined_does_not_expire() -> None:
+def test_group_with_a_pending_member_does_not_expire() -> None:
     driver = GroupDriver()
-    member = driver.replies[driver.join()].member_id
+    member = driver.responses[driver.join()].member_id
     expire(driver)
     token = driver.join(member)
-    driver.settle()
-    assert driver.replies[token].error_code == 0
+    driver.run_due_timers()
+    assert driver.responses[token].error_code == 0
 
 
 # -- subscriptions
 
 
-def test_subscriptions_are_read_in_any_version_and_never_trusted() -> None:
+def test_subscribed_topics_are_unknown_when_a_subscription_is_malformed() -> None:
     assert subscribed_topics([consumer_subscription("a", "b", user_data=b"x"), consumer_subscription("c")]) == {
         "a",
         "b",
         "c",
     }
     assert subscribed_topics([]) == frozenset()
-    good = consumer_subscription("topic")
-    for broken in (b"", good[:7], good[:9], b"\0\0\xff\xff\xff\xff", b"\0\0\x7f\xff\xff\xff", b"\0\0\0\0\0\1\0\1\xff"):
-        assert subscribed_topics([good, broken]) is None
+    valid = consumer_subscription("topic")
+    for invalid in (
+        b"",
+        valid[:7],
+        valid[:9],
+        b"\0\0\xff\xff\xff\xff",
+        b"\0\0\x7f\xff\xff\xff",
+        b"\0\0\0\0\0\1\0\1\xff",
+    ):
+        assert subscribed_topics([valid, invalid]) is None

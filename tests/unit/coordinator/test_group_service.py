@@ -1,4 +1,4 @@
-"""GroupCoordinator on an event loop: commits, waiting, loading, losing partitions, clients that go away."""
+"""Tests of GroupCoordinator on an event loop: commits, pending requests, loading, unloading, disconnected clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_broker.coordinator.groups.config import GroupConfig
-from headrace_broker.coordinator.groups.joining import ClientIdentity
+from headrace_broker.coordinator.groups.join_requests import ClientIdentity
 from headrace_broker.coordinator.placement import coordinator_partition
 from headrace_broker.coordinator.service import GroupCoordinator
 from headrace_broker.metadata.image import MetadataImage
@@ -36,23 +36,24 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.server.offsets_topic import OffsetsTopic
 from headrace_broker.server.replicas.partitions import PartitionTable
 from support.groups import PARTITIONS, Clock, MemoryTopic
+from support.virtual_time import run_in_virtual_time
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
 CLIENT = ClientIdentity("client", "/127.0.0.1")
 
 
-def coordinated(
-    scene: Callable[[GroupCoordinator, MemoryTopic], Awaitable[None]], config: GroupConfig = CONFIG
+def run_scenario(
+    scenario: Callable[[GroupCoordinator, MemoryTopic], Awaitable[None]], config: GroupConfig = CONFIG
 ) -> None:
-    async def play() -> None:
+    async def run() -> None:
         topic = MemoryTopic()
         coordinator = GroupCoordinator(topic, config, Clock())
         for partition in range(PARTITIONS):
             await coordinator.load(partition)
-        await asyncio.wait_for(scene(coordinator, topic), 10)
+        await scenario(coordinator, topic)
         coordinator.close()
 
-    asyncio.run(play())
+    run_in_virtual_time(run(), timeout_s=10)
 
 
 def commit(offset: int, group: str = "g") -> OffsetCommitRequest:
@@ -63,10 +64,10 @@ def commit(offset: int, group: str = "g") -> OffsetCommitRequest:
 async def fetch(coordinator: GroupCoordinator, group: str = "g") -> int:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
     response = await coordinator.fetch_offsets(request, 9)
-    (answer,) = response.groups
-    if answer.error_code:
-        raise ApiError(ErrorCode(answer.error_code))
-    return answer.topics[0].partitions[0].committed_offset if answer.topics else -1
+    (fetched,) = response.groups
+    if fetched.error_code:
+        raise ApiError(ErrorCode(fetched.error_code))
+    return fetched.topics[0].partitions[0].committed_offset if fetched.topics else -1
 
 
 def join(member_id: str = "", group: str = "g", session_ms: int = 10_000) -> JoinGroupRequest:
@@ -80,14 +81,14 @@ def join(member_id: str = "", group: str = "g", session_ms: int = 10_000) -> Joi
     )
 
 
-async def joined(coordinator: GroupCoordinator, **options: Any) -> str:
+async def join_new_member(coordinator: GroupCoordinator, **options: Any) -> str:
     response = await coordinator.join_group(join(**options), 3, CLIENT)
     assert response.error_code == 0
     return response.member_id
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  it comes about by a timer inside, which sets no event
+    while not condition():  # noqa: ASYNC110  a timer of the coordinator changes it, there is no event to wait for
         await asyncio.sleep(0.005)
 
 
@@ -96,58 +97,58 @@ def error_of(response: Any) -> ErrorCode:
 
 
 def test_join_sync_heartbeat_commit_and_fetch() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        member = await joined(coordinator)
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        member = await join_new_member(coordinator)
         assignment = SyncGroupRequestAssignment(member_id=member, assignment=b"mine")
         request = SyncGroupRequest(group_id="g", generation_id=1, member_id=member, assignments=[assignment])
         assert (await coordinator.sync_group(request, 5)).assignment == b"mine"
-        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
-        assert coordinator.heartbeat(beat).error_code == 0
-        mine = commit(5)
-        mine.member_id, mine.generation_id_or_member_epoch = member, 1
-        assert error_of(await coordinator.commit_offsets(mine, 9)) is ErrorCode.NONE
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        assert coordinator.heartbeat(heartbeat).error_code == 0
+        own_commit = commit(5)
+        own_commit.member_id, own_commit.generation_id_or_member_epoch = member, 1
+        assert error_of(await coordinator.commit_offsets(own_commit, 9)) is ErrorCode.NONE
         assert await fetch(coordinator) == 5
         described = await coordinator.describe_groups(DescribeGroupsRequest(groups=["g", "none"]), 5)
         assert [group.group_state for group in described.groups] == ["Stable", "Dead"]
         deleted = await coordinator.delete_groups(DeleteGroupsRequest(groups_names=["g", "none"]))
         assert [r.error_code for r in deleted.results] == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-async def looked_at_too_early(
+async def store_uncommitted_and_fetch(
     coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
 ) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
-    """An offset that is stored and not committed, and somebody who looks at it."""
-    topic.commits = False
-    stored = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
+    """Start a commit whose record is appended but not committed, and a fetch of that offset."""
+    topic.advances_high_watermark = False
+    stored_commit = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
     await asyncio.sleep(0.01)
-    return stored, asyncio.ensure_future(fetch(coordinator))
+    return stored_commit, asyncio.ensure_future(fetch(coordinator))
 
 
-def test_nothing_is_answered_before_it_is_committed() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_commit_and_fetch_wait_until_the_high_watermark_includes_the_offset() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         partition = coordinator_partition("g", PARTITIONS)
-        stored, seen = await looked_at_too_early(coordinator, topic, 5)
+        stored_commit, fetched_offset = await store_uncommitted_and_fetch(coordinator, topic, 5)
         await asyncio.sleep(0.01)
-        assert not stored.done()
-        assert not seen.done(), "an offset that may be lost must not be shown"
-        coordinator.advance(partition, topic.ends[partition] - 1)
-        assert not stored.done()
+        assert not stored_commit.done()
+        assert not fetched_offset.done(), "an offset that may be lost must not be returned"
+        coordinator.on_high_watermark_advanced(partition, topic.ends[partition] - 1)
+        assert not stored_commit.done()
         topic.committed[partition] = topic.ends[partition]
-        coordinator.advance(partition, topic.ends[partition])
-        assert error_of(await stored) is ErrorCode.NONE
-        assert await seen == 5
+        coordinator.on_high_watermark_advanced(partition, topic.ends[partition])
+        assert error_of(await stored_commit) is ErrorCode.NONE
+        assert await fetched_offset == 5
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_what_is_stored_while_somebody_waits_to_look_is_not_shown() -> None:
-    """It may yet be lost: who waits sees what there was when it asked."""
+def test_pending_reads_do_not_return_offsets_appended_after_the_request() -> None:
+    """A pending read returns the state at the time of its request; later offsets are uncommitted and may be lost."""
 
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         partition = coordinator_partition("g", PARTITIONS)
-        first, seen = await looked_at_too_early(coordinator, topic, 1)
+        first, fetched_offset = await store_uncommitted_and_fetch(coordinator, topic, 1)
         described = asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5))
         await asyncio.sleep(0.01)
         topic.committed[partition] = topic.ends[partition]
@@ -155,37 +156,37 @@ def test_what_is_stored_while_somebody_waits_to_look_is_not_shown() -> None:
         joining = asyncio.ensure_future(coordinator.join_group(join(), 3, CLIENT))
         await asyncio.sleep(0.01)
         assert topic.ends[partition] > topic.committed[partition]
-        coordinator.advance(partition, topic.committed[partition])
+        coordinator.on_high_watermark_advanced(partition, topic.committed[partition])
         assert error_of(await first) is ErrorCode.NONE
-        assert await seen == 1
+        assert await fetched_offset == 1
         assert (await described).groups[0].members == []
-        for waiting in (later, joining):
-            waiting.cancel()
+        for pending in (later, joining):
+            pending.cancel()
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_what_is_not_committed_in_time_is_refused() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        topic.commits = False
+def test_commit_not_replicated_within_the_timeout_returns_coordinator_not_available() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        topic.advances_high_watermark = False
         assert error_of(await coordinator.commit_offsets(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    coordinated(scene, GroupConfig(offset_commit_timeout_ms=20))
+    run_scenario(scenario, GroupConfig(offset_commit_timeout_ms=20))
 
 
-def test_commits_of_one_tick_share_a_batch() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_commits_of_one_event_loop_iteration_share_a_batch() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         responses = await asyncio.gather(*(coordinator.commit_offsets(commit(n), 9) for n in range(100)))
         assert {error_of(response) for response in responses} == {ErrorCode.NONE}
         assert [len(batches) for batches in topic.batches].count(1) == 1
         assert sum(topic.ends) == 100
         assert await fetch(coordinator) == 99
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_a_large_commit_is_cut_into_batches() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_large_commit_is_split_into_batches() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         parts = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(1000)]
         request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=parts)])
         await coordinator.commit_offsets(request, 9)
@@ -197,11 +198,11 @@ def test_a_large_commit_is_cut_into_batches() -> None:
         (group,) = (await coordinator.fetch_offsets(request2, 9)).groups
         assert len(group.topics[0].partitions) == 1000
 
-    coordinated(scene, GroupConfig(batch_size_bytes_max=4096))
+    run_scenario(scenario, GroupConfig(batch_size_bytes_max=4096))
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("append_error", "expected_error"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
@@ -209,128 +210,128 @@ def test_a_large_commit_is_cut_into_batches() -> None:
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_a_refused_append_is_told_as_a_coordinators_error(refusal: ErrorCode, told: ErrorCode) -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_append_error_is_translated_to_a_coordinator_error(append_error: ErrorCode, expected_error: ErrorCode) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(4), 9)
-        topic.error = refusal
-        assert error_of(await coordinator.commit_offsets(commit(5), 9)) is told
+        topic.error = append_error
+        assert error_of(await coordinator.commit_offsets(commit(5), 9)) is expected_error
         assert (await coordinator.join_group(join(), 9, CLIENT)).error_code == ErrorCode.MEMBER_ID_REQUIRED
         assert await fetch(coordinator) == 4
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_a_restarted_coordinator_knows_everything() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        member = await joined(coordinator)
+def test_restarted_coordinator_loads_groups_and_offsets() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        member = await join_new_member(coordinator)
         await coordinator.sync_group(SyncGroupRequest(group_id="g", generation_id=1, member_id=member), 5)
         await coordinator.commit_offsets(commit(7, "simple"), 9)
-        again = GroupCoordinator(topic, CONFIG, Clock())
+        restarted = GroupCoordinator(topic, CONFIG, Clock())
         for partition in range(PARTITIONS):
-            await again.load(partition)
-        assert await fetch(again, "simple") == 7
-        assert again.heartbeat(HeartbeatRequest(group_id="g", generation_id=1, member_id=member)).error_code == 0
-        listed = again.list_groups(ListGroupsRequest(states_filter=["STABLE "], types_filter=["Classic"]))
+            await restarted.load(partition)
+        assert await fetch(restarted, "simple") == 7
+        assert restarted.heartbeat(HeartbeatRequest(group_id="g", generation_id=1, member_id=member)).error_code == 0
+        listed = restarted.list_groups(ListGroupsRequest(states_filter=["STABLE "], types_filter=["Classic"]))
         assert [group.group_id for group in listed.groups] == ["g"]
-        again.close()
+        restarted.close()
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_a_record_that_cannot_be_read_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_load_skips_a_malformed_record(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(4), 9)
         partition = coordinator_partition("g", PARTITIONS)
         columns = RecordColumns(values=[b"\0\3", b"x", b"y"], keys=[b"\0\1\0", None, b"\0\5whatever"], timestamps=0)
         topic.append(partition, build_batch(columns))
         await coordinator.load(partition)
         assert await fetch(coordinator) == 4
-        assert f"Record 1 of __consumer_offsets-{partition} is skipped" in caplog.text
+        assert f"__consumer_offsets-{partition}: skipping the record at offset 1" in caplog.text
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_while_a_partition_loads_its_groups_are_told_to_wait() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_requests_during_a_load_return_coordinator_load_in_progress() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         for n in range(20):
             await coordinator.commit_offsets(commit(n), 9)
         partition = coordinator_partition("g", PARTITIONS)
         loading = asyncio.ensure_future(coordinator.load(partition))
         await asyncio.sleep(0)
-        loads = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await coordinator.join_group(join(), 9, CLIENT)).error_code == loads
-        assert error_of(await coordinator.commit_offsets(commit(1), 9)) is loads
-        assert coordinator.list_groups(ListGroupsRequest()).error_code == loads
+        expected = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await coordinator.join_group(join(), 9, CLIENT)).error_code == expected
+        assert error_of(await coordinator.commit_offsets(commit(1), 9)) is expected
+        assert coordinator.list_groups(ListGroupsRequest()).error_code == expected
         assert coordinator.heartbeat(HeartbeatRequest(group_id="g")).error_code == 0
         with pytest.raises(ApiError, match=r"(?i)load"):
             await fetch(coordinator)
         old = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
-        assert error_of(await coordinator.fetch_offsets(old, 1)) is loads
-        assert (await coordinator.fetch_offsets(old, 2)).error_code == loads
+        assert error_of(await coordinator.fetch_offsets(old, 1)) is expected
+        assert (await coordinator.fetch_offsets(old, 2)).error_code == expected
         await loading
         assert await fetch(coordinator) == 19
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_a_lost_partition_answers_whoever_waits() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        first = await joined(coordinator)
-        waiting = asyncio.ensure_future(coordinator.join_group(join(), 3, CLIENT))
+def test_unload_completes_pending_requests_with_not_coordinator() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        first = await join_new_member(coordinator)
+        pending_join = asyncio.ensure_future(coordinator.join_group(join(), 3, CLIENT))
         await asyncio.sleep(0)
         unflushed = asyncio.ensure_future(coordinator.commit_offsets(commit(1, "simple"), 9))
         await asyncio.sleep(0)
         for partition in range(PARTITIONS):
             coordinator.unload(partition)
-        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+        assert (await pending_join).error_code == ErrorCode.NOT_COORDINATOR
         await unflushed
-        lost = ErrorCode.NOT_COORDINATOR
-        assert (await coordinator.join_group(join(first), 9, CLIENT)).error_code == lost
-        assert coordinator.heartbeat(HeartbeatRequest(group_id="g", member_id=first)).error_code == lost
-        assert (await coordinator.delete_offsets(OffsetDeleteRequest(group_id="g"))).error_code == lost
+        expected = ErrorCode.NOT_COORDINATOR
+        assert (await coordinator.join_group(join(first), 9, CLIENT)).error_code == expected
+        assert coordinator.heartbeat(HeartbeatRequest(group_id="g", member_id=first)).error_code == expected
+        assert (await coordinator.delete_offsets(OffsetDeleteRequest(group_id="g"))).error_code == expected
         deleted = await coordinator.delete_groups(DeleteGroupsRequest(groups_names=["g"]))
-        assert deleted.results[0].error_code == lost
+        assert deleted.results[0].error_code == expected
         assert coordinator.list_groups(ListGroupsRequest()).groups == []
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-@pytest.mark.parametrize("is_lost", [True, False])
-def test_what_was_never_committed_is_not_shown_when_its_fate_is_open(is_lost: bool) -> None:
-    """The partition is lost, or its replicas are silent for too long, while somebody waits to see it."""
+@pytest.mark.parametrize("loses_leadership", [True, False])
+def test_pending_reads_fail_if_the_offset_is_never_committed(loses_leadership: bool) -> None:
+    """While a read is pending, the node loses leadership or the high watermark does not advance within the timeout."""
 
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        topic.commits = False
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        topic.advances_high_watermark = False
         commits = asyncio.ensure_future(coordinator.commit_offsets(commit(1), 9))
         fetched = asyncio.ensure_future(fetch(coordinator))
         described = asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5))
         await asyncio.sleep(0.01)
-        if is_lost:
+        if loses_leadership:
             coordinator.unload(coordinator_partition("g", PARTITIONS))
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(ApiError) as rejected:
             await fetched
-        assert refused.value.code is ErrorCode.NOT_COORDINATOR
-        told = ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (await described).groups[0].error_code == told
+        assert rejected.value.code is ErrorCode.NOT_COORDINATOR
+        expected_error = ErrorCode.NOT_COORDINATOR if loses_leadership else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await described).groups[0].error_code == expected_error
         await commits
 
-    coordinated(scene, GroupConfig(offset_commit_timeout_ms=100))
+    run_scenario(scenario, GroupConfig(offset_commit_timeout_ms=100))
 
 
-def test_who_asks_in_the_moment_in_which_a_partition_is_lost_is_answered() -> None:
-    """The image names another leader already, and the coordinator is told a little later."""
+def test_requests_between_leader_change_and_unload_return_not_coordinator() -> None:
+    """The metadata image already names another leader, but the coordinator is not unloaded yet."""
 
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        of_no_partition = OffsetsTopic(1, MetadataImage, PartitionTable(1, nothing, nothing), nothing)
-        topic.append, topic.high_watermark = of_no_partition.append, of_no_partition.high_watermark  # type: ignore[method-assign]
-        asked = [
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        topic_without_partitions = OffsetsTopic(1, MetadataImage, PartitionTable(1, not_called, not_called), not_called)
+        topic.append, topic.high_watermark = topic_without_partitions.append, topic_without_partitions.high_watermark  # type: ignore[method-assign]
+        requests = [
             asyncio.ensure_future(coordinator.commit_offsets(commit(1), 9)),
             asyncio.ensure_future(coordinator.describe_groups(DescribeGroupsRequest(groups=["g"]), 5)),
             asyncio.ensure_future(fetch(coordinator)),
         ]
         await asyncio.sleep(0.01)
         coordinator.unload(coordinator_partition("g", PARTITIONS))
-        committed, described, fetched = await asyncio.gather(*asked, return_exceptions=True)
+        committed, described, fetched = await asyncio.gather(*requests, return_exceptions=True)
         assert isinstance(committed, OffsetCommitResponse)
         assert committed.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         assert isinstance(described, DescribeGroupsResponse)
@@ -338,82 +339,85 @@ def test_who_asks_in_the_moment_in_which_a_partition_is_lost_is_answered() -> No
         assert isinstance(fetched, ApiError)
         assert fetched.code is ErrorCode.NOT_COORDINATOR
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def nothing(*arguments: Any) -> Any:
-    raise AssertionError("nobody asks for that")
+def not_called(*arguments: Any) -> Any:
+    raise AssertionError("must not be called")
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_a_partition_that_cannot_be_read_keeps_no_other_from_being_loaded(
+def test_load_logs_a_partition_that_cannot_be_read_and_does_not_raise(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         def read(partition: int, offset: int, size_bytes_max: int) -> None:
             raise ApiError(code)
 
         topic.read = read  # type: ignore[method-assign, assignment]
         await coordinator.load(0)
-        assert ("cannot be loaded at offset 0" in caplog.text) == (code is ErrorCode.CORRUPT_MESSAGE)
+        assert ("loading failed at offset 0" in caplog.text) == (code is ErrorCode.CORRUPT_MESSAGE)
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_before_the_topic_exists_nobody_is_the_coordinator() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_join_before_the_offsets_topic_exists_returns_not_coordinator() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.count = 0
         assert (await coordinator.join_group(join(), 9, CLIENT)).error_code == ErrorCode.NOT_COORDINATOR
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_a_client_that_goes_away_while_it_waits_stays_a_member_for_its_session() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        first = await joined(coordinator)
-        gone = asyncio.ensure_future(coordinator.join_group(join(session_ms=50), 3, CLIENT))
+def test_client_that_disconnects_during_a_join_stays_a_member_until_its_session_timeout() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        first = await join_new_member(coordinator)
+        cancelled = asyncio.ensure_future(coordinator.join_group(join(session_ms=50), 3, CLIENT))
         await asyncio.sleep(0.01)
-        gone.cancel()
+        cancelled.cancel()
         response = await coordinator.join_group(join(first), 9, CLIENT)
         assert len(response.members) == 2
-        beat = HeartbeatRequest(group_id="g", generation_id=response.generation_id, member_id=first)
-        # its session ends, and the survivor is told to rebalance
-        await until(lambda: coordinator.heartbeat(beat).error_code == ErrorCode.REBALANCE_IN_PROGRESS)
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=response.generation_id, member_id=first)
+        # The session of the disconnected client's member expires, and the remaining member must rejoin.
+        await until(lambda: coordinator.heartbeat(heartbeat).error_code == ErrorCode.REBALANCE_IN_PROGRESS)
         response = await coordinator.join_group(join(first), 9, CLIENT)
         assert [member.member_id for member in response.members] == [first]
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_a_clock_that_is_set_expires_nobody_early_or_late(jump_ms: int) -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        member = await joined(coordinator, session_ms=600)
-        coordinator._now_ms.set_ahead_ms += jump_ms  # type: ignore[attr-defined]
-        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
-        assert coordinator.heartbeat(beat).error_code == 0
+def test_change_of_the_wall_clock_does_not_change_session_timeouts(jump_ms: int) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        member = await join_new_member(coordinator, session_ms=600)
+        coordinator._now_ms.offset_ms += jump_ms  # type: ignore[attr-defined]
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        assert coordinator.heartbeat(heartbeat).error_code == 0
         await asyncio.sleep(0.05)
-        assert coordinator.heartbeat(beat).error_code == 0
-        await until(lambda: coordinator.list_groups(ListGroupsRequest()).groups[0].group_state == "Empty")
+        assert coordinator.heartbeat(heartbeat).error_code == 0
+        await asyncio.sleep(0.55)
+        assert coordinator.list_groups(ListGroupsRequest()).groups[0].group_state != "Empty"
+        await asyncio.sleep(0.06)
+        assert coordinator.list_groups(ListGroupsRequest()).groups[0].group_state == "Empty"
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_offsets_of_deleted_topics_and_of_the_past_are_removed() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_offsets_of_deleted_topics_and_expired_offsets_are_removed() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(1), 9)
-        coordinator.topics_deleted(["t"])
+        coordinator.on_topics_deleted(["t"])
         assert await fetch(coordinator) == -1
         await coordinator.commit_offsets(commit(2), 9)
         coordinator.start()
         await until(lambda: not coordinator.list_groups(ListGroupsRequest()).groups)
         assert await fetch(coordinator) == -1
 
-    coordinated(scene, GroupConfig(offsets_retention_ms=20, offsets_retention_check_interval_ms=30))
+    run_scenario(scenario, GroupConfig(offsets_retention_ms=20, offsets_retention_check_interval_ms=30))
 
 
-def test_offsets_of_a_topic_that_went_away_in_a_crash_are_removed_when_loading() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+def test_load_removes_offsets_of_topics_deleted_before_a_crash() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(1), 9)
         topic.missing.add("t")
         partition = coordinator_partition("g", PARTITIONS)
@@ -423,33 +427,33 @@ def test_offsets_of_a_topic_that_went_away_in_a_crash_are_removed_when_loading()
         await coordinator.load(partition)
         assert await fetch(coordinator) == -1
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_names_too_long_to_be_stored_are_refused_at_the_door() -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        long = "x" * 40_000
-        assert error_of(await coordinator.commit_offsets(commit(1, long), 9)) is ErrorCode.INVALID_GROUP_ID
-        assert (await coordinator.join_group(join(group=long), 9, CLIENT)).error_code == ErrorCode.INVALID_GROUP_ID
+def test_names_too_long_for_a_record_are_rejected() -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        long_name = "x" * 40_000
+        assert error_of(await coordinator.commit_offsets(commit(1, long_name), 9)) is ErrorCode.INVALID_GROUP_ID
+        assert (await coordinator.join_group(join(group=long_name), 9, CLIENT)).error_code == ErrorCode.INVALID_GROUP_ID
         for field in ("protocol_type", "group_instance_id"):
             request = join()
-            setattr(request, field, long)
+            setattr(request, field, long_name)
             assert (await coordinator.join_group(request, 9, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
         request = join()
-        request.protocols = [JoinGroupRequestProtocol(name=long, metadata=b"")]
+        request.protocols = [JoinGroupRequestProtocol(name=long_name, metadata=b"")]
         assert (await coordinator.join_group(request, 9, CLIENT)).error_code == ErrorCode.INVALID_REQUEST
         assert not any(topic.batches)
 
-    coordinated(scene)
+    run_scenario(scenario)
 
 
-def test_what_cannot_be_written_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        odd = commit(1)
-        odd.topics[0].name = "x" * 40_000
-        assert error_of(await coordinator.commit_offsets(odd, 9)) is ErrorCode.UNKNOWN_SERVER_ERROR
+def test_commit_that_cannot_be_encoded_does_not_fail_later_commits(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
+        invalid = commit(1)
+        invalid.topics[0].name = "x" * 40_000
+        assert error_of(await coordinator.commit_offsets(invalid, 9)) is ErrorCode.UNKNOWN_SERVER_ERROR
         assert error_of(await coordinator.commit_offsets(commit(2), 9)) is ErrorCode.NONE
         assert await fetch(coordinator) == 2
 
-    coordinated(scene)
-    assert "cannot be written" in caplog.text
+    run_scenario(scenario)
+    assert "records cannot be encoded" in caplog.text

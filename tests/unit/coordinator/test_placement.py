@@ -16,11 +16,11 @@ from headrace_broker.coordinator.placement import coordinator_partition, java_ha
         ("\U0001f600", 0xD83D * 31 + 0xDE00),
     ],
 )
-def test_java_hash(text: str, code: int) -> None:
+def test_java_hash_equals_string_hash_code_of_java(text: str, code: int) -> None:
     assert java_hash(text) == code
 
 
-def test_the_partition_is_never_negative() -> None:
+def test_coordinator_partition_is_never_negative() -> None:
     assert coordinator_partition("polygenelubricants", 50) == 0
     assert coordinator_partition("hello", 50) == 22
     assert {coordinator_partition(f"group-{n}", 50) for n in range(2000)} == set(range(50))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from headrace_broker.coordinator.timers import Timers
 
 
-def test_deadlines_come_in_order_and_once() -> None:
+def test_due_timers_are_returned_once_and_in_order() -> None:
     timers = Timers()
     for key, time in (("b", 20), ("a", 10), ("c", 30)):
         timers.schedule((key,), time)
@@ -13,7 +13,7 @@ def test_deadlines_come_in_order_and_once() -> None:
     assert timers.next_deadline_ms() == 30
 
 
-def test_a_postponed_deadline_comes_at_its_new_time_only() -> None:
+def test_postponed_timer_is_due_only_at_its_new_time() -> None:
     timers = Timers()
     timers.schedule(("a",), 10)
     for time in range(11, 1000):
@@ -24,7 +24,7 @@ def test_a_postponed_deadline_comes_at_its_new_time_only() -> None:
     assert timers.next_deadline_ms() is None
 
 
-def test_a_deadline_can_be_moved_forward() -> None:
+def test_timer_can_be_rescheduled_to_an_earlier_time() -> None:
     timers = Timers()
     timers.schedule(("a",), 100)
     timers.schedule(("a",), 10)
@@ -33,7 +33,7 @@ def test_a_deadline_can_be_moved_forward() -> None:
     assert list(timers.pop_due(100)) == []
 
 
-def test_a_cancelled_deadline_never_comes_unless_set_again() -> None:
+def test_cancelled_timer_is_never_due_unless_scheduled_again() -> None:
     timers = Timers()
     timers.schedule(("a",), 10)
     timers.cancel(("a",))
@@ -45,7 +45,7 @@ def test_a_cancelled_deadline_never_comes_unless_set_again() -> None:
     assert list(timers.pop_due(20)) == [("a",)]
 
 
-def test_heartbeats_do_not_grow_the_heap() -> None:
+def test_rescheduling_does_not_grow_the_heap() -> None:
     timers = Timers()
     for now in range(0, 100_000, 10):
         for member in range(10):

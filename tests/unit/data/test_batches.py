@@ -15,19 +15,19 @@ def _outer(number: int) -> Struct:
     return Struct(OUTER, {"id": number, "in": inner, "all": [inner], "by": {"k": inner}})
 
 
-def test_rows_are_structs_all_the_way_down() -> None:
+def test_to_rows_converts_nested_structs() -> None:
     rows = to_rows(OUTER, [_outer(1), None])
     assert rows == [(1, (1,), [(1,)], {"k": (1,)}), None]
     assert from_rows(OUTER, rows) == [_outer(1), None]
 
 
-def test_values_without_structs_are_not_copied() -> None:
+def test_to_rows_does_not_copy_values_without_structs() -> None:
     values = ["a", "b"]
     assert to_rows(STRING_SCHEMA, values) is values
     assert from_rows(None, values) is values
 
 
-def test_records_are_cut_into_runs() -> None:
+def test_from_records_groups_consecutive_records_into_batches() -> None:
     def record(topic: str, number: int, offset: int) -> SourceRecord:
         return SourceRecord(
             topic=topic,
@@ -49,7 +49,7 @@ def test_records_are_cut_into_runs() -> None:
     assert [made for batch in batches for made in batch.to_records()] == records
 
 
-def test_sink_records_both_ways() -> None:
+def test_sink_records_round_trip() -> None:
     batch = SinkBatch(
         "t", ["a", "b"], partition=3, offsets=range(5, 7), keys=[b"k", None], timestamps=9,
         headers=[Headers([Header("h", STRING_SCHEMA, "v")]), Headers()], value_schema=STRING_SCHEMA,
@@ -64,7 +64,7 @@ def test_sink_records_both_ways() -> None:
     assert again[0].to_records() == records
 
 
-def test_rerouted_sink_batches_remember_where_they_came_from() -> None:
+def test_rerouted_sink_batch_keeps_original_topic_and_offsets() -> None:
     batch = SinkBatch("t", ["a", "b", "c"], partition=0, offsets=range(10, 13)).replace(topic="other").take([0, 2])
     assert (batch.topic, batch.original_topic) == ("other", "t")
     assert list(batch.offsets) == list(batch.original_offsets) == [10, 12]
@@ -72,7 +72,7 @@ def test_rerouted_sink_batches_remember_where_they_came_from() -> None:
     assert batch.timestamp_type is TimestampType.CREATE_TIME
 
 
-def test_take_keeps_the_offset_that_was_read() -> None:
+def test_take_keeps_the_source_offset_of_the_batch() -> None:
     batch = SourceBatch(
         "t", ["a", "b"], source_partition={}, source_offset={"o": 2}, source_offsets=[{"o": 1}, {"o": 2}], timestamps=5
     )
@@ -81,14 +81,14 @@ def test_take_keeps_the_offset_that_was_read() -> None:
     assert batch.values == ["a", "b"]
 
 
-def test_replace_leaves_the_original_alone() -> None:
+def test_replace_does_not_modify_the_original_batch() -> None:
     batch = Batch("t", [1], value_schema=INT32_SCHEMA)
     other = batch.replace(values=["1"], value_schema=OPTIONAL_STRING_SCHEMA)
     assert (batch.values, batch.value_schema) == ([1], INT32_SCHEMA)
     assert (other.values, other.value_schema, other.topic) == (["1"], OPTIONAL_STRING_SCHEMA, "t")
 
 
-def test_headers() -> None:
+def test_headers_are_ordered_and_keys_may_repeat() -> None:
     headers = Headers().add("a", 1).add("b", 2).add("a", 3)
     assert headers.last("a") == Header("a", None, 3)
     assert [header.value for header in headers.all("a")] == [1, 3]

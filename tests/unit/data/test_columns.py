@@ -1,4 +1,4 @@
-"""Compact values: the same items as the lists that they stand for."""
+"""Columnar values contain the same items as the equivalent lists."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ ITEMS = [
 ]
 
 
-def test_maps_and_rows_by_column() -> None:
+def test_columns_convert_to_maps_and_rows() -> None:
     assert (len(MAPS), MAPS.items()) == (3, ITEMS)
     rows = Columns(MAPS.names, MAPS.columns, 3, is_maps=False)
     assert rows.items() == [("a", 1, "x"), ("b", None, "x"), ("", 3, "x")]
     assert rows.items() is rows.items()
 
 
-def test_no_columns_make_empty_items() -> None:
+def test_columns_without_names_convert_to_empty_maps_and_rows() -> None:
     assert Columns([], [], 2, is_maps=True).items() == [{}, {}]
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 
 
-def test_take_keeps_what_is_shared() -> None:
+def test_take_keeps_shared_columns() -> None:
     taken = MAPS.take([2, 0])
     assert taken.items() == [ITEMS[2], ITEMS[0]]
     assert taken.column("source") == Shared("x")
 
 
-def test_a_map_has_one_column_of_a_name_and_it_keeps_its_place() -> None:
+def test_put_replaces_existing_map_column_in_place() -> None:
     changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
     assert changed.names == ("line", "n", "source", "new")
     assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}
     assert MAPS.items() == ITEMS
 
 
-def test_field_names_of_any_spelling() -> None:
+def test_field_names_may_contain_any_characters() -> None:
     names = ["it's", 'a "b"', "{0}", "\n"]
     item = dict(zip(names, range(4), strict=True))
     assert Columns(names, [Shared(index) for index in range(4)], 1, is_maps=True).items() == [item]
 
 
-def test_a_batch_shows_its_values_one_by_one() -> None:
+def test_batch_values_of_columns_is_a_list() -> None:
     schema = struct([("line", STRING_SCHEMA), ("n", INT64_SCHEMA)])
     rows = Columns(["line", "n"], [Lines("a\nb", 2), [1, 2]], 2, is_maps=False)
     batch = Batch("t", rows, value_schema=schema)

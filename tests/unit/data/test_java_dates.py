@@ -1,4 +1,4 @@
-"""SimpleDateFormat in English and UTC; every vector came out of a Java 17 run."""
+"""SimpleDateFormat in English and UTC; all test vectors were generated with Java 17."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.data.errors import DataError
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import millis_to_timestamp, timestamp_to_millis
 
-TODAY = dt.date(2026, 11, 21)  # the day of that run: it decides what two-digit years mean
+TODAY = dt.date(2026, 11, 21)  # the day on which the vectors were generated; two-digit years depend on it
 MOMENTS = (1700000000123, 0, 1609459199007)
 
 FORMATTED = [
@@ -67,7 +67,7 @@ def test_format(pattern: str, texts: list[str]) -> None:
     assert [write(millis_to_timestamp(millis)) for millis in MOMENTS] == texts
 
 
-# Java counts days of the Julian calendar before October 1582; Python and ISO 8601 do not.
+# Java uses the Julian calendar before October 1582; Python and ISO 8601 do not.
 JULIAN = {"20-01-05xx": 2 * 86_400_000, "5-1": 2 * 86_400_000}
 
 
@@ -88,12 +88,12 @@ def test_parse(pattern: str, text: str, millis: int) -> None:
         ("YYYY-ww", "2020-01"),
     ],
 )
-def test_what_does_not_match_is_named(pattern: str, text: str) -> None:
+def test_unparseable_date_error_names_text_and_pattern(pattern: str, text: str) -> None:
     with pytest.raises(DataError):
         SimpleDateFormat(pattern).parse(text)
 
 
 @pytest.mark.parametrize("pattern", ["yyyy-bb", "T", "'open", "XXXX"])
-def test_patterns_that_java_refuses(pattern: str) -> None:
+def test_pattern_that_java_rejects_is_invalid(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"Illegal pattern|Unterminated|invalid ISO"):
         SimpleDateFormat(pattern)

@@ -1,6 +1,6 @@
-"""Number texts, casts and hash orders, against what Java prints.
+"""Number texts, casts and HashMap orders, compared with Java.
 
-The vectors came out of a Java 17 run; those marked below differ there, since JDK 19 mended Double.toString.
+The test vectors were generated with Java 17, except the marked ones: JDK 19 fixed Double.toString for these numbers.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ FLOATS = {
 
 
 @pytest.mark.parametrize(("value", "text"), DOUBLES.items())
-def test_double_text(value: float, text: str) -> None:
+def test_double_is_formatted_as_by_java(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), FLOATS.items())
-def test_float_text(value: float, text: str) -> None:
+def test_float_is_formatted_as_by_java(value: float, text: str) -> None:
     assert float_text(value) == text
 
 
-def test_nan_text() -> None:
+def test_nan_is_formatted_as_by_java() -> None:
     assert double_text(math.nan) == "NaN"
     assert float_text(math.nan) == "NaN"
 
@@ -93,22 +93,22 @@ CASTS = {
 
 
 @pytest.mark.parametrize(("value", "casts"), CASTS.items())
-def test_float_to_integer(value: float, casts: tuple[int, ...]) -> None:
+def test_float_to_integer_cast_clamps_and_narrows_as_in_java(value: float, casts: tuple[int, ...]) -> None:
     assert tuple(float_to_integer(value, bits) for bits in (8, 16, 32, 64)) == casts
 
 
-def test_wrap_keeps_the_lowest_bits() -> None:
+def test_wrap_keeps_the_lowest_bits_as_signed_number() -> None:
     assert [wrap(3000000000, bits) for bits in (8, 16, 32)] == [0, 24064, -1294967296]
     assert [wrap(-1, bits) for bits in (8, 16, 32, 64)] == [-1] * 4
     assert wrap(2**63, 64) == -(2**63)
 
 
-def test_float32_rounds_and_overflows() -> None:
+def test_float32_rounds_to_nearest_and_overflows_to_infinity() -> None:
     assert float32(0.1) == 0.10000000149011612
     assert float32(-1e39) == -math.inf
 
 
-def test_string_hash() -> None:
+def test_string_hash_equals_java_hash_code() -> None:
     assert string_hash("") == 0
     assert string_hash("Aa") == string_hash("BB") == 2112
     assert string_hash("polygenelubricants") == -(2**31)
@@ -116,14 +116,14 @@ def test_string_hash() -> None:
     assert string_hash("\U0001f600x") == 54959989
 
 
-# The keys in the order in which they were put, and in the order in which Java's HashMap walks.
+# The keys in insertion order, and in the iteration order of Java's HashMap.
 WALKS = [
     (["line", "data_source"], ["line", "data_source"]),
     (["data_source", "line"], ["line", "data_source"]),
     (["timestamp", "timestamp_nanos", "incrementing"], ["timestamp_nanos", "incrementing", "timestamp"]),
     (["table", "protocol"], ["protocol", "table"]),
     (["kafka_topic", "kafka_partition"], ["kafka_partition", "kafka_topic"]),
-    # 13 keys make a table of 32 buckets; Aa and BB, and the two after line, share one and keep their order
+    # 13 keys need a table of 32 buckets; Aa and BB share a bucket and keep their order, as do the two keys after line
     (["line", "data_source", "id", "名前", "timestamp_nanos", "incrementing", "timestamp", "kafka_topic",
       "kafka_partition", "Aa", "BB", "protocol", "table"],
      ["Aa", "BB", "kafka_partition", "line", "名前", "kafka_topic", "data_source", "incrementing",
@@ -131,6 +131,6 @@ WALKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("put", "walked"), WALKS)
-def test_hash_map_order(put: list[str], walked: list[str]) -> None:
-    assert hash_map_order(put) == tuple(walked)
+@pytest.mark.parametrize(("inserted", "iterated"), WALKS)
+def test_hash_map_order_equals_java_iteration_order(inserted: list[str], iterated: list[str]) -> None:
+    assert hash_map_order(inserted) == tuple(iterated)

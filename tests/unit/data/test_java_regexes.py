@@ -28,7 +28,7 @@ from headrace.data.java_regex import JavaPattern
         (r"(?!__).*", "__consumer_offsets", False),
     ],
 )
-def test_a_pattern_must_match_the_whole_text(pattern: str, text: str, matches: bool) -> None:
+def test_matches_requires_a_match_of_the_whole_text(pattern: str, text: str, matches: bool) -> None:
     assert JavaPattern(pattern).matches(text) is matches
 
 
@@ -42,11 +42,11 @@ def test_a_pattern_must_match_the_whole_text(pattern: str, text: str, matches: b
         (r"(a)|b", "b", "<$1>", "<>"),
     ],
 )
-def test_replacements(pattern: str, text: str, replacement: str, result: str) -> None:
+def test_replace_first_expands_group_references(pattern: str, text: str, replacement: str, result: str) -> None:
     assert JavaPattern(pattern).replace_first(text, replacement) == result
 
 
-def test_bad_patterns_and_replacements() -> None:
+def test_invalid_patterns_and_replacements_are_rejected() -> None:
     with pytest.raises(ValueError, match="Invalid regex"):
         JavaPattern("(")
     for replacement in ("$1", "${name}", "a$", "a\\"):

@@ -47,11 +47,11 @@ TENTH = 0.10000000149011612
         (b"\x01\xff", "01ff"),
     ],
 )
-def test_text_without_schema(value: Any, text: str) -> None:
+def test_schemaless_value_is_formatted_as_java_to_string(value: Any, text: str) -> None:
     assert java_string(value) == text
 
 
-def test_structs_leave_nulls_out() -> None:
+def test_struct_text_omits_null_fields() -> None:
     value = Struct(OUTER, {"a": 1, "i": Struct(INNER, {"f": TENTH}), "l": [TENTH]})
     assert repr(value) == "Struct{a=1,i=Struct{f=0.1},l=[0.1]}"
     assert java_string((1, None, (TENTH,), [TENTH]), OUTER) == repr(value)
@@ -69,5 +69,5 @@ def test_structs_leave_nulls_out() -> None:
         (None, [{"k": 1}], ["{k=1}"]),
     ],
 )
-def test_text_of_lists(schema: Schema | None, values: list[Any], texts: list[str]) -> None:
+def test_values_are_formatted_by_their_schema(schema: Schema | None, values: list[Any], texts: list[str]) -> None:
     assert java_lines(schema, values) == "".join(text + "\n" for text in texts)

@@ -29,18 +29,18 @@ from headrace.data.values import validate
     ("number", "data"),
     [(0, "00"), (1, "01"), (-1, "ff"), (127, "7f"), (128, "0080"), (-128, "80"), (-129, "ff7f"), (156, "009c")],
 )
-def test_unscaled_values_are_the_shortest_twos_complement(number: int, data: str) -> None:
+def test_decimal_bytes_are_the_shortest_twos_complement(number: int, data: str) -> None:
     assert big_endian(number).hex() == data
 
 
 @pytest.mark.parametrize("text", ["0.00", "1.56", "-1.28", "99999999999999999999999999999999999999999999.01"])
-def test_decimals_keep_every_digit(text: str) -> None:
+def test_decimals_keep_all_digits(text: str) -> None:
     value = Decimal(text)
     back = bytes_to_decimal(decimal_to_bytes(value, 2), 2)
     assert (back, str(back)) == (value, text)
 
 
-def test_a_decimal_must_have_its_schemas_scale() -> None:
+def test_decimal_with_another_scale_than_its_schema_is_rejected() -> None:
     with pytest.raises(DataError, match=r"Schema has scale 2, value has scale 1\."):
         decimal_to_bytes(Decimal("1.5"), 2)
     assert decimal_to_bytes(Decimal("1E+3"), -3) == b"\x01"
@@ -48,7 +48,7 @@ def test_a_decimal_must_have_its_schemas_scale() -> None:
         decimal_to_bytes(Decimal("NaN"), 2)
 
 
-def test_dates_times_and_timestamps() -> None:
+def test_dates_times_and_timestamps_convert_to_base_values() -> None:
     assert from_base(DATE_SCHEMA)(-1) == dt.date(1969, 12, 31)  # type: ignore[misc]
     assert to_base(DATE_SCHEMA)(dt.date(2000, 1, 1)) == 10957  # type: ignore[misc]
     assert millis_to_time(86_399_999) == dt.time(23, 59, 59, 999000)
@@ -59,13 +59,13 @@ def test_dates_times_and_timestamps() -> None:
     assert timestamp_to_millis(shifted) == 0
 
 
-def test_what_python_cannot_hold_is_an_error() -> None:
+def test_dates_outside_the_range_of_python_are_rejected() -> None:
     for convert, number in ((millis_to_timestamp, 2**62), (days_to_date, 2**31), (millis_to_time, 86_400_000)):
         with pytest.raises(DataError):
             convert(number)
 
 
-def test_logical_schemas_want_logical_values() -> None:
+def test_logical_schemas_require_logical_values() -> None:
     validate(TIMESTAMP_SCHEMA, dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
     validate(decimal_schema(2), Decimal("1.00"))
     for schema, value in (

@@ -36,7 +36,7 @@ POINT = struct([("x", INT32_SCHEMA), ("label", OPTIONAL_STRING_SCHEMA)], name="p
         {"fields": [("x", INT32_SCHEMA), ("label", STRING_SCHEMA)]},
     ],
 )
-def test_every_attribute_counts_for_equality(change: dict[str, object]) -> None:
+def test_schema_equality_depends_on_every_attribute(change: dict[str, object]) -> None:
     other = POINT.replace(**change)
     assert other != POINT
     assert POINT.replace() == POINT
@@ -44,37 +44,37 @@ def test_every_attribute_counts_for_equality(change: dict[str, object]) -> None:
     assert len({POINT, POINT.replace(), other}) == 2
 
 
-def test_defaults_of_different_type_differ() -> None:
+def test_schemas_with_defaults_of_different_types_differ() -> None:
     assert Schema(Type.FLOAT64, default=1.0) != Schema(Type.FLOAT64)
     assert Schema(Type.INT32, default=1) != Schema(Type.INT32, default=2)
 
 
-def test_containers_compare_their_parts() -> None:
+def test_container_schema_equality_depends_on_element_schemas() -> None:
     assert array(STRING_SCHEMA) == array(STRING_SCHEMA)
     assert array(STRING_SCHEMA) != array(OPTIONAL_STRING_SCHEMA)
     assert map_of(STRING_SCHEMA, INT32_SCHEMA) != map_of(INT32_SCHEMA, STRING_SCHEMA)
 
 
-def test_a_schema_survives_pickling() -> None:
+def test_schema_can_be_pickled() -> None:
     schema = POINT.replace(parameters={"k": "v"})
     copy = pickle.loads(pickle.dumps(schema))
     assert copy == schema
     assert copy.index_of("label") == 1
 
 
-def test_fields_by_name() -> None:
+def test_fields_are_found_by_name() -> None:
     assert POINT.index_of("label") == 1
     assert POINT.field("nope") is None
     with pytest.raises(DataError, match="nope is not a valid field name"):
         POINT.index_of("nope")
 
 
-def test_field_names_are_unique() -> None:
+def test_duplicate_field_names_are_rejected() -> None:
     with pytest.raises(DataError, match="duplication"):
         struct([("a", INT32_SCHEMA), ("a", STRING_SCHEMA)])
 
 
-def test_a_default_must_fit() -> None:
+def test_default_must_match_its_schema() -> None:
     with pytest.raises(DataError, match="INT8"):
         Schema(Type.INT8, default=128)
     assert (
@@ -82,7 +82,7 @@ def test_a_default_must_fit() -> None:
     )
 
 
-def test_put_validates_and_names_the_field() -> None:
+def test_struct_put_validates_and_names_the_field() -> None:
     value = Struct(POINT)
     with pytest.raises(DataError, match=r'null used for required field: "x", schema type: INT32'):
         value.put("x", None)
@@ -95,7 +95,7 @@ def test_put_validates_and_names_the_field() -> None:
     assert value.put("x", 1).get("x") == 1
 
 
-def test_nested_values_are_validated() -> None:
+def test_struct_validates_nested_values() -> None:
     holder = struct([("items", array(map_of(STRING_SCHEMA, INT8_SCHEMA))), ("raw", BYTES_SCHEMA)])
     value = Struct(holder, {"items": [{"a": 1}], "raw": b""})
     value.validate()
@@ -103,7 +103,7 @@ def test_nested_values_are_validated() -> None:
         value.put("items", [{"a": 300}])
 
 
-def test_get_gives_the_default_for_null() -> None:
+def test_struct_get_returns_default_for_null() -> None:
     schema = struct([("n", Schema(Type.INT32, optional=True, default=7))])
     value = Struct(schema)
     assert value.get("n") == value["n"] == 7
@@ -111,7 +111,7 @@ def test_get_gives_the_default_for_null() -> None:
     value.validate()
 
 
-def test_a_struct_of_another_schema_does_not_fit() -> None:
+def test_struct_of_another_schema_is_rejected() -> None:
     outer = struct([("p", POINT)])
     with pytest.raises(DataError, match="do not match"):
         Struct(outer).put("p", Struct(POINT.replace(doc=None), {"x": 1}))

@@ -1,4 +1,4 @@
-"""Texts of whole lists are those of the values one by one."""
+"""A list is formatted with the same result as its values one by one."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ ROW = struct(fields=[("100%", INT64_SCHEMA), ("b", OPTIONAL_STRING_SCHEMA), ("f"
         (None, []),
     ],
 )
-def test_lists_equal_single_values(schema: Schema | None, values: list[Any]) -> None:
+def test_formatted_lists_equal_formatted_single_values(schema: Schema | None, values: list[Any]) -> None:
     assert java_lines(schema, values) == "".join(java_string(value, schema) + "\n" for value in values)

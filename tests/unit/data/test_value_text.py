@@ -79,13 +79,13 @@ def test_parse(text: str, schema: Schema | None, value: Any) -> None:
         ("2019-08-23T14:34:54.346Z", dt.datetime(2019, 8, 23, 14, 34, 54, 346000, tzinfo=dt.UTC)),
     ],
 )
-def test_dates_and_times_both_ways(text: str, value: Any) -> None:
+def test_dates_and_times_round_trip(text: str, value: Any) -> None:
     assert parse_string(text).value == value
     assert convert_to_string(value) == text
     assert parse_string(f'["{text}"]').value == [value]
 
 
-def test_numbers_beyond_the_types() -> None:
+def test_numbers_are_parsed_to_the_smallest_type_that_fits() -> None:
     assert parse_string("9223372036854775808").value == Decimal("9223372036854775808")
     assert parse_string("1.0e300").value == 1e300
     assert parse_string("0.1").value == 0.10000000149011612
@@ -106,5 +106,5 @@ def test_numbers_beyond_the_types() -> None:
         (dt.datetime(1950, 1, 1, 1, tzinfo=dt.UTC), "1950-01-01T01:00:00.000Z"),
     ],
 )
-def test_to_text(value: Any, text: str) -> None:
+def test_values_are_converted_to_text(value: Any, text: str) -> None:
     assert convert_to_string(value) == text

@@ -1,4 +1,4 @@
-"""Changes of one connector that meet: each finds it whole, and nothing runs that nobody can name."""
+"""Concurrent changes of one connector: they are serialized, and no instance of a deleted connector keeps running."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from headrace.herder.errors import NotFoundError
 from headrace.herder.states import TargetState
-from support.herder import CONFIG, make
+from support.herder import CONFIG, make_herder
 
 pytestmark = pytest.mark.anyio
 
@@ -19,8 +19,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_what_waits_for_a_deletion_finds_no_connector(tmp_path: Path) -> None:
-    herder, worker = make(tmp_path)
+async def test_requests_that_wait_for_a_deletion_fail_with_not_found(tmp_path: Path) -> None:
+    herder, worker = make_herder(tmp_path)
     await herder.put("c", CONFIG)
     outcomes = await asyncio.gather(
         herder.delete("c"),
@@ -34,8 +34,8 @@ async def test_what_waits_for_a_deletion_finds_no_connector(tmp_path: Path) -> N
     assert not worker.running
 
 
-async def test_a_put_that_waits_for_a_deletion_makes_the_connector_anew(tmp_path: Path) -> None:
-    herder, worker = make(tmp_path)
+async def test_put_that_waits_for_a_deletion_creates_the_connector_again(tmp_path: Path) -> None:
+    herder, worker = make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(herder.put("c", CONFIG | {"a": "1"}), herder.delete("c"), herder.put("c", CONFIG | {"a": "2"}))
     assert herder.names() == ["c"]
@@ -44,28 +44,28 @@ async def test_a_put_that_waits_for_a_deletion_makes_the_connector_anew(tmp_path
     assert not worker.running
 
 
-async def test_patches_at_once_are_all_kept(tmp_path: Path) -> None:
-    herder, _ = make(tmp_path)
+async def test_concurrent_patches_are_all_applied(tmp_path: Path) -> None:
+    herder, _ = make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(*(herder.patch("c", {f"key{n}": "x"}) for n in range(5)))
     assert set(herder.config_of("c")) == {"connector.class", "name", *(f"key{n}" for n in range(5))}
 
 
-async def test_a_task_that_a_reconfiguration_took_away_is_not_there(tmp_path: Path) -> None:
-    herder, worker = make(tmp_path)
+async def test_restart_of_a_task_removed_by_concurrent_reconfiguration_fails_with_not_found(tmp_path: Path) -> None:
+    herder, worker = make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.tasks = 1
     change = asyncio.ensure_future(herder.put("c", CONFIG | {"a": "1"}))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # now it holds the connector
+    await asyncio.sleep(0)  # now the put operation has locked the connector
     with pytest.raises(NotFoundError, match="Task c-1 not found"):
         await herder.restart_task("c", 1)
     await change
     assert [task["id"] for task in herder.status("c")["tasks"]] == [0]
 
 
-async def test_a_stopped_connector_stays_so_when_it_is_restarted(tmp_path: Path) -> None:
-    herder, worker = make(tmp_path)
+async def test_restart_of_stopped_connector_leaves_it_stopped(tmp_path: Path) -> None:
+    herder, worker = make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.STOPPED)
     await herder.restart("c", include_tasks=True, only_failed=False)
     assert herder.status("c")["connector"]["state"] == "STOPPED"

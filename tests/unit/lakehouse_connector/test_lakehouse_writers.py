@@ -1,4 +1,4 @@
-"""Table writers: rows and offsets move together, once; what Arrow rows become tables."""
+"""Table writers commit rows and offsets atomically and once, and TopicRows converts Arrow rows to a table's rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Field, write_deltalake
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.arrow_rows import BAD, TopicRows, split_by_topic
+from headrace_connectors.lakehouse.arrow_rows import BAD_PAYLOAD, TopicRows, split_by_topic
 from headrace_connectors.lakehouse.column_types import leaf_types
 from headrace_connectors.lakehouse.ddl import parse_ddl
-from headrace_connectors.lakehouse.ranges import Position, Range
+from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, Range
 from headrace_connectors.lakehouse.tables import Table, Tables
 from headrace_connectors.lakehouse.writers import open_writer
 from headrace_connectors.lakehouse.writers.base import (
@@ -41,8 +41,8 @@ def batch(number: int) -> BatchIdentity:
     return BatchIdentity("sink", 1_700_000_000_000, number)
 
 
-def position(offset: int) -> Position:
-    return Position({("t", 0): offset, ("u", 3): 7}, {"t": "topic-id"})
+def position(offset: int) -> KafkaSourceOffset:
+    return KafkaSourceOffset({("t", 0): offset, ("u", 3): 7}, {"t": "topic-id"})
 
 
 def numbers_in(format_: str, directory: Path) -> list[int]:
@@ -51,13 +51,13 @@ def numbers_in(format_: str, directory: Path) -> list[int]:
 
 
 @FORMATS
-def test_rows_and_offsets_are_one_commit(format_: str, tmp_path: Path) -> None:
+def test_rows_and_offsets_are_committed_together(format_: str, tmp_path: Path) -> None:
     directory = tmp_path / "nested" / "table"
     writer = open_writer(format_, directory, "sink")
-    assert writer.committed() == Position()
+    assert writer.committed() == KafkaSourceOffset()
     assert writer.columns() is None
     writer.write(batch(0), rows(1, 2), position(2))
-    writer.write(batch(1), rows(), position(5))  # nothing but bad records: the offsets move all the same
+    writer.write(batch(1), rows(), position(5))  # a batch that contains only bad records advances the offsets too
     writer.write(batch(2), rows(3), position(6))
     assert numbers_in(format_, directory) == [1, 2, 3]
 
@@ -72,9 +72,9 @@ def test_rows_and_offsets_are_one_commit(format_: str, tmp_path: Path) -> None:
 
 
 @FORMATS
-def test_a_second_writer_of_the_same_offsets_is_refused(format_: str, tmp_path: Path) -> None:
+def test_second_writer_of_the_same_offsets_fails(format_: str, tmp_path: Path) -> None:
     one, other = (open_writer(format_, tmp_path / "table", "sink") for _ in range(2))
-    assert one.committed() == other.committed() == Position()
+    assert one.committed() == other.committed() == KafkaSourceOffset()
     one.write(batch(0), rows(1), position(1))
     with pytest.raises(TableConflictError, match="another process"):
         other.write(batch(0), rows(1), position(1))
@@ -85,21 +85,21 @@ def test_a_second_writer_of_the_same_offsets_is_refused(format_: str, tmp_path: 
     assert numbers_in(format_, tmp_path / "table") == [1, 2]
 
 
-def test_delta_offsets_survive_the_clean_up_of_the_log(tmp_path: Path) -> None:
+def test_delta_offsets_survive_log_cleanup(tmp_path: Path) -> None:
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()
     writer.write(batch(0), rows(1), position(4))
     table = DeltaTable(directory)
     table.create_checkpoint()
-    # What the log's retention does in a month: commits before the checkpoint go, and their metadata with them.
+    # Delta's log retention deletes the commits before the checkpoint, and the metadata in them.
     (directory / "_delta_log" / f"{0:020d}.json").unlink()
     found = open_writer("delta", directory, "sink").committed([("t", 0), ("u", 3), ("u", 4)])
     assert found.next_offsets == position(4).next_offsets
 
 
-def test_a_delta_table_that_was_altered_or_rewritten_goes_on_from_its_offsets(tmp_path: Path) -> None:
-    """What the error of a changed schema advises."""
+def test_altered_or_rewritten_delta_table_keeps_its_offsets(tmp_path: Path) -> None:
+    """The error message about changed columns recommends to alter or rewrite the table."""
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()
@@ -120,7 +120,7 @@ def test_a_delta_table_that_was_altered_or_rewritten_goes_on_from_its_offsets(tm
 
 
 @pytest.mark.parametrize("others", ["append", "delete", "property", "create"])
-def test_what_other_tools_do_to_a_delta_table_is_no_conflict(others: str, tmp_path: Path) -> None:
+def test_delta_commit_is_retried_after_changes_by_other_tools(others: str, tmp_path: Path) -> None:
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()
@@ -140,7 +140,7 @@ def test_what_other_tools_do_to_a_delta_table_is_no_conflict(others: str, tmp_pa
     assert open_writer("delta", directory, "sink").committed() == position(5)
 
 
-def test_columns_that_change_between_two_commits_are_named(tmp_path: Path) -> None:
+def test_error_names_columns_that_another_tool_changed_between_two_commits(tmp_path: Path) -> None:
     writer = open_writer("delta", tmp_path / "table", "sink")
     writer.committed()
     writer.write(batch(0), rows(1), position(4))
@@ -149,15 +149,15 @@ def test_columns_that_change_between_two_commits_are_named(tmp_path: Path) -> No
         writer.write(batch(1), rows(2), position(5))
 
 
-def test_another_connector_has_offsets_of_its_own_in_a_delta_table(tmp_path: Path) -> None:
+def test_connectors_have_separate_offsets_in_a_delta_table(tmp_path: Path) -> None:
     writer = open_writer("delta", tmp_path / "table", "sink")
     writer.committed()
     writer.write(batch(0), rows(1), position(4))
-    assert open_writer("delta", tmp_path / "table", "other").committed([("t", 0)]) == Position()
+    assert open_writer("delta", tmp_path / "table", "other").committed([("t", 0)]) == KafkaSourceOffset()
 
 
 @pytest.mark.parametrize("crash_at", ["staged", "linked"])
-def test_a_crash_around_a_parquet_commit_is_mended(
+def test_parquet_table_is_recovered_after_a_crash_before_or_after_the_commit(
     crash_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "table"
@@ -182,12 +182,17 @@ def test_a_crash_around_a_parquet_commit_is_mended(
     assert list((directory / "_headrace" / "staged").iterdir()) == []
 
 
-def test_parquet_does_not_mix_with_the_files_of_others(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     pq.write_table(rows(1), tmp_path / "foreign" / "a.parquet")
-    with pytest.raises(TableUnusableError, match=r"foreign holds files .* not write \(a.parquet\): name another table"):
+    with pytest.raises(
+        TableUnusableError, match=r"foreign contains files .* not write \(a.parquet\); set another table name"
+    ):
         open_writer("parquet", tmp_path / "foreign", "sink").committed()
-    for format_, other, message in (("delta", "parquet", "is a Delta table"), ("parquet", "delta", "format=parquet")):
+    for format_, other, message in (
+        ("delta", "parquet", "is a Delta table"),
+        ("parquet", "delta", "is a Parquet table"),
+    ):
         writer = open_writer(format_, tmp_path / format_, "sink")
         writer.committed()
         writer.write(batch(0), rows(1), position(1))
@@ -196,23 +201,25 @@ def test_parquet_does_not_mix_with_the_files_of_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "doing"),
+    ("protocol", "action"),
     [
         ({"minReaderVersion": 9, "minWriterVersion": 9}, "read: .*Unsupported minimum reader version 9"),
         ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}, "written: .*RowTracking"),
         ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["futureThing"]}, "written: .*futureThing"),
     ],
 )
-def test_a_delta_table_of_a_newer_protocol_is_named(protocol: dict[str, object], doing: str, tmp_path: Path) -> None:
+def test_error_for_an_unsupported_delta_feature_names_the_table(
+    protocol: dict[str, object], action: str, tmp_path: Path
+) -> None:
     write_deltalake(tmp_path / "t", rows(1))
     (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
     tables = Tables(tmp_path, "${topic}", lambda directory: open_writer("delta", directory, "sink"))
-    with pytest.raises(ConnectError, match=f"table {tmp_path}/t cannot be {doing}.*lakehouse.table.name.format"):
-        tables.of("t").write(batch(0), rows(2), position(1))
+    with pytest.raises(ConnectError, match=f"table {tmp_path}/t cannot be {action}.*lakehouse.table.name.format"):
+        tables.open("t").write(batch(0), rows(2), position(1))
 
 
 @FORMATS
-def test_a_full_disk_is_named_and_the_next_write_goes_on(
+def test_write_fails_on_a_full_disk_and_succeeds_later(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = Tables(tmp_path, "${topic}", lambda directory: open_writer(format_, directory, "sink"))
@@ -221,26 +228,26 @@ def test_a_full_disk_is_named_and_the_next_write_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(f"headrace_connectors.lakehouse.writers.{function}", Mock(side_effect=full))
         with pytest.raises(ConnectError, match=f"no space left on the disk of {tmp_path}/t .lakehouse.path"):
-            tables.of("t").write(batch(0), rows(1), position(1))
-    assert not tables.of("t").is_ours
-    tables.of("t").write(batch(0), rows(1), position(1))
-    assert tables.of("t").is_ours
+            tables.open("t").write(batch(0), rows(1), position(1))
+    assert not tables.open("t").is_ours
+    tables.open("t").write(batch(0), rows(1), position(1))
+    assert tables.open("t").is_ours
     assert numbers_in(format_, tmp_path / "t") == [1]
 
 
-def test_tables_tell_how_far_each_topic_is_loaded(tmp_path: Path) -> None:
+def test_tables_load_the_committed_offsets_of_their_topics(tmp_path: Path) -> None:
     tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
-    table = tables.of("t")
+    table = tables.open("t")
     assert isinstance(table, Table)
-    assert table.lacks(Range("t", 0, 0, 5))
-    table.writer.write(batch(0), rows(1), table.position_after([Range("t", 0, 0, 5)], {"t": "id"}))
+    assert table.is_missing(Range("t", 0, 0, 5))
+    table.writer.write(batch(0), rows(1), table.offset_after([Range("t", 0, 0, 5)], {"t": "id"}))
     again = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
-    assert again.position([("t", 0), ("t", 1), ("new", 0)]) == Position({("t", 0): 5}, {"t": "id"})
-    assert not again.of("t").lacks(Range("t", 0, 0, 5))
+    assert again.load_offsets([("t", 0), ("t", 1), ("new", 0)]) == KafkaSourceOffset({("t", 0): 5}, {"t": "id"})
+    assert not again.open("t").is_missing(Range("t", 0, 0, 5))
     assert (tmp_path / "bronze" / "t" / "_delta_log").is_dir()
 
 
-def test_a_tables_columns_read_as_the_records_do() -> None:
+def test_leaf_types_of_a_table_equal_those_of_the_records() -> None:
     declared = parse_ddl(
         "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, j date, k timestamp,"
         " l decimal(12,3), m array<struct<`x y`: int, z: string>>, n map<string, array<int>>,"
@@ -286,46 +293,48 @@ def kafka(topic: str, offsets: list[int], ids: list[int], errors: list[str | Non
     )
 
 
-VALUES = pa.struct([(BAD, pa.string()), ("n", pa.int32())])
+VALUES = pa.struct([(BAD_PAYLOAD, pa.string()), ("n", pa.int32())])
 
 
 def topic_rows() -> TopicRows:
-    values = pa.array([{BAD: None, "n": 1}, None, {BAD: "oops", "n": None}, {BAD: None, "n": None}], VALUES)
+    values = pa.array(
+        [{BAD_PAYLOAD: None, "n": 1}, None, {BAD_PAYLOAD: "oops", "n": None}, {BAD_PAYLOAD: None, "n": None}], VALUES
+    )
     return TopicRows("t", kafka("t", [4, 5, 6, 7], [1, 0, 1, 1], [None, None, None, "no"]), values)
 
 
-def test_bad_rows_are_found() -> None:
+def test_topic_rows_finds_bad_rows() -> None:
     rows_ = topic_rows()
-    assert list(rows_.unreadable()) == [(2, None, "oops"), (3, "no", None)]
-    assert list(rows_.missing_required(["n"])) == [(3, "n")]
+    assert list(rows_.unreadable_rows()) == [(2, None, "oops"), (3, "no", None)]
+    assert list(rows_.missing_required_values(["n"])) == [(3, "n")]
     assert list(rows_.unknown_schemas([1])) == []
     assert list(rows_.unknown_schemas([2])) == [(0, "schema 1")]
-    assert str(rows_.place(1)) == "topic t, partition 1, offset 5"
+    assert str(rows_.record_position(1)) == "topic t, partition 1, offset 5"
 
 
-def test_good_rows_become_a_table() -> None:
-    table = topic_rows().without([2, 3]).to_table(None, metadata=True)
+def test_valid_rows_are_converted_to_table_rows() -> None:
+    table = topic_rows().drop([2, 3]).to_table(None, metadata=True)
     assert table is not None
     assert table.column_names == ["_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp", "n"]
     assert table["n"].to_pylist() == [1, None]
     assert table["_kafka_offset"].to_pylist() == [4, 5]
 
 
-def test_rows_that_a_table_has_are_left_out() -> None:
+def test_from_offsets_drops_rows_that_are_already_in_the_table() -> None:
     fresh = topic_rows().from_offsets({("t", 0): 5, ("t", 1): 7, ("u", 0): 99})
     assert fresh.kafka["offset"].to_pylist() == [6, 7]
     assert topic_rows().from_offsets({}).kafka["offset"].to_pylist() == [4, 5, 6, 7]
 
 
-def test_rows_from_a_partitions_end_on_are_left_out() -> None:
+def test_before_offsets_drops_rows_at_or_after_a_partitions_end() -> None:
     before = topic_rows().before_offsets({("t", 0): 6, ("u", 1): 0})
     assert before.kafka["offset"].to_pylist() == [4, 5, 7]
     assert before.values is not None
     assert len(before.values) == 3
-    assert topic_rows().refused([0, 9]) == [1]
+    assert topic_rows().rows_with_schemas([0, 9]) == [1]
 
 
-def test_tombstones_take_the_tables_columns() -> None:
+def test_tombstones_become_rows_with_the_columns_of_the_table() -> None:
     rows_ = TopicRows("t", kafka("t", [1], [0]), None)
     assert rows_.to_table(None, metadata=True) is None
     table = rows_.to_table(pa.schema([("n", pa.int32()), ("_kafka_topic", pa.string())]), metadata=True)
@@ -333,9 +342,9 @@ def test_tombstones_take_the_tables_columns() -> None:
     assert table["n"].to_pylist() == [None]
 
 
-def test_a_batch_is_split_by_topic() -> None:
+def test_micro_batch_is_split_by_topic() -> None:
     both = pa.concat_tables([kafka("a", [1, 2], [1, 1]), kafka("b", [3], [2])])
-    values = pa.array([{BAD: None, "n": 1}, {BAD: None, "n": 2}, None], VALUES)
+    values = pa.array([{BAD_PAYLOAD: None, "n": 1}, {BAD_PAYLOAD: None, "n": 2}, None], VALUES)
     a, b = split_by_topic(both.append_column("group_0", values), {"a": "group_0"})
     assert (a.topic, len(a), b.topic, len(b)) == ("a", 2, "b", 1)
     assert a.values is not None

@@ -1,4 +1,4 @@
-"""The text files of a log directory, epochs and producer snapshots: exact bytes, and what is refused."""
+"""Formats of the checkpoint files, leader epochs, producer snapshots and indexes: exact bytes and rejected input."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headrace_broker.log.checkpoints import (
 )
 from headrace_broker.log.epochs import LeaderEpochCache
 from headrace_broker.log.index import OffsetIndex, TimeIndex
-from headrace_broker.log.producer_state import CorruptSnapshotError, ProducerState, decode_snapshot
+from headrace_broker.log.producer_state import CorruptSnapshotError, ProducerStateManager, decode_snapshot
 from headrace_broker.records.batch import read_header
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 
 
-def test_offset_checkpoints_are_kafkas() -> None:
+def test_offset_checkpoint_has_kafkas_format() -> None:
     offsets = {("a-b", 0): 5, ("a.b", 12): 2**40}
     data = encode_offset_checkpoint(offsets)
     assert data == b"0\n2\na-b 0 5\na.b 12 1099511627776\n"
@@ -40,32 +40,32 @@ def test_offset_checkpoints_are_kafkas() -> None:
         (b"x", "version"),
         (b"1\n0\n", "version"),
         (b"0\nx\n", "line 2"),
-        (b"0\n2\na 0 1\n", "announces 2"),
-        (b"0\n1\na 0 1", "cut off"),
+        (b"0\n2\na 0 1\n", "line 2 gives 2 entries, but the file contains 1"),
+        (b"0\n1\na 0 1", "line 3 is incomplete"),
         (b"0\n1\na 0\n", "line 3"),
         (b"0\n1\na zero 1\n", "line 3"),
     ],
 )
-def test_malformed_checkpoints_name_the_line(data: bytes, reason: str) -> None:
+def test_malformed_checkpoint_error_names_the_line(data: bytes, reason: str) -> None:
     with pytest.raises(MalformedFileError, match=reason):
         decode_offset_checkpoint(data)
 
 
-def test_epoch_checkpoints_are_kafkas() -> None:
+def test_epoch_checkpoint_has_kafkas_format() -> None:
     assert encode_epoch_checkpoint([(0, 0), (3, 17)]) == b"0\n2\n0 0\n3 17\n"
     assert decode_epoch_checkpoint(b"0\n2\n0 0\n3 17\n") == [(0, 0), (3, 17)]
     assert decode_epoch_checkpoint(b"") == []
 
 
-def test_a_checkpoint_that_a_power_failure_has_cut_tells_nothing() -> None:
-    """Of its last line half a number may be left: an epoch would begin where it did not, and its neighbours go."""
-    whole = encode_epoch_checkpoint([(0, 0), (2, 50), (3, 500)])
-    for size in range(1, len(whole)):
+def test_incomplete_epoch_checkpoint_is_rejected() -> None:
+    """A power failure may cut off digits of the last start offset; the number that remains would be wrong."""
+    complete = encode_epoch_checkpoint([(0, 0), (2, 50), (3, 500)])
+    for size in range(1, len(complete)):
         with pytest.raises(MalformedFileError):
-            decode_epoch_checkpoint(whole[:size])
+            decode_epoch_checkpoint(complete[:size])
 
 
-def test_partition_metadata_is_kafkas() -> None:
+def test_partition_metadata_has_kafkas_format() -> None:
     topic_id = bytes(range(16))
     data = encode_partition_metadata(topic_id)
     assert data == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
@@ -75,23 +75,23 @@ def test_partition_metadata_is_kafkas() -> None:
             decode_partition_metadata(broken)
 
 
-def test_meta_properties_round_trip_and_read_javas_comments() -> None:
+def test_meta_properties_with_java_comments_are_decoded() -> None:
     fields = decode_meta_properties(b"#\n#Sat Nov 21 10:00:00 UTC 2026\n" + encode_meta_properties("c", 3, "d"))
     assert fields == {"version": "1", "cluster.id": "c", "node.id": "3", "directory.id": "d"}
     with pytest.raises(MalformedFileError, match=r"cluster\.id"):
         decode_meta_properties(b"version=1\n")
-    with pytest.raises(MalformedFileError, match="has version=2, and only 1 is read here"):
+    with pytest.raises(MalformedFileError, match="has version=2, only version=1 is supported"):
         decode_meta_properties(b"version=2\ncluster.id=c\nnode.id=3\n")
 
 
-def test_the_clean_shutdown_marker_carries_the_broker_epoch() -> None:
+def test_clean_shutdown_marker_contains_broker_epoch() -> None:
     assert encode_clean_shutdown(9) == b'{"version":0,"brokerEpoch":9}'
     assert decode_clean_shutdown(encode_clean_shutdown(9)) == 9
     assert decode_clean_shutdown(b"") == -1
     assert decode_clean_shutdown(b"nonsense") == -1
 
 
-def test_epochs_that_contradict_a_new_one_go() -> None:
+def test_assigning_an_epoch_removes_contradicting_entries() -> None:
     cache = LeaderEpochCache([(1, 0), (2, 10), (4, 20)])
     assert cache.assign(4, 25) is False
     assert cache.assign(3, 15) is True
@@ -106,8 +106,8 @@ def test_epochs_that_contradict_a_new_one_go() -> None:
     assert cache.entries == [(2, 12)]
 
 
-def test_producer_snapshots_round_trip_and_notice_damage() -> None:
-    state = ProducerState()
+def test_producer_snapshot_is_restored_and_corrupt_one_is_rejected() -> None:
+    state = ProducerStateManager()
     options = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 2**31 - 1, "base_offset": 40}
     state.update(read_header(build_batch(RecordColumns(values=[b"a", b"b"], timestamps=99), **options)))
     data = state.encode_snapshot()
@@ -124,29 +124,29 @@ def test_producer_snapshots_round_trip_and_notice_damage() -> None:
         decode_snapshot(data[:-1])
 
 
-def test_a_producer_snapshot_holds_every_batch_that_may_be_sent_again() -> None:
-    state = ProducerState()
+def test_producer_snapshot_contains_last_five_batches() -> None:
+    state = ProducerStateManager()
     for number in range(7):
         options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2 * number, "base_offset": 2 * number}
         state.update(read_header(build_batch(RecordColumns(values=[b"a", b"b"], timestamps=99), **options)))
-    again = ProducerState()
-    again.load_snapshot(state.encode_snapshot(), 14)
+    loaded = ProducerStateManager()
+    loaded.load_snapshot(state.encode_snapshot(), 14)
     for number in range(2, 7):
         options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2 * number}
         header = read_header(build_batch(RecordColumns(values=[b"a", b"b"], timestamps=99), **options))
-        known = again.check(header)
-        assert known is not None
-        assert known.base_offset == 2 * number
+        duplicate = loaded.check(header)
+        assert duplicate is not None
+        assert duplicate.base_offset == 2 * number
 
 
-def test_indexes_have_kafkas_layout_and_forget_trailing_zeros() -> None:
+def test_indexes_have_kafkas_format_and_ignore_trailing_zeros() -> None:
     index = OffsetIndex()
     index.append(5, 4200)
     index.append(9, 8300)
     assert index.encode() == bytes.fromhex("00000005000010680000000900 00206c".replace(" ", ""))
-    again = OffsetIndex.decode(index.encode() + bytes(80))
-    assert list(again.positions) == [4200, 8300]
-    assert [again.lookup(offset) for offset in (0, 4, 5, 8, 9, 100)] == [0, 0, 4200, 4200, 8300, 8300]
+    decoded = OffsetIndex.decode(index.encode() + bytes(80))
+    assert list(decoded.positions) == [4200, 8300]
+    assert [decoded.lookup(offset) for offset in (0, 4, 5, 8, 9, 100)] == [0, 0, 4200, 4200, 8300, 8300]
     times = TimeIndex()
     times.maybe_append(1000, 5)
     times.maybe_append(1000, 9)

@@ -1,4 +1,4 @@
-"""What checkpoints say of a log that was cut since: after a power failure they would hold for other records."""
+"""Truncations, checkpoints and power failures: old checkpoints must not be applied to records written later."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def append(log: PartitionLog, value: bytes, epoch: int) -> None:
 
 
 def with_flushed_records(seed: int) -> tuple[SimulatedDisk, LogManager, PartitionLog, list[bytes]]:
-    """(disk, manager, log, the values of the twenty records that are safe in it)."""
+    """Return (disk, manager, log, the values of its twenty flushed records)."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -57,26 +57,28 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
         offset = log.log_start_offset + len(values)
         data = b"".join(log.read(offset, 1 << 20, upper_bound_offset=log.log_end_offset).buffers)
         read = read_columns(data, offset).values
-        assert read, f"nothing at offset {offset}"
+        assert read, f"no record at offset {offset}"
         values += read
     return values
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("is_late", [False, True])
-def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int, is_late: bool) -> None:
-    """The recovery point of before the cut would have it trusted, though it was never synced; also where a thread
-    writes it only after the cut."""
+@pytest.mark.parametrize("is_written_late", [False, True])
+def test_records_after_truncation_are_recovered_after_power_failure(seed: int, is_written_late: bool) -> None:
+    """With the recovery point from before the truncation, recovery would not check the unsynced new records.
+
+    With `is_written_late`, a background thread writes the checkpoint with the old recovery point after the truncation.
+    """
     disk, manager, log, old = with_flushed_records(seed)
-    writes = manager.checkpoints.work(RECOVERY_POINT_FILE)
-    if not is_late:
-        writes.pop()()
+    write_tasks = manager.checkpoints.write_tasks(RECOVERY_POINT_FILE)
+    if not is_written_late:
+        write_tasks.pop()()
         disk.note_directory_synced("/data")
     log.truncate_to(5, NOW)
     new = [b"new %d" % number for number in range(30)]
     for value in new:
         append(log, value, 1)
-    for write in writes:
+    for write in write_tasks:
         write()
     disk.lose_power()
     log = start(disk).logs["t", 0]
@@ -86,14 +88,14 @@ def test_what_is_written_behind_a_cut_is_checked_after_a_power_failure(seed: int
 
 
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_a_log_that_began_anew_before_its_former_start_is_not_emptied(loses_power: bool) -> None:
-    """The log start offset of before is beyond its end."""
+def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset(loses_power: bool) -> None:
+    """The checkpoint contains the log start offset from before the restart, which is after the new log end offset."""
     disk = SimulatedDisk(Random(0))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
     for number in range(20):
         append(log, b"old %d" % number, 0)
-    log.high_watermark = 20
+    log.advance_high_watermark(20)
     log.delete_records_before(19)
     manager.checkpoints.write(LOG_START_FILE)
     manager.checkpoints.write(HIGH_WATERMARK_FILE)
@@ -109,21 +111,21 @@ def test_a_log_that_began_anew_before_its_former_start_is_not_emptied(loses_powe
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_flush_that_a_cut_has_overtaken_tells_nothing_of_what_is_written_behind_it(seed: int) -> None:
-    """It synced other records, those that were cut: the new ones, rolled since, would be trusted unsynced."""
+def test_truncation_during_flush_keeps_recovery_point_from_advancing(seed: int) -> None:
+    """The flush synced the truncated records, not the new ones; recovery must check the new records."""
     disk, manager, log, old = with_flushed_records(seed)
     for value in old:
         append(log, value, 0)
-    begun: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
-    manager._background = lambda work, done: begun.append((work, done))
+    started: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
+    manager._background = lambda work, done: started.append((work, done))
     manager._flush(log, NOW, with_active=True)
-    for work, _ in begun:
+    for work, _ in started:
         work()
     log.truncate_to(25, NOW)
     new = [b"new %d" % number for number in range(30)]
     for value in new:
         append(log, value, 1)
-    for _, done in begun:
+    for _, done in started:
         done(None)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.lose_power()
@@ -133,45 +135,45 @@ def test_a_flush_that_a_cut_has_overtaken_tells_nothing_of_what_is_written_behin
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_written_behind_what_recovery_has_cut_is_checked_after_a_power_failure(seed: int) -> None:
-    """The disk had lost records below the recovery point; that of before would have those trusted that follow."""
+def test_records_after_recovery_truncation_are_recovered_after_power_failure(seed: int) -> None:
+    """The disk lost records before the recovery point. With the old one, recovery would not check new records."""
     disk, manager, log, old = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
     disk.files.remove(log.segments[2].path(LOG_SUFFIX))
     disk.lose_power()
     log = start(disk).logs["t", 0]
-    kept = log.log_end_offset
-    assert kept < 20
+    end_offset = log.log_end_offset
+    assert end_offset < 20
     new = [b"new %d" % number for number in range(30)]
     for value in new:
         append(log, value, 1)
     disk.lose_power()
     found = values_of(start(disk).logs["t", 0])
-    assert len(found) >= kept
-    assert found == [*old[:kept], *new][: len(found)]
+    assert len(found) >= end_offset
+    assert found == [*old[:end_offset], *new][: len(found)]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_high_watermark_holds_for_no_other_records_than_those_that_a_power_failure_took(seed: int) -> None:
-    """Readers of this replica would be given what is written there since and not committed."""
+def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_loss(seed: int) -> None:
+    """With the old high watermark, consumers would read new records of this replica that are not committed."""
     disk, manager, log, _ = with_flushed_records(seed)
     for number in range(20):
         append(log, b"unsynced %d" % number, 0)
-    log.high_watermark = 40
+    log.advance_high_watermark(40)
     manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)
     disk.note_directory_synced("/data")
     disk.lose_power()
     log = start(disk).logs["t", 0]
-    kept = log.log_end_offset
-    assert kept < 40
+    end_offset = log.log_end_offset
+    assert end_offset < 40
     for number in range(30):
         append(log, b"new %d" % number, 1)
-    assert start(disk).logs["t", 0].high_watermark == kept
+    assert start(disk).logs["t", 0].high_watermark == end_offset
 
 
-def test_what_recovery_has_cut_away_has_to_be_cleaned_when_it_comes_back() -> None:
-    """Else a tombstone in it would go in its time, and a value from before it would be the newest of its key again."""
+def test_cleaner_offset_is_lowered_for_records_truncated_by_recovery() -> None:
+    """With the old offset, compaction would remove a refetched tombstone before the older values of its key."""
     disk, manager, log, old = with_flushed_records(0)
     log.cleaner_offset = 15
     for name in (RECOVERY_POINT_FILE, CLEANER_FILE):
@@ -180,23 +182,23 @@ def test_what_recovery_has_cut_away_has_to_be_cleaned_when_it_comes_back() -> No
     disk.files.remove(log.segments[1].path(LOG_SUFFIX))
     disk.lose_power()
     log = start(disk).logs["t", 0]
-    begins = log.segments[-1].base_offset
-    assert begins <= log.log_end_offset < 15
+    base_offset = log.segments[-1].base_offset
+    assert base_offset <= log.log_end_offset < 15
     for _ in range(2):
-        assert log.cleaner_offset == begins
+        assert log.cleaner_offset == base_offset
         for value in old:
             append(log, value, 1)
         log = start(disk).logs["t", 0]
     assert log.log_end_offset > 15
 
 
-def test_checkpoints_of_a_directory_that_is_offline_are_corrected_when_it_is_back() -> None:
+def test_checkpoints_of_offline_directory_are_rewritten_once_online() -> None:
     disk = SimulatedDisk(Random(0))
     manager = LogManager(disk.mount(), ("/a", "/b"))
     manager.open_directories()
     logs = [manager.get_or_create("t", index, CONFIG, NOW) for index in range(2)]
-    manager.get_or_create("gone", 0, CONFIG, NOW)
-    manager.delete("gone", 0, NOW)
+    manager.get_or_create("deleted", 0, CONFIG, NOW)
+    manager.delete("deleted", 0, NOW)
     for log in logs:
         append(log, b"old", 0)
         log.flush(NOW)
@@ -205,17 +207,17 @@ def test_checkpoints_of_a_directory_that_is_offline_are_corrected_when_it_is_bac
     assert offline is not None
     offline.offline_reason = "full"
     append(logs[1], b"new", 1)
-    assert [log.is_overtold for log in logs] == [True, False]
-    assert manager.checkpoints.gone
+    assert [log.checkpoint_ahead_of_log for log in logs] == [True, False]
+    assert manager.checkpoints.stale_partitions
     offline.offline_reason = None
     append(logs[0], b"new", 1)
-    assert not logs[0].is_overtold
-    assert not manager.checkpoints.gone
+    assert not logs[0].checkpoint_ahead_of_log
+    assert not manager.checkpoints.stale_partitions
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_indexes_without_records_tell_nothing_of_what_is_written_in_their_place(seed: int) -> None:
-    """Back after a power failure, they would have all dropped that is flushed behind them."""
+def test_orphan_indexes_removed_by_recovery_do_not_return_after_power_failure(seed: int) -> None:
+    """If the orphan indexes returned, recovery would drop the flushed records after them."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -235,19 +237,19 @@ def test_indexes_without_records_tell_nothing_of_what_is_written_in_their_place(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_cut_before_a_clean_stop_is_not_back_after_it(seed: int) -> None:
+def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> None:
     disk, manager, log, old = with_flushed_records(seed)
     log.truncate_to(log.segments[-1].base_offset + 1, NOW)
-    kept = log.log_end_offset
-    assert 0 < kept < 20
+    end_offset = log.log_end_offset
+    assert 0 < end_offset < 20
     manager.close(now_ms=NOW)
     disk.lose_power()
     log = start(disk).logs["t", 0]
-    assert values_of(log) == old[:kept]
+    assert values_of(log) == old[:end_offset]
 
 
-def test_a_log_that_was_closed_cleanly_and_ends_before_that_is_checked() -> None:
-    """Recovery would cut away, later, all that is written behind a batch that has another offset than its own."""
+def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> None:
+    """Without this recovery, a later one would truncate all records appended after a batch with a wrong offset."""
     disk, manager, log, old = with_flushed_records(0)
     segment, last = log.segments[-1], log.log_end_offset - 1
     position = segment.locate(last)
@@ -261,11 +263,11 @@ def test_a_log_that_was_closed_cleanly_and_ends_before_that_is_checked() -> None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_cut_before_a_new_segment_began_is_not_back_before_it(seed: int) -> None:
-    """It ends at the recovery point: nobody would look, and readers be given what was cut for what stands behind."""
+def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
+    """The segment ends at the recovery point, so recovery would not check it, and consumers would read old records."""
     disk, manager, log, old = with_flushed_records(seed)
-    kept = log.segments[-1].base_offset + 1
-    log.truncate_to(kept, NOW)
+    end_offset = log.segments[-1].base_offset + 1
+    log.truncate_to(end_offset, NOW)
     log.roll(NOW)
     disk.note_synced(log.segments[-1].path(LOG_SUFFIX))
     manager.checkpoints.write(RECOVERY_POINT_FILE)
@@ -273,12 +275,12 @@ def test_what_was_cut_before_a_new_segment_began_is_not_back_before_it(seed: int
     disk.lose_power()
     log = start(disk).logs["t", 0]
     append(log, b"new", 1)
-    assert values_of(log) == [*old[:kept], b"new"]
+    assert values_of(log) == [*old[:end_offset], b"new"]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_checkpoint_that_a_start_has_read_does_not_give_way_to_an_older_one(seed: int) -> None:
-    """By the older one, with a later offset, what is written from now on would be trusted, though it was not synced."""
+def test_checkpoint_read_at_startup_is_not_replaced_by_older_one_after_power_failure(seed: int) -> None:
+    """The older checkpoint has a larger offset; with it, recovery would not check unsynced new records."""
     disk, manager, log, _ = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
@@ -290,8 +292,8 @@ def test_a_checkpoint_that_a_start_has_read_does_not_give_way_to_an_older_one(se
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epochs_that_a_killed_process_wrote_are_safe_once_the_records_are(seed: int) -> None:
-    """Else the log is trusted after a power failure with epochs of before, by which its replicas would be cut."""
+def test_epochs_written_by_killed_process_are_synced_by_next_flush(seed: int) -> None:
+    """With outdated epochs after a power failure, the leader would make followers truncate at wrong offsets."""
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
     manager = start(disk)
@@ -302,13 +304,13 @@ def test_epochs_that_a_killed_process_wrote_are_safe_once_the_records_are(seed: 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epochs_that_recovery_has_found_are_safe_before_it_does_not_look_for_them_any_more(seed: int) -> None:
+def test_epochs_rebuilt_by_recovery_are_synced_before_recovery_point_passes_them(seed: int) -> None:
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
     log.flush(NOW)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     path = f"{log.directory}/{LEADER_EPOCH_FILE}"
-    disk.mount().write_atomic(path, b"0\n1\n0 0\n")  # what a power failure has left
+    disk.mount().write_atomic(path, b"0\n1\n0 0\n")  # the content after a power failure
     log = start(disk).logs["t", 0]
     log.roll(NOW)
     append(log, b"newer", 1)
@@ -317,8 +319,11 @@ def test_epochs_that_recovery_has_found_are_safe_before_it_does_not_look_for_the
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_recovery_has_cut_is_not_back_after_a_clean_stop(seed: int) -> None:
-    """It would be trusted then: the torn end of a log of which nothing was sound, and which has no file of epochs."""
+def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: int) -> None:
+    """Without the truncation, the next start would load the incomplete batch unchecked.
+
+    The batch is the only one in the log, and the log has no leader epoch checkpoint.
+    """
     disk = SimulatedDisk(Random(seed))
     append(start(disk).get_or_create("t", 0, CONFIG, NOW), b"torn", 1)
     disk.lose_power()
@@ -332,10 +337,10 @@ def test_what_recovery_has_cut_is_not_back_after_a_clean_stop(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_high_watermark_of_what_was_cut_is_not_back_after_a_clean_stop(seed: int) -> None:
-    """It would have records committed that no other replica has."""
+def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdown(seed: int) -> None:
+    """The old high watermark would make records readable that no other replica has."""
     disk, manager, log, _ = with_flushed_records(seed)
-    log.high_watermark = 20
+    log.advance_high_watermark(20)
     manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)
     log.truncate_to(5, NOW)
     manager.close(now_ms=NOW)
@@ -349,8 +354,8 @@ def test_a_high_watermark_of_what_was_cut_is_not_back_after_a_clean_stop(seed: i
 
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_indexes_of_what_was_cut_are_not_back_after_a_clean_stop(seed: int, rolls: bool) -> None:
-    """They would be trusted as soon as there are as many other records: as damage, or as the times of others."""
+def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
+    """When the log reaches its old length again, the old entries would cause false damage or wrong timestamps."""
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
     log = manager.get_or_create("t", 0, config, NOW)
@@ -367,7 +372,7 @@ def test_the_indexes_of_what_was_cut_are_not_back_after_a_clean_stop(seed: int, 
     log = manager.logs["t", 0]
     assert log.segments[0].max_timestamp == NOW + 1
     for _ in range(8):
-        append(log, b"of another size", 1)
+        append(log, b"a value of another size", 1)
     manager.close(now_ms=NOW)
     manager = start(disk)
     assert not manager.is_damaged
@@ -375,8 +380,8 @@ def test_the_indexes_of_what_was_cut_are_not_back_after_a_clean_stop(seed: int, 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_segments_that_a_start_has_replaced_by_the_compacted_one_are_not_back_beside_it(seed: int) -> None:
-    """Some of them behind it, or their indexes alone, would have all that follows dropped."""
+def test_segments_replaced_at_startup_do_not_return_after_power_failure(seed: int) -> None:
+    """If some of the replaced segments, or only their indexes, returned, recovery would drop all later segments."""
     disk, _, log, _ = with_flushed_records(seed)
     swap = f"{log.segments[0].path(LOG_SUFFIX)}.swap"
     following = log.segments[3].base_offset

@@ -1,4 +1,4 @@
-"""What compaction leaves of single batches, and the passes over a log's segments."""
+"""Compaction of single batches, and both passes over the segments of a log."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable
 
 import pytest
 
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.compaction.batch_filter import BatchFilter
 from headrace_broker.log.compaction.cleaning import clean
 from headrace_broker.log.compaction.job import CleanedSegment, CleaningDone, CleaningFailed, CleaningJob, LastRecord
-from headrace_broker.log.compaction.key_map import KeyMap
+from headrace_broker.log.compaction.offset_map import OffsetMap
 from headrace_broker.log.compaction.transactions import TransactionTracker
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import MemoryStorage
 from headrace_broker.log.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     decode_transaction_index,
     encode_transaction_index,
 )
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.records.batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -70,9 +70,9 @@ def filter_of(
     now_ms: int = NOW,
     high_watermark: int = 10_000,
     last: Iterable[LastRecord] = (),
-    aborted: Iterable[AbortedTransaction] = (),
+    aborted: Iterable[AbortedTxn] = (),
 ) -> BatchFilter:
-    keys = KeyMap(1 << 20)
+    keys = OffsetMap(1 << 20)
     keys.add(list(newest), list(newest.values()))
     return BatchFilter(
         keys,
@@ -85,8 +85,8 @@ def filter_of(
     )
 
 
-def kept(batches: BatchFilter, data: bytearray) -> tuple[BatchHeader, RecordColumns] | None:
-    result = batches.keep(read_header(data), memoryview(data))
+def retained(batches: BatchFilter, data: bytearray) -> tuple[BatchHeader, RecordColumns] | None:
+    result = batches.filter_batch(read_header(data), memoryview(data))
     if result is None:
         return None
     header = read_header(result)
@@ -99,17 +99,17 @@ def offsets(found: tuple[BatchHeader, RecordColumns] | None) -> list[int]:
     return [] if found is None else list(found[1].offsets or ())
 
 
-def test_a_batch_of_newest_records_is_left_byte_for_byte() -> None:
+def test_batch_with_only_newest_records_is_unchanged() -> None:
     data = batch(10, (b"a", b"1"), (b"b", b"2"), compression=Compression.LZ4)
-    assert filter_of({b"a": 10, b"b": 11}).keep(read_header(data), memoryview(data)) == data
+    assert filter_of({b"a": 10, b"b": 11}).filter_batch(read_header(data), memoryview(data)) == data
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_superseded_records_go_and_all_else_stays_as_it_was(codec: Compression) -> None:
+def test_superseded_records_are_removed_and_batch_fields_are_preserved(codec: Compression) -> None:
     records: list[Pair] = [(b"a", b"1"), (b"b", b"2" * 100), (b"a", b"3"), (b"c", b"4")]
     producer = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 40}
     data = batch(10, *records, compression=codec, **producer)
-    found = kept(filter_of({b"a": 12, b"b": 11, b"c": 30}), data)
+    found = retained(filter_of({b"a": 12, b"b": 11, b"c": 30}), data)
     assert found is not None
     header, columns = found
     before = read_header(data)
@@ -121,76 +121,78 @@ def test_superseded_records_go_and_all_else_stays_as_it_was(codec: Compression) 
     assert header.max_timestamp == NOW - 4980
 
 
-def test_a_batch_without_newest_records_goes() -> None:
-    assert kept(filter_of({b"a": 99}), batch(10, (b"a", b"1"))) is None
+def test_batch_without_newest_records_is_removed() -> None:
+    assert retained(filter_of({b"a": 99}), batch(10, (b"a", b"1"))) is None
 
 
-def test_keys_that_the_map_does_not_know_stay() -> None:
-    assert offsets(kept(filter_of({}), batch(10, (b"a", b"1")))) == [10]
+def test_records_with_keys_not_in_offset_map_are_retained() -> None:
+    assert offsets(retained(filter_of({}), batch(10, (b"a", b"1")))) == [10]
 
 
-def test_records_behind_the_map_stay_whatever_they_are() -> None:
+def test_all_records_after_offset_map_are_retained() -> None:
     data = batch(10, (b"a", b"1"), (None, b"2"), (b"a", None))
-    assert offsets(kept(filter_of({b"a": 99}, end=11), data)) == [11, 12]
-    expired = kept(filter_of({}, end=5, now_ms=NOW), data)
+    assert offsets(retained(filter_of({b"a": 99}, end=11), data)) == [11, 12]
+    expired = retained(filter_of({}, end=5, now_ms=NOW), data)
     assert expired is not None
-    again = bytearray(filter_of({}).keep(read_header(data), memoryview(data)) or b"")
-    assert read_header(again).has_delete_horizon
-    assert offsets(kept(filter_of({}, end=5, now_ms=NOW + 2 * RETENTION_MS), again)) == [10, 12]
+    cleaned = bytearray(filter_of({}).filter_batch(read_header(data), memoryview(data)) or b"")
+    assert read_header(cleaned).has_delete_horizon
+    assert offsets(retained(filter_of({}, end=5, now_ms=NOW + 2 * RETENTION_MS), cleaned)) == [10, 12]
 
 
-def test_records_without_a_key_go() -> None:
-    assert kept(filter_of({}), batch(10, (None, b"1"))) is None
-    assert offsets(kept(filter_of({b"a": 11}), batch(10, (None, b"1"), (b"a", b"2")))) == [11]
+def test_records_without_key_are_removed() -> None:
+    assert retained(filter_of({}), batch(10, (None, b"1"))) is None
+    assert offsets(retained(filter_of({b"a": 11}), batch(10, (None, b"1"), (b"a", b"2")))) == [11]
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
-def test_a_tombstone_stays_from_its_first_cleaning_for_its_time(codec: Compression) -> None:
+def test_tombstone_is_retained_until_delete_horizon_set_by_first_cleaning(codec: Compression) -> None:
     data = batch(10, (b"a", None), (b"b", b"2"), timestamp=NOW - 10**9, compression=codec)
     newest = {b"a": 10, b"b": 11}
-    first = kept(filter_of(newest), data)
+    first = retained(filter_of(newest), data)
     assert first is not None
     header, columns = first
     assert header.has_delete_horizon
     assert (header.base_timestamp, header.max_timestamp) == (NOW + RETENTION_MS, NOW - 10**9 + 10)
     assert columns.timestamp_list() == [NOW - 10**9, NOW - 10**9 + 10]
     assert (columns.keys, columns.values) == ([b"a", b"b"], [None, b"2"])
-    cleaned = bytearray(filter_of(newest).keep(read_header(data), memoryview(data)) or b"")
+    cleaned = bytearray(filter_of(newest).filter_batch(read_header(data), memoryview(data)) or b"")
     later = filter_of(newest, now_ms=NOW + RETENTION_MS - 1)
-    assert later.keep(read_header(cleaned), memoryview(cleaned)) == cleaned  # the horizon is set once
-    at_last = kept(filter_of(newest, now_ms=NOW + RETENTION_MS), cleaned)
+    assert later.filter_batch(read_header(cleaned), memoryview(cleaned)) == cleaned  # the horizon is set only once
+    at_last = retained(filter_of(newest, now_ms=NOW + RETENTION_MS), cleaned)
     assert at_last is not None
     assert (offsets(at_last), at_last[1].timestamp_list()) == ([11], [NOW - 10**9 + 10])
 
 
-def test_a_topic_that_stamps_records_itself_keeps_the_stamp() -> None:
+def test_log_append_time_is_preserved() -> None:
     data = batch(10, (b"a", None), (b"b", b"1"))
     header = read_header(data)
     patch_timestamps(data, 0, header, timestamp_type=1, max_timestamp=NOW - 3)
-    found = kept(filter_of({b"a": 10, b"b": 20}), data)
+    found = retained(filter_of({b"a": 10, b"b": 20}), data)
     assert found is not None
     assert (found[0].max_timestamp, found[0].timestamp_type, found[1].timestamp_list()) == (NOW - 3, 1, [NOW - 3])
 
 
-def test_the_last_batch_of_a_producer_stays_as_a_bare_header() -> None:
+def test_last_batch_of_producer_is_retained_as_empty_batch() -> None:
     data = batch(10, (b"a", b"1"), (b"a", b"2"), producer_id=5, producer_epoch=1, base_sequence=40, compression=1)
     newest = {b"a": 99}
-    assert kept(filter_of(newest, last=[LastRecord(5, 12, 1), LastRecord(6, 11, 1)]), data) is None
-    found = kept(filter_of(newest, last=[LastRecord(5, 11, 1)]), data)
+    assert retained(filter_of(newest, last=[LastRecord(5, 12, 1), LastRecord(6, 11, 1)]), data) is None
+    found = retained(filter_of(newest, last=[LastRecord(5, 11, 1)]), data)
     assert found is not None
     header = found[0]
     assert (header.size_bytes, header.records_count, header.compression) == (HEADER_SIZE, 0, 0)
     assert (header.base_offset, header.last_offset, header.base_sequence, header.last_sequence) == (10, 11, 40, 41)
     assert (header.base_timestamp, header.max_timestamp) == (-1, NOW - 4990)
-    emptied = bytearray(filter_of(newest, last=[LastRecord(5, 11, 1)]).keep(read_header(data), memoryview(data)) or b"")
-    assert kept(filter_of({}, last=[LastRecord(5, 11, 1)]), emptied) is not None
-    assert kept(filter_of({}), emptied) is None  # the producer has written more, or was forgotten
+    emptied = bytearray(
+        filter_of(newest, last=[LastRecord(5, 11, 1)]).filter_batch(read_header(data), memoryview(data)) or b""
+    )
+    assert retained(filter_of({}, last=[LastRecord(5, 11, 1)]), emptied) is not None
+    assert retained(filter_of({}), emptied) is None  # for a producer that has a later batch or has expired
 
 
-def test_the_batch_before_the_high_watermark_stays_as_a_bare_header() -> None:
+def test_batch_before_high_watermark_is_retained_as_empty_batch() -> None:
     data = batch(10, (None, b"1"), (None, b"2"))
-    assert kept(filter_of({}, high_watermark=11), data) is None
-    found = kept(filter_of({}, high_watermark=12), data)
+    assert retained(filter_of({}, high_watermark=11), data) is None
+    found = retained(filter_of({}, high_watermark=12), data)
     assert found is not None
     assert (found[0].records_count, found[0].next_offset) == (0, 12)
 
@@ -203,24 +205,24 @@ def transactional(base_offset: int, key: bytes) -> bytearray:
     return batch(base_offset, (key, b"1"), is_transactional=True, **producer)
 
 
-def test_data_of_an_aborted_transaction_goes_and_its_marker_later() -> None:
-    aborted = [AbortedTransaction(7, 10, 11, 10)]
+def test_aborted_data_is_removed_and_marker_after_its_delete_horizon() -> None:
+    aborted = [AbortedTxn(7, 10, 11, 10)]
     batches = filter_of({}, aborted=aborted)
-    assert kept(batches, transactional(10, b"a")) is None
+    assert retained(batches, transactional(10, b"a")) is None
     end = marker(ControlType.ABORT, 11)
-    assert batches.keep(read_header(end), memoryview(end)) == end  # its transaction had data until now
+    assert batches.filter_batch(read_header(end), memoryview(end)) == end  # the log still had data of the transaction
     batches = filter_of({}, aborted=[])
-    found = kept(batches, end)
+    found = retained(batches, end)
     assert found is not None
     assert (found[0].has_delete_horizon, found[0].base_timestamp) == (True, NOW + RETENTION_MS)
     assert (found[0].records_count, found[0].max_timestamp) == (1, NOW - 5000)
-    marked = bytearray(filter_of({}).keep(read_header(end), memoryview(end)) or b"")
-    assert kept(filter_of({}, now_ms=NOW + RETENTION_MS - 1), marked) is not None
-    assert kept(filter_of({}, now_ms=NOW + RETENTION_MS), marked) is None
+    marked = bytearray(filter_of({}).filter_batch(read_header(end), memoryview(end)) or b"")
+    assert retained(filter_of({}, now_ms=NOW + RETENTION_MS - 1), marked) is not None
+    assert retained(filter_of({}, now_ms=NOW + RETENTION_MS), marked) is None
 
 
-def test_the_index_keeps_an_aborted_transaction_as_long_as_data_was_met() -> None:
-    aborted = [AbortedTransaction(7, 10, 11, 10), AbortedTransaction(8, 5, 12, 5)]
+def test_transaction_index_retains_aborted_transaction_while_data_remains() -> None:
+    aborted = [AbortedTxn(7, 10, 11, 10), AbortedTxn(8, 5, 12, 5)]
     tracker = TransactionTracker(aborted)
     assert tracker.is_discardable(read_header(data := transactional(10, b"a")), memoryview(data))
     assert not tracker.is_discardable(read_header(end := marker(ControlType.ABORT, 11)), memoryview(end))
@@ -228,42 +230,42 @@ def test_the_index_keeps_an_aborted_transaction_as_long_as_data_was_met() -> Non
     assert tracker.retained == aborted[:1]
 
 
-def test_a_commit_marker_stays_as_long_as_data_is_left() -> None:
+def test_commit_marker_is_retained_while_data_remains() -> None:
     batches = filter_of({b"a": 10})
-    assert offsets(kept(batches, transactional(10, b"a"))) == [10]
+    assert offsets(retained(batches, transactional(10, b"a"))) == [10]
     end = marker(ControlType.COMMIT, 11)
-    assert batches.keep(read_header(end), memoryview(end)) == end
-    assert kept(filter_of({}), end)[0].has_delete_horizon  # type: ignore[index]
+    assert batches.filter_batch(read_header(end), memoryview(end)) == end
+    assert retained(filter_of({}), end)[0].has_delete_horizon  # type: ignore[index]
 
 
-def test_data_of_the_next_transaction_is_no_part_of_the_aborted_one() -> None:
-    batches = filter_of({b"a": 12}, aborted=[AbortedTransaction(7, 10, 11, 10)])
-    assert kept(batches, transactional(10, b"a")) is None
+def test_data_of_next_transaction_is_not_removed_with_aborted_one() -> None:
+    batches = filter_of({b"a": 12}, aborted=[AbortedTxn(7, 10, 11, 10)])
+    assert retained(batches, transactional(10, b"a")) is None
     end = marker(ControlType.ABORT, 11)
-    assert kept(batches, end) is not None
-    assert offsets(kept(batches, transactional(12, b"a"))) == [12]
+    assert retained(batches, end) is not None
+    assert offsets(retained(batches, transactional(12, b"a"))) == [12]
 
 
-def test_the_marker_of_a_producer_that_left_nothing_else_stays_for_its_epoch() -> None:
+def test_last_marker_of_producer_is_retained_for_its_epoch() -> None:
     end = marker(ControlType.COMMIT, 11)
-    marked = bytearray(filter_of({}).keep(read_header(end), memoryview(end)) or b"")
+    marked = bytearray(filter_of({}).filter_batch(read_header(end), memoryview(end)) or b"")
     later = NOW + RETENTION_MS
-    found = kept(filter_of({}, now_ms=later, last=[LastRecord(7, -1, 2)]), marked)
+    found = retained(filter_of({}, now_ms=later, last=[LastRecord(7, -1, 2)]), marked)
     assert found is not None
     assert (found[0].is_control, found[0].records_count) == (True, 0)
-    assert kept(filter_of({}, now_ms=later, last=[LastRecord(7, -1, 3)]), marked) is None
+    assert retained(filter_of({}, now_ms=later, last=[LastRecord(7, -1, 3)]), marked) is None
 
 
 # -- both passes over segments ---------------------------------------------------------------------------------------
 
 
 def log_of(storage: MemoryStorage, *batches: list[Pair], **config: int) -> PartitionLog:
-    """A log with a segment of its own for each batch, and an empty active one."""
+    """Create a log with one segment for each batch, and an empty active segment."""
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(cleanup_compact=True, **config), NOW)
     for records in batches:
         log.append_as_leader(batch(0, *records), leader_epoch=0, now_ms=NOW)
         log.roll(NOW)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
     return log
 
 
@@ -278,7 +280,7 @@ def job_of(log: PartitionLog, **changes: int) -> CleaningJob:
         "segment_bytes": 1 << 20,
         "segment_index_bytes": 1 << 20,
         "index_interval_bytes": 0,
-        "key_map_bytes_max": 1 << 20,
+        "offset_map_bytes_max": 1 << 20,
         **changes,
     }
     return CleaningJob(directory=DIRECTORY, segments=segments, io_bytes_per_second=1e300, **given)
@@ -293,7 +295,7 @@ def values(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def test_segments_become_one_with_indexes_of_its_own() -> None:
+def test_segments_are_merged_with_rebuilt_indexes() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0"), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"3")])
     *cleaned, done = clean(storage, job_of(log), lambda size: None)
@@ -307,7 +309,7 @@ def test_segments_become_one_with_indexes_of_its_own() -> None:
     assert log.segments[0].index.positions.tolist() == [log.segments[0].locate(2), log.segments[0].locate(3)]
     assert log.offset_for_timestamp(NOW - 5000) == (NOW - 4990, 1, 0)
     assert log.max_timestamp_offset() == (NOW - 4990, 1, 0)
-    deleted = log.take_deleted_files(NOW + 60_000)
+    deleted = log.pop_expired_files(NOW + 60_000)
     assert sorted(path.rpartition("/")[2] for path in deleted if ".log." in path) == [
         f"{base:020d}.log.deleted" for base in (0, 2, 3)
     ]
@@ -315,10 +317,10 @@ def test_segments_become_one_with_indexes_of_its_own() -> None:
     assert not storage.exists(f"{DIRECTORY}/{2:020d}.snapshot")
 
 
-def test_a_full_map_ends_the_run_early_and_the_next_one_goes_on() -> None:
+def test_full_offset_map_ends_cleaning_and_next_run_continues() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")], segment_bytes=300)
-    *cleaned, done = clean(storage, job_of(log, key_map_bytes_max=300, segment_bytes=1), lambda size: None)
+    *cleaned, done = clean(storage, job_of(log, offset_map_bytes_max=300, segment_bytes=1), lambda size: None)
     assert isinstance(done, CleaningDone)
     assert (done.end_offset, [segment.replaced for segment in cleaned]) == (2, [(0,), (1,)])
     for segment in cleaned:
@@ -329,8 +331,8 @@ def test_a_full_map_ends_the_run_early_and_the_next_one_goes_on() -> None:
     assert values(log) == [(2, b"2"), (3, b"3")]
 
 
-def test_a_compacted_segment_still_ends_where_the_next_one_begins() -> None:
-    """A replica's recovery takes a gap between two for what a power failure has lost."""
+def test_cleaned_segment_ends_at_base_offset_of_next_segment() -> None:
+    """Recovery treats a gap between two segments of a replica as records lost in a power failure."""
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0"), (b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")])
     *cleaned, _ = clean(storage, job_of(log, segment_bytes=1), lambda size: None)
@@ -344,28 +346,28 @@ def test_a_compacted_segment_still_ends_where_the_next_one_begins() -> None:
     assert (log.log_end_offset, values(log)) == (4, [(2, b"2"), (3, b"3")])
 
 
-def test_the_indexes_of_aborted_transactions_are_written_anew() -> None:
+def test_transaction_index_is_rewritten() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"x", b"0")])
     log.append_as_leader(transactional(0, b"a"), leader_epoch=0, now_ms=NOW)
     end = marker(ControlType.ABORT, 0)
     log.append_as_leader(end, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
-    index = encode_transaction_index([AbortedTransaction(7, 1, 2, 1)])
+    index = encode_transaction_index([AbortedTxn(7, 1, 2, 1)])
     storage.write(log.segments[-1].path(".txnindex"), index)
     log.roll(NOW)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
     cleaned, done = clean(storage, job_of(log), lambda size: None)
     assert isinstance(done, CleaningDone)
     log.replace_segments(cleaned, NOW)  # type: ignore[arg-type]
     assert values(log) == [(0, b"0"), (2, end_transaction_value(3))]
     path = log.segments[0].path(".txnindex")
-    assert decode_transaction_index(storage.read(path)) == [AbortedTransaction(7, 1, 2, 1)]
+    assert decode_transaction_index(storage.read(path)) == [AbortedTxn(7, 1, 2, 1)]
     cleaned, done = clean(storage, job_of(log), lambda size: None)
     log.replace_segments(cleaned, NOW)  # type: ignore[arg-type]
     assert not storage.exists(path)
 
 
-def test_a_broken_batch_is_named_with_file_and_position_and_leaves_nothing_behind() -> None:
+def test_corrupt_batch_is_reported_with_position_and_leaves_no_cleaned_files() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")])
     broken = log.segments[1].path(".log")
@@ -375,20 +377,20 @@ def test_a_broken_batch_is_named_with_file_and_position_and_leaves_nothing_behin
     (failed,) = clean(storage, job_of(log), lambda size: None)
     assert isinstance(failed, CleaningFailed)
     assert failed.is_lasting
-    assert failed.reason.startswith(f"{broken}: record batch at byte 0: CRC is ")
+    assert failed.reason.startswith(f"{broken}: record batch at byte 0: its CRC is ")
     assert not [name for name in storage.listdir(DIRECTORY) if "cleaned" in name]
 
 
-def test_whoever_paces_may_end_it() -> None:
+def test_exception_from_throttle_stops_cleaning() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")])
-    moved: list[int] = []
+    sizes: list[int] = []
 
-    def pace(size_bytes: int) -> None:
-        moved.append(size_bytes)
-        if len(moved) == 4:
+    def maybe_throttle(size_bytes: int) -> None:
+        sizes.append(size_bytes)
+        if len(sizes) == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(clean(storage, job_of(log), pace))
+        list(clean(storage, job_of(log), maybe_throttle))
     assert not [name for name in storage.listdir(DIRECTORY) if "cleaned" in name]

@@ -1,4 +1,4 @@
-"""Topic configurations: Kafka's names and defaults, precedence over broker names, and every error at once."""
+"""Topic configurations: Kafka's names and defaults, precedence over broker configurations, and validation errors."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 
 from headrace_broker.log.config import (
     TOPIC_CONFIGS,
-    ConfigError,
     ConfigSource,
+    InvalidConfigError,
     LogConfig,
-    config_in_force,
     format_value,
+    resolve_config,
     validate_topic_config,
     validate_topic_configs,
 )
 
 
-def test_every_default_passes_its_own_check() -> None:
+def test_every_default_value_is_valid() -> None:
     assert len(TOPIC_CONFIGS) == 36
     for key in TOPIC_CONFIGS.values():
         assert key.parse(format_value(key.default)) == key.default
@@ -34,18 +34,25 @@ def test_every_default_passes_its_own_check() -> None:
         ({}, 604_800_000),
     ],
 )
-def test_broker_names_are_scaled_and_ordered(broker: dict[str, str], expected: int) -> None:
+def test_broker_config_units_are_converted_and_first_name_wins(broker: dict[str, str], expected: int) -> None:
     assert LogConfig.from_properties({}, broker).retention_ms == expected
 
 
-def test_the_topics_own_value_wins_and_all_places_are_named() -> None:
-    value = config_in_force("segment.bytes", {"segment.bytes": "2000000"}, {"log.segment.bytes": "3000000"})
+def test_topic_value_overrides_broker_value_and_synonyms_are_listed() -> None:
+    value = resolve_config("segment.bytes", {"segment.bytes": "2000000"}, {"log.segment.bytes": "3000000"})
     assert (value.value, value.source) == ("2000000", ConfigSource.DYNAMIC_TOPIC)
     assert value.synonyms == (
         ("segment.bytes", "2000000", ConfigSource.DYNAMIC_TOPIC),
         ("log.segment.bytes", "3000000", ConfigSource.STATIC_BROKER),
         ("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),
     )
+
+
+def test_value_from_hours_or_minutes_is_reported_as_default() -> None:
+    value = resolve_config("retention.ms", {}, {"log.retention.hours": "168"})
+    assert (value.value, value.source, value.synonyms) == ("604800000", ConfigSource.DEFAULT, ())
+    shorter = resolve_config("retention.ms", {}, {"log.retention.hours": "24"})
+    assert (shorter.value, shorter.source, shorter.synonyms) == ("86400000", ConfigSource.DEFAULT, ())
 
 
 @pytest.mark.parametrize(
@@ -64,15 +71,15 @@ def test_the_topics_own_value_wins_and_all_places_are_named() -> None:
         ("retention.ms", None, "Null value"),
     ],
 )
-def test_bad_values_say_what_is_wrong(name: str, value: str | None, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+def test_invalid_value_error_names_the_problem(name: str, value: str | None, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=reason):
         validate_topic_config(name, value)
 
 
-def test_all_errors_come_at_once() -> None:
-    with pytest.raises(ConfigError) as raised:
+def test_all_config_errors_are_reported_together() -> None:
+    with pytest.raises(InvalidConfigError) as raised:
         validate_topic_configs({"nonsense": "1", "retention.ms": "x", "max.compaction.lag.ms": "5"})
     assert len(str(raised.value).splitlines()) == 2
-    with pytest.raises(ConfigError, match="must not exceed"):
+    with pytest.raises(InvalidConfigError, match="must not exceed"):
         validate_topic_configs({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
     validate_topic_configs({"cleanup.policy": "compact,delete", "retention.ms": "-1"})

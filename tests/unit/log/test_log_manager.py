@@ -1,4 +1,4 @@
-"""LogManager: directories, locks, restarts clean and unclean, deletion, checkpoints, housekeeping."""
+"""LogManager: directories, locks, clean and unclean restarts, deletion, checkpoints, maintenance."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def append(manager: LogManager, topic: str, partition: int, *values: bytes) -> N
     log = log or manager.get_or_create(topic, partition, CONFIG, NOW, topic_id=bytes(range(16)))
     batch = build_batch(RecordColumns(values=list(values), timestamps=NOW))
     log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
 
 
-def test_a_clean_restart_finds_everything_without_recovery(caplog: pytest.LogCaptureFixture) -> None:
+def test_clean_restart_loads_logs_without_recovery(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -57,7 +57,7 @@ def test_a_clean_restart_finds_everything_without_recovery(caplog: pytest.LogCap
     assert caplog.text == ""
 
 
-def test_an_unclean_restart_recovers(caplog: pytest.LogCaptureFixture) -> None:
+def test_unclean_restart_recovers_logs(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -71,9 +71,9 @@ def test_an_unclean_restart_recovers(caplog: pytest.LogCaptureFixture) -> None:
     assert path in caplog.text
 
 
-@pytest.mark.parametrize("is_restarted_between", [False, True])
-def test_what_is_new_by_an_old_name_has_nothing_of_the_old_ones_checkpoints(is_restarted_between: bool) -> None:
-    """After a kill -9 a log start offset of the deleted topic, beyond the new one's end, would empty the new one."""
+@pytest.mark.parametrize("restarts_before_recreation", [False, True])
+def test_recreated_partition_does_not_use_checkpoints_of_deleted_one(restarts_before_recreation: bool) -> None:
+    """After a kill -9, the log start offset of the deleted log, beyond the new log's end, would empty the new log."""
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -83,7 +83,7 @@ def test_what_is_new_by_an_old_name_has_nothing_of_the_old_ones_checkpoints(is_r
     manager.checkpoints.write(HIGH_WATERMARK_FILE)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     manager.delete("t", 0, NOW)
-    if is_restarted_between:
+    if restarts_before_recreation:
         manager.directories[0].release()
         manager = start(storage)
     append(manager, "t", 0, b"new")
@@ -94,7 +94,7 @@ def test_what_is_new_by_an_old_name_has_nothing_of_the_old_ones_checkpoints(is_r
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 2, 0)
 
 
-def test_a_directory_in_use_is_refused_in_one_line() -> None:
+def test_locked_log_directory_is_rejected_with_one_line() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     with pytest.raises(LogDirectoryError, match=r"/data is in use by another process"):
@@ -105,7 +105,7 @@ def test_a_directory_in_use_is_refused_in_one_line() -> None:
     assert directory.is_formatted
 
 
-def test_another_process_is_kept_out_of_a_directory_on_disk(tmp_path: Path) -> None:
+def test_log_directory_lock_excludes_other_processes(tmp_path: Path) -> None:
     manager = LogManager(DiskStorage(), [str(tmp_path)])
     manager.open_directories()
     code = (
@@ -119,7 +119,7 @@ def test_another_process_is_kept_out_of_a_directory_on_disk(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
-def test_partitions_spread_over_directories_and_are_found_again() -> None:
+def test_partitions_are_distributed_over_directories_and_loaded_again() -> None:
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     for partition in range(4):
@@ -131,11 +131,11 @@ def test_partitions_spread_over_directories_and_are_found_again() -> None:
     storage.makedirs("/one/t-1")
     storage.makedirs("/two/t-1")
     manager.close(now_ms=NOW)
-    with pytest.raises(LogDirectoryError, match="lies in both"):
+    with pytest.raises(LogDirectoryError, match="is in both"):
         start(storage, "/one", "/two")
 
 
-def test_a_deleted_partition_goes_after_its_delay_and_can_be_made_again() -> None:
+def test_deleted_partition_is_removed_after_delay_and_can_be_recreated() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"old")
@@ -155,23 +155,23 @@ def test_a_deleted_partition_goes_after_its_delay_and_can_be_made_again() -> Non
     assert storage.list_directories("/data") == []
 
 
-def test_housekeeping_leaves_a_partition_alone_that_was_deleted() -> None:
-    """What is due when is noted by directory, and a deleted one would stay noted for ever."""
+def test_maintenance_removes_due_times_of_deleted_partitions() -> None:
+    """The manager stores due times by partition directory, and must remove those of deleted logs."""
     manager = start(MemoryStorage())
     append(manager, "t", 0, b"old")
     manager.maintain(NOW)
-    manager.maintain(NOW)  # another round begins
-    noted = dict(manager._due_ms)
-    append(manager, "u", 0, b"gone by the time of its turn")
+    manager.maintain(NOW)  # starts another round
+    due_ms = dict(manager._due_ms)
+    append(manager, "u", 0, b"deleted before its maintenance")
     for _ in range(3):
         manager.maintain(NOW, logs_max=1)
     manager.delete("u", 0, NOW)
     for _ in range(3):
         manager.maintain(NOW, logs_max=1)
-    assert manager._due_ms == noted
+    assert manager._due_ms == due_ms
 
 
-def test_housekeeping_flushes_rolled_segments_retains_and_writes_checkpoints() -> None:
+def test_maintenance_flushes_applies_retention_and_writes_checkpoints() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(20):
@@ -191,8 +191,8 @@ def test_housekeeping_flushes_rolled_segments_retains_and_writes_checkpoints() -
     assert f"{0:020d}.log" not in names
 
 
-def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
-    """R14: the others stay."""
+def test_failed_log_directory_is_offline_and_gets_no_clean_shutdown_marker() -> None:
+    """R14: an error of one log directory leaves the other log directories online."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")
@@ -216,54 +216,54 @@ def test_a_directory_that_fails_is_offline_and_never_marked_clean() -> None:
     assert not storage.exists(f"{failed.path}/.kafka_cleanshutdown")
 
 
-def test_a_directory_that_is_removed_is_offline(caplog: pytest.LogCaptureFixture) -> None:
-    """R14: what is written into files that have lost their names is lost with the process."""
+def test_deleted_log_directory_is_offline(caplog: pytest.LogCaptureFixture) -> None:
+    """R14: records written to deleted files are lost when the process ends."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")
     manager.maintain(NOW)
-    gone = manager.directory_of("t", 0)
-    storage.remove_tree(gone.path)
+    deleted = manager.directory_of("t", 0)
+    storage.remove_tree(deleted.path)
     manager.maintain(NOW)
-    with pytest.raises(ApiError, match=f"{gone.path} is gone"):
+    with pytest.raises(ApiError, match=f"{deleted.path} was deleted"):
         append(manager, "t", 0, b"y")
     append(manager, "t", 1, b"on the other directory")
     manager.maintain(NOW)
     manager.maintain(NOW)
-    assert gone.offline_reason is not None
+    assert deleted.offline_reason is not None
     assert caplog.text.count("is offline") == 1
     manager.close(now_ms=NOW)
-    assert not storage.exists(f"{gone.path}/.kafka_cleanshutdown")
+    assert not storage.exists(f"{deleted.path}/.kafka_cleanshutdown")
 
 
 class SmallStorage(MemoryStorage):
-    """A disk that is full while somebody says so."""
+    """A disk that is full while `is_full` is set."""
 
     is_full = False
 
     def write(self, path: str, data: bytes | bytearray | memoryview) -> None:
         if not path.endswith(".lock"):
-            self.refuse_when_full()
+            self.raise_if_full()
         super().write(path, data)
 
     def open(self, path: str) -> MemoryFile:
         file = super().open(path)
-        refuse_when_full = self.refuse_when_full
+        raise_if_full = self.raise_if_full
 
         class File(MemoryFile):
             def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
-                super().write(data[: len(data) // 2], position)  # a part of it may be there
-                refuse_when_full()
+                super().write(data[: len(data) // 2], position)  # a failed write may leave a part
+                raise_if_full()
                 super().write(data, position)
 
         return File(file._data)
 
-    def refuse_when_full(self) -> None:
+    def raise_if_full(self) -> None:
         if self.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_directory_without_room_is_back_when_it_has_some() -> None:
+def test_log_directory_on_full_disk_is_online_again_after_space_is_freed() -> None:
     storage = SmallStorage()
     manager = start(storage)
     append(manager, "t", 0, b"before")
@@ -285,8 +285,8 @@ def test_a_directory_without_room_is_back_when_it_has_some() -> None:
     assert storage.exists("/data/.kafka_cleanshutdown")
 
 
-def test_what_is_too_old_makes_room_on_a_full_disk() -> None:
-    """Where there is none left even for the leader epochs: they begin with the first record."""
+def test_retention_deletes_segments_on_full_disk() -> None:
+    """The disk has no space even for the leader epoch checkpoint, which is written with the first record."""
     storage = SmallStorage()
     config = LogConfig(segment_bytes=300, retention_bytes=300, file_delete_delay_ms=1000)
     manager = start(storage, config=config)
@@ -300,7 +300,7 @@ def test_what_is_too_old_makes_room_on_a_full_disk() -> None:
         append(manager, "t", 0, b"lost")
     for seconds in (0, 301, 303, 304):
         manager.maintain(NOW + 1000 * seconds)
-        manager.maintain(NOW + 1000 * seconds)  # a round ends
+        manager.maintain(NOW + 1000 * seconds)  # completes the round
     assert not storage.exists(first)
     assert not [name for name in storage.listdir("/data/t-0") if name.endswith(".deleted")]
     storage.is_full = False
@@ -309,7 +309,7 @@ def test_what_is_too_old_makes_room_on_a_full_disk() -> None:
     assert log.log_start_offset == log.segments[0].base_offset > 0
 
 
-def test_a_full_disk_keeps_no_log_from_being_opened() -> None:
+def test_logs_can_be_opened_on_full_disk() -> None:
     storage = SmallStorage()
     manager = start(storage)
     append(manager, "t", 0, b"x")
@@ -328,7 +328,7 @@ def test_a_full_disk_keeps_no_log_from_being_opened() -> None:
     assert start(storage).get("u", 0).log_end_offset == 1
 
 
-def test_names_that_are_no_partition_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_directories_that_are_not_partitions_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     for name in ("lost+found", "t-0", "__cluster_metadata-0", "t-1.0123-delete", "t-x"):
         storage.makedirs(f"/data/{name}")
@@ -337,7 +337,7 @@ def test_names_that_are_no_partition_are_left_alone(caplog: pytest.LogCaptureFix
     assert "t-x" in caplog.text
 
 
-def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
+def test_flush_ms_flushes_active_segment_in_background() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
 
@@ -354,7 +354,7 @@ def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
     for now in (NOW + 4_999, NOW + 5_000, NOW + 5_001):
         manager.maintain(now)
         manager.maintain(now)
-        assert len(due) == (now >= NOW + 5_000)  # and not a second time while one is under way
+        assert len(due) == (now >= NOW + 5_000)  # no second flush while one is in progress
     append(manager, "t", 0, b"two")
     assert log.recovery_point == 0
     work, done = due.pop()
@@ -369,8 +369,8 @@ def test_records_older_than_flush_ms_are_synced_in_the_background() -> None:
     assert len(due) == 1
 
 
-def test_housekeeping_writes_no_checkpoint_by_itself() -> None:
-    """Syncing one takes as long as the disk likes, and everybody would wait for it."""
+def test_maintenance_writes_checkpoints_only_in_background() -> None:
+    """The sync of a checkpoint would block the event loop."""
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
@@ -387,21 +387,21 @@ def test_housekeeping_writes_no_checkpoint_by_itself() -> None:
     assert len([name for name in storage.listdir("/data") if name.endswith("-checkpoint")]) == 4
 
 
-def test_a_checkpoint_that_comes_late_tells_nothing() -> None:
+def test_outdated_checkpoint_task_writes_nothing() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     directory, name = manager.directories[0], "recovery-point-offset-checkpoint"
-    early, late = (directory.checkpoint(name, {("t", 0): offset}) for offset in (20, 5))
-    late()
-    early()
+    older, newer = (directory.checkpoint_task(name, {("t", 0): offset}) for offset in (20, 5))
+    newer()
+    older()
     assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
-    left_over = directory.checkpoint(name, {("t", 0): 6})
+    unfinished = directory.checkpoint_task(name, {("t", 0): 6})
     manager.close(clean=False, now_ms=NOW)
-    left_over()  # another process may have the directory by now
+    unfinished()  # another process may use the directory by now
     assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
 
 
-def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_closed() -> None:
+def test_logs_flushed_in_background_are_not_flushed_again_on_close() -> None:
     synced: list[str] = []
 
     class Storage(MemoryStorage):
@@ -414,7 +414,7 @@ def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_cl
     manager.open_directories()
     for partition in range(3):
         append(manager, "t", partition, b"one")
-    manager.get_or_create("t", 3, CONFIG, NOW)  # nothing in it, nothing to do
+    manager.get_or_create("t", 3, CONFIG, NOW)  # an empty log needs no flush
     manager.flush_all(NOW)
     assert len(due) == 3
     assert synced == []
@@ -431,8 +431,8 @@ def test_what_was_flushed_side_by_side_is_not_flushed_again_when_the_logs_are_cl
     assert storage.read("/data/recovery-point-offset-checkpoint") == b"0\n4\nt 0 1\nt 1 1\nt 2 1\nt 3 0\n"
 
 
-@pytest.mark.parametrize("outcome", ["in time", "late", "cut again", "failed"])
-def test_a_cut_is_synced_in_the_background_and_nothing_is_written_behind_it_before(outcome: str) -> None:
+@pytest.mark.parametrize("outcome", ["in time", "late", "truncated again", "failed"])
+def test_append_after_truncation_waits_for_its_sync(outcome: str) -> None:
     synced: list[str] = []
 
     class Storage(MemoryStorage):
@@ -440,7 +440,7 @@ def test_a_cut_is_synced_in_the_background_and_nothing_is_written_behind_it_befo
             synced.append(path)
 
     due: list[tuple[Work, Done]] = []
-    told: list[bool] = []
+    done_calls: list[bool] = []
     manager = LogManager(Storage(), ("/data",), background=lambda work, done: due.append((work, done)))
     manager.open_directories()
     for _ in range(4):
@@ -448,23 +448,23 @@ def test_a_cut_is_synced_in_the_background_and_nothing_is_written_behind_it_befo
     log = manager.logs["t", 0]
     log.truncate_to(3, NOW)
     assert synced == []
-    manager.make_cut_safe(log, lambda: told.append(True))
+    manager.sync_truncation(log, lambda: done_calls.append(True))
     (work, done), path = due[0], log.segments[0].path(".log")
-    if outcome == "cut again":
+    if outcome == "truncated again":
         log.truncate_to(2, NOW)
     if outcome != "late":
         work()
         done(OSError(errno.EIO, os.strerror(errno.EIO)) if outcome == "failed" else None)
-        assert told == [True]
+        assert done_calls == [True]
     if outcome == "failed":
         with pytest.raises(ApiError, match="cannot truncate"):
             append(manager, "t", 0, b"two")
         return
     append(manager, "t", 0, b"two")
-    assert synced == [path] * (2 if outcome == "cut again" else 1)
+    assert synced == [path] * (2 if outcome == "truncated again" else 1)
 
 
-def test_epochs_of_many_partitions_are_written_a_few_at_a_time_and_before_they_are_needed() -> None:
+def test_epoch_checkpoints_are_written_in_portions_and_before_roll_or_flush() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
@@ -489,8 +489,8 @@ def test_epochs_of_many_partitions_are_written_a_few_at_a_time_and_before_they_a
     assert counts == [18, 34, 40]
 
 
-def test_epochs_of_deleted_partitions_wait_for_no_turn() -> None:
-    """Topics may come and go faster than epochs are written, and what waits holds a whole log."""
+def test_pending_epoch_writes_of_deleted_partitions_are_dropped() -> None:
+    """Topics may be created and deleted faster than epochs are written, and each pending write references a log."""
     manager = start(MemoryStorage())
     for partition in range(100):
         append(manager, "t", partition, b"value")
@@ -500,7 +500,7 @@ def test_epochs_of_deleted_partitions_wait_for_no_turn() -> None:
     assert not manager._epochs_to_write
 
 
-def test_a_flush_that_failed_leaves_no_mark_of_a_clean_stop() -> None:
+def test_failed_flush_prevents_clean_shutdown_marker() -> None:
     due: list[tuple[Work, Done]] = []
     storage = MemoryStorage()
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
@@ -512,45 +512,46 @@ def test_a_flush_that_failed_leaves_no_mark_of_a_clean_stop() -> None:
     assert not storage.exists("/data/.kafka_cleanshutdown")
 
 
-def test_partitions_set_aside_are_told_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_stray_partitions_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"x")
     append(manager, "u", 0, b"x")
-    manager.set_aside("t", 0)
-    manager.set_aside("u", 0)
+    manager.mark_stray("t", 0)
+    manager.mark_stray("u", 0)
     manager.close(now_ms=NOW)
     caplog.clear()
     assert start(storage).logs == {}
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
-        "/data holds 2 partitions set aside"
+        "Log directory /data has 2 stray partitions"
     ]
 
 
-class UnrenamedStorage(MemoryStorage):
-    """A file system that renames no directory while somebody says so."""
+class RenameFailingStorage(MemoryStorage):
+    """A file system on which renames of directories fail while `fails` is set."""
 
-    refuses = False
+    fails = False
 
     def rename(self, source: str, target: str) -> None:
-        if self.refuses and source in self._directories:
+        if self.fails and source in self._directories:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         super().rename(source, target)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_log_that_could_not_be_deleted_serves_no_topic_of_its_name(is_restarted: bool) -> None:
-    storage, other = UnrenamedStorage(), bytes(16)
+def test_log_with_failed_deletion_is_not_used_for_recreated_topic(is_restarted: bool) -> None:
+    storage, other = RenameFailingStorage(), bytes(16)
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"old")
     old = manager.directory_of("t", 0)
-    storage.refuses = True
+    storage.fails = True
     with pytest.raises(ApiError, match="cannot delete /one/t-0"):
         manager.delete("t", 0, NOW)
     manager.maintain(NOW)
-    with pytest.raises(ApiError, match="Permission denied"):  # nor is it made elsewhere: the next start would find two
+    # The log is not created in the other directory either: the next start would find the partition in both.
+    with pytest.raises(ApiError, match="Permission denied"):
         manager.get_or_create("t", 0, CONFIG, NOW, topic_id=other)
-    storage.refuses = False
+    storage.fails = False
     if is_restarted:
         manager.close(now_ms=NOW)
         manager = start(storage, "/one", "/two")
@@ -561,21 +562,21 @@ def test_a_log_that_could_not_be_deleted_serves_no_topic_of_its_name(is_restarte
     assert [name for name in storage.list_directories(old.path) if name.endswith("-delete")] == []
 
 
-def test_a_deletion_that_failed_is_tried_again() -> None:
-    storage = UnrenamedStorage()
+def test_failed_deletion_is_retried() -> None:
+    storage = RenameFailingStorage()
     manager = start(storage)
     append(manager, "t", 0, b"old")
-    storage.refuses = True
+    storage.fails = True
     with pytest.raises(ApiError):
         manager.delete("t", 0, NOW)
-    storage.refuses = False
+    storage.fails = False
     manager.maintain(NOW)
     assert not storage.exists("/data/t-0")
     manager.maintain(NOW + 60_000)
     assert storage.list_directories("/data") == []
 
 
-def test_a_log_whose_directory_is_gone_can_be_deleted() -> None:
+def test_log_with_missing_directory_can_be_deleted() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"old")
@@ -584,23 +585,24 @@ def test_a_log_whose_directory_is_gone_can_be_deleted() -> None:
     assert manager.get("t", 0) is None
 
 
-@pytest.mark.parametrize("says_whose_it_is", [False, True])
-def test_a_directory_of_another_topic_is_set_aside(says_whose_it_is: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_topic_id", [False, True])
+def test_directory_of_another_topic_is_marked_stray(has_topic_id: bool, caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"old")
     storage._files.update({path.replace("/t-", "/u-"): data for path, data in storage._files.items()})
     storage.makedirs("/data/u-0")
-    if not says_whose_it_is:
+    if not has_topic_id:
         storage.remove("/data/u-0/partition.metadata")
     log = manager.get_or_create("u", 0, CONFIG, NOW, topic_id=bytes(16))
     assert (log.topic_id, log.log_end_offset) == (bytes(16), 0)
-    (aside,) = [name for name in storage.list_directories("/data") if name.endswith("-stray")]
-    assert f"/data/u-0 is of another topic by that name: set aside as /data/{aside}" in caplog.text
-    assert storage.size(f"/data/{aside}/{0:020d}.log") > 0
+    (stray,) = [name for name in storage.list_directories("/data") if name.endswith("-stray")]
+    message = f"/data/u-0 belongs to a different topic of the same name, renamed it to /data/{stray}"
+    assert message in caplog.text
+    assert storage.size(f"/data/{stray}/{0:020d}.log") > 0
 
 
-def test_a_directory_that_was_half_made_is_used() -> None:
+def test_incompletely_created_directory_is_used() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     storage.makedirs("/data/t-0")
@@ -609,8 +611,8 @@ def test_a_directory_that_was_half_made_is_used() -> None:
     assert storage.list_directories("/data") == ["t-0"]
 
 
-@pytest.mark.parametrize("checkpoint_is_there", [True, False])
-def test_a_torn_log_is_known_to_be_damaged_and_what_is_shorter_than_it_was_closed(checkpoint_is_there: bool) -> None:
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_log_that_is_shorter_than_at_its_clean_shutdown_is_damaged(has_checkpoint: bool) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")
@@ -620,12 +622,12 @@ def test_a_torn_log_is_known_to_be_damaged_and_what_is_shorter_than_it_was_close
     assert not manager.is_damaged
     manager.close(now_ms=NOW)
     del storage._files[path][-3:]
-    if not checkpoint_is_there:
+    if not has_checkpoint:
         storage.remove("/data/recovery-point-offset-checkpoint")
     assert start(storage).is_damaged
 
 
-def test_where_nothing_says_how_long_a_log_was_it_may_have_been_longer() -> None:
+def test_missing_recovery_point_after_clean_shutdown_counts_as_damage() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")
@@ -637,7 +639,7 @@ def test_where_nothing_says_how_long_a_log_was_it_may_have_been_longer() -> None
     assert not start(storage).is_damaged
 
 
-def test_a_log_says_again_whose_it_is() -> None:
+def test_missing_partition_metadata_is_rewritten() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"x")

@@ -11,13 +11,13 @@ from random import Random
 import pytest
 
 from headrace_broker.log import producer_files
-from headrace_broker.log.admission import AppendOrigin, RecordsRejectedError
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.open_segments import OpenSegments
 from headrace_broker.log.producer_files import load_producers
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.storage import MemoryFile, MemoryStorage
+from headrace_broker.log.validator import AppendOrigin, RecordsRejectedError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.records.builder import build_batch, finish_batch
@@ -42,7 +42,7 @@ def batch(*values: bytes, timestamp: int = NOW, **options) -> bytearray:
 
 def append(log: PartitionLog, *values: bytes, timestamp: int = NOW, epoch: int = 0, now_ms: int = NOW, **options):
     info = log.append_as_leader(batch(*values, timestamp=timestamp, **options), leader_epoch=epoch, now_ms=now_ms)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
     return info
 
 
@@ -63,7 +63,7 @@ def error_of(call) -> ErrorCode:
     return raised.value.code
 
 
-def test_offsets_and_epoch_are_written_into_the_batch() -> None:
+def test_append_sets_offsets_and_leader_epoch_in_batch() -> None:
     log = open_log()
     first = append(log, b"a", b"b")
     second = append(log, b"c", epoch=4)
@@ -74,7 +74,7 @@ def test_offsets_and_epoch_are_written_into_the_batch() -> None:
     assert values_from(log) == [b"a", b"b", b"c"]
 
 
-def test_reading_begins_with_the_batch_that_holds_the_offset_and_ends_at_the_bound() -> None:
+def test_read_starts_at_batch_containing_offset_and_ends_at_upper_bound() -> None:
     log = open_log()
     for number in range(10):
         append(log, b"x%d" % number, b"y%d" % number)
@@ -84,8 +84,8 @@ def test_reading_begins_with_the_batch_that_holds_the_offset_and_ends_at_the_bou
     assert error_of(lambda: log.read(21, 100)) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_nothing_above_the_high_watermark_is_read_by_default() -> None:
-    """R3: and whoever has read more from the leader before is not out of range, only early."""
+def test_read_is_bounded_by_high_watermark_by_default() -> None:
+    """R3. A fetch offset between high watermark and log end offset is not out of range."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
     assert log.read(0, 100).size_bytes == 0
@@ -93,7 +93,7 @@ def test_nothing_above_the_high_watermark_is_read_by_default() -> None:
     assert log.read(0, 100, upper_bound_offset=log.log_end_offset).size_bytes > 0
 
 
-def test_one_batch_is_returned_even_if_it_is_larger_than_asked() -> None:
+def test_first_batch_larger_than_max_bytes_is_returned() -> None:
     log = open_log()
     append(log, b"x" * 5000)
     append(log, b"y" * 5000)
@@ -105,7 +105,7 @@ def values_of(read) -> list[bytes | None]:
     return read_columns(b"".join(read.buffers)).values
 
 
-def test_a_read_ends_at_an_indexed_batch_border() -> None:
+def test_read_ends_at_indexed_batch_boundary() -> None:
     log = open_log()
     for number in range(50):
         append(log, b"%04d" % number * 500)
@@ -116,7 +116,7 @@ def test_a_read_ends_at_an_indexed_batch_border() -> None:
     assert batches[0][1].base_offset == 3
 
 
-def test_segments_roll_by_size_and_reads_cross_them() -> None:
+def test_segments_roll_by_size_and_reads_span_segments() -> None:
     log = open_log(config=LogConfig(segment_bytes=400))
     for number in range(30):
         append(log, b"value %d" % number)
@@ -126,7 +126,7 @@ def test_segments_roll_by_size_and_reads_cross_them() -> None:
     assert values_from(log, 17) == [b"value %d" % number for number in range(17, 30)]
 
 
-def test_segments_roll_by_age_of_their_records() -> None:
+def test_segments_roll_by_record_timestamps() -> None:
     log = open_log(config=LogConfig(segment_ms=1000, message_timestamp_after_max_ms=10**9))
     append(log, b"a", timestamp=NOW)
     append(log, b"b", timestamp=NOW + 1000)
@@ -146,7 +146,7 @@ def test_segments_roll_by_age_of_their_records() -> None:
         (lambda b: b"\0\0\0\0\0\0\0\1" + b[8:], ErrorCode.INVALID_RECORD),
     ],
 )
-def test_broken_batches_are_refused_and_nothing_is_written(change, code: ErrorCode) -> None:
+def test_invalid_batches_are_rejected_and_not_written(change, code: ErrorCode) -> None:
     log = open_log()
     append(log, b"before")
     size = log.size_bytes
@@ -155,14 +155,14 @@ def test_broken_batches_are_refused_and_nothing_is_written(change, code: ErrorCo
     assert (log.size_bytes, log.log_end_offset) == (size, 1)
 
 
-def test_an_oversize_batch_is_refused_naming_the_limit() -> None:
+def test_batch_over_max_message_bytes_is_rejected() -> None:
     log = open_log(config=LogConfig(max_message_bytes=200))
     with pytest.raises(ApiError, match=r"max\.message\.bytes=200") as raised:
         append(log, b"x" * 200)
     assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_timestamps_too_far_ahead_or_behind_are_refused() -> None:
+def test_timestamps_outside_limits_are_rejected() -> None:
     log = open_log(config=LogConfig(message_timestamp_before_max_ms=1000))
     assert error_of(lambda: append(log, b"a", timestamp=NOW + 3_600_001)) == ErrorCode.INVALID_TIMESTAMP
     assert error_of(lambda: append(log, b"a", timestamp=NOW - 1001)) == ErrorCode.INVALID_TIMESTAMP
@@ -170,14 +170,14 @@ def test_timestamps_too_far_ahead_or_behind_are_refused() -> None:
     append(log, b"a", timestamp=-1)
 
 
-def test_log_append_time_stamps_every_record() -> None:
+def test_log_append_time_sets_timestamp_of_every_record() -> None:
     log = open_log(config=LogConfig(is_log_append_time=True))
     assert append(log, b"a", b"b", timestamp=5, now_ms=NOW + 7).log_append_time_ms == NOW + 7
     columns = read_columns(b"".join(log.read(0, 1000).buffers))
     assert (columns.timestamps, columns.timestamp_type) == (NOW + 7, 1)
 
 
-def test_a_compacted_topic_names_the_records_without_a_key() -> None:
+def test_compacted_topic_rejects_records_without_key() -> None:
     log = open_log(config=LogConfig(cleanup_compact=True, cleanup_delete=False))
     columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, b"k"], timestamps=NOW)
     with pytest.raises(RecordsRejectedError) as raised:
@@ -188,7 +188,7 @@ def test_a_compacted_topic_names_the_records_without_a_key() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_topic_with_a_codec_of_its_own_repacks_batches(codec: Compression) -> None:
+def test_topic_with_own_codec_recompresses_batches(codec: Compression) -> None:
     log = open_log(config=LogConfig(compression_type="zstd", compression_level=3))
     append(log, b"a" * 100, b"b" * 100, compression=codec)
     data = b"".join(log.read(0, 1000).buffers)
@@ -204,7 +204,7 @@ def producer(log: PartitionLog, sequence: int, count: int = 1, *, epoch: int = 0
     return append(log, *[b"v"] * count, **options)
 
 
-def test_any_of_the_last_five_batches_is_recognised() -> None:
+def test_last_five_batches_are_recognized_as_duplicates() -> None:
     log = open_log()
     for sequence in range(0, 14, 2):
         producer(log, sequence, 2)
@@ -216,7 +216,7 @@ def test_any_of_the_last_five_batches_is_recognised() -> None:
     assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_gaps_and_old_epochs_are_refused_and_sequences_wrap() -> None:
+def test_sequence_gaps_and_old_epochs_are_rejected_and_sequences_wrap() -> None:
     log = open_log()
     producer(log, 2**31 - 2, 2)
     producer(log, 0, 1)
@@ -229,7 +229,7 @@ def test_gaps_and_old_epochs_are_refused_and_sequences_wrap() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_producers_are_known_after_a_restart(clean: bool) -> None:
+def test_producer_state_survives_restart(clean: bool) -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=300))
     for sequence in range(12):
@@ -241,8 +241,8 @@ def test_producers_are_known_after_a_restart(clean: bool) -> None:
     assert producer(log, 12).base_offset == 12
 
 
-def test_a_producer_of_old_records_is_known_while_it_is_active() -> None:
-    """Who copies the records of last year is no idle producer: its retry would be written twice."""
+def test_active_producer_of_old_records_does_not_expire() -> None:
+    """A producer that copies last year's records is active. If it expired, a retried batch would be appended twice."""
     day_ms = 86_400_000
     log = open_log()
     sent = {"timestamp": NOW - 365 * day_ms, "producer_id": 7, "producer_epoch": 0}
@@ -256,7 +256,7 @@ def test_a_producer_of_old_records_is_known_while_it_is_active() -> None:
     assert not log.producers.producers
 
 
-def test_truncation_takes_back_sequences() -> None:
+def test_truncation_restores_producer_sequences() -> None:
     log = open_log()
     for sequence in range(6):
         producer(log, sequence)
@@ -267,8 +267,8 @@ def test_truncation_takes_back_sequences() -> None:
 # Epochs, truncation, retention
 
 
-def test_epochs_end_where_the_next_begins() -> None:
-    """R10: what is cut from the log is cut from the file of epochs."""
+def test_epoch_ends_at_start_of_next_epoch() -> None:
+    """R10: a truncation of the log also truncates the leader epoch checkpoint."""
     log = open_log()
     append(log, b"a", b"b", epoch=1)
     append(log, b"c", epoch=3)
@@ -281,22 +281,22 @@ def test_epochs_end_where_the_next_begins() -> None:
     assert log.storage.read(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
 
 
-def test_epochs_that_cannot_be_read_are_taken_from_the_records_after_a_clean_stop_too() -> None:
+def test_unreadable_epoch_checkpoint_is_rebuilt_after_clean_shutdown() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=200))
     for epoch in (1, 1, 3, 4):
         append(log, b"value", epoch=epoch)
     log.close(clean=True, now_ms=NOW)
     path = f"{DIRECTORY}/leader-epoch-checkpoint"
-    kept = storage.read(path)
+    written = storage.read(path)
     storage.write(path, b"\xff")
     log = open_log(storage, was_closed_cleanly=True)
     assert log.end_offset_for_epoch(1) == (1, 2)
-    assert storage.read(path) == kept
+    assert storage.read(path) == written
     assert not log.is_damaged
 
 
-def test_a_log_that_was_closed_cleanly_and_is_not_whole_says_so() -> None:
+def test_incomplete_log_after_clean_shutdown_is_damaged() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"a")
@@ -304,11 +304,11 @@ def test_a_log_that_was_closed_cleanly_and_is_not_whole_says_so() -> None:
     log.close(clean=True, now_ms=NOW)
     path = log.segments[0].path(".log")
     storage.write(path, storage.read(path)[:-1])
-    again = open_log(storage, was_closed_cleanly=True)
-    assert (again.log_end_offset, again.is_damaged) == (1, True)
+    reopened = open_log(storage, was_closed_cleanly=True)
+    assert (reopened.log_end_offset, reopened.is_damaged) == (1, True)
 
 
-def test_truncation_drops_whole_segments_and_parts_of_one() -> None:
+def test_truncation_removes_segments_and_part_of_a_segment() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400))
     for number in range(30):
@@ -322,8 +322,8 @@ def test_truncation_drops_whole_segments_and_parts_of_one() -> None:
     assert values_from(log) == [*(b"value %d" % number for number in range(11)), b"new"]
 
 
-def test_truncation_before_the_log_start_begins_there() -> None:
-    """Else the log would end beyond its leader's, be cut again, and so for ever, or until the leader has passed it."""
+def test_truncation_before_log_start_offset_lowers_it() -> None:
+    """With the old log start offset, the log would end after its leader's log, and would be truncated repeatedly."""
     log = open_log()
     for number in range(10):
         append(log, b"value %d" % number)
@@ -334,7 +334,7 @@ def test_truncation_before_the_log_start_begins_there() -> None:
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (20, 20, 20)
 
 
-def test_follower_appends_keep_the_leaders_offsets_and_leave_a_cut_batch_out() -> None:
+def test_follower_append_keeps_leader_offsets_and_ignores_incomplete_batch() -> None:
     leader, follower = open_log(), open_log()
     for number in range(3):
         append(leader, b"%d" % number, epoch=2)
@@ -348,13 +348,13 @@ def test_follower_appends_keep_the_leaders_offsets_and_leave_a_cut_batch_out() -
     assert follower.append_as_follower(b"", now_ms=NOW) is None
 
 
-def test_an_empty_follower_takes_the_batch_that_its_leaders_log_starts_in() -> None:
-    """The leader's log starts inside a batch after DeleteRecords, and is sent from there as a whole."""
+def test_empty_follower_appends_batch_containing_leader_log_start_offset() -> None:
+    """After DeleteRecords, the leader's log starts inside a batch, and the leader sends the whole batch."""
     leader = open_log()
     batches = [build_batch(RecordColumns(values=[b"x"] * 5, timestamps=NOW)) for _ in range(3)]
     for batch in batches:
         leader.append_as_leader(batch, leader_epoch=2, now_ms=NOW)
-    leader.high_watermark = 15
+    leader.advance_high_watermark(15)
     leader.advance_log_start(7)
     data = b"".join(leader.read(7, 1 << 20).buffers)
     storage = MemoryStorage()
@@ -366,12 +366,12 @@ def test_an_empty_follower_takes_the_batch_that_its_leaders_log_starts_in() -> N
     assert (follower.log_start_offset, follower.log_end_offset) == (7, 15)
     assert follower.end_offset_for_epoch(2) == (2, 15)
     assert error_of(lambda: follower.append_as_follower(data, now_ms=NOW)) == ErrorCode.UNKNOWN_SERVER_ERROR
-    again = open_log(storage)
-    again.high_watermark = 15
-    assert (again.log_end_offset, b"".join(again.read(7, 1 << 20).buffers)) == (15, data)
+    reopened = open_log(storage)
+    reopened.advance_high_watermark(15)
+    assert (reopened.log_end_offset, b"".join(reopened.read(7, 1 << 20).buffers)) == (15, data)
 
 
-def test_retention_by_size_keeps_the_newest_segments() -> None:
+def test_retention_bytes_keeps_newest_segments() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400, retention_bytes=900, file_delete_delay_ms=10))
     for number in range(40):
@@ -381,12 +381,12 @@ def test_retention_by_size_keeps_the_newest_segments() -> None:
     assert log.log_start_offset == log.segments[0].base_offset
     assert values_from(log, log.log_start_offset)[-1] == b"value 39"
     assert error_of(lambda: log.read(0, 10)) == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert log.take_deleted_files(NOW + 9) == []
-    deleted = log.take_deleted_files(NOW + 10)
+    assert log.pop_expired_files(NOW + 9) == []
+    deleted = log.pop_expired_files(NOW + 10)
     assert any(path.endswith(f"{0:020d}.log.deleted") for path in deleted)
 
 
-def test_retention_by_time_rolls_an_expired_active_segment() -> None:
+def test_retention_ms_rolls_expired_active_segment() -> None:
     log = open_log(config=LogConfig(retention_ms=1000))
     append(log, b"a")
     assert log.apply_retention(NOW + 1000) == 0
@@ -395,17 +395,17 @@ def test_retention_by_time_rolls_an_expired_active_segment() -> None:
     assert append(log, b"b", now_ms=NOW + 2000).base_offset == 1
 
 
-def test_retention_never_passes_the_high_watermark() -> None:
+def test_retention_does_not_delete_beyond_high_watermark() -> None:
     log = open_log(config=LogConfig(segment_bytes=200, retention_bytes=0))
     for number in range(5):
         log.append_as_leader(batch(b"value %d" % number), leader_epoch=0, now_ms=NOW)
     assert log.apply_retention(NOW) == 0
-    log.high_watermark = 3
+    log.advance_high_watermark(3)
     log.apply_retention(NOW)
     assert log.log_start_offset <= 3
 
 
-def test_delete_records_moves_the_start_and_segments_follow() -> None:
+def test_delete_records_advances_log_start_and_retention_deletes_segments() -> None:
     config = LogConfig(segment_bytes=200, cleanup_delete=False, cleanup_compact=False)
     log = open_log(config=config)
     for number in range(8):
@@ -423,13 +423,13 @@ def test_delete_records_moves_the_start_and_segments_follow() -> None:
 # Timestamps
 
 
-def test_offsets_are_found_by_timestamp_to_the_record() -> None:
+def test_offset_for_timestamp_is_exact_to_the_record() -> None:
     log = open_log(config=LogConfig(segment_bytes=600, index_interval_bytes=50))
     for number in range(20):
         columns = RecordColumns(values=[b"a", b"b"], timestamps=[NOW + 20 * number, NOW + 20 * number + 10])
         log.append_as_leader(build_batch(columns), leader_epoch=number // 10, now_ms=NOW)
     assert log.offset_for_timestamp(0) is None
-    log.high_watermark = 40
+    log.advance_high_watermark(40)
     for target in range(NOW - 5, NOW + 391):
         offset = max(0, -(-(target - NOW) // 10))
         assert log.offset_for_timestamp(target) == (NOW + 10 * offset, offset, offset // 20)
@@ -439,7 +439,7 @@ def test_offsets_are_found_by_timestamp_to_the_record() -> None:
     assert log.offset_for_timestamp(0) == (NOW + 70, 7, 0)
 
 
-def test_the_record_with_the_largest_timestamp() -> None:
+def test_max_timestamp_offset_is_that_of_first_record_with_largest_timestamp() -> None:
     log = open_log()
     assert log.max_timestamp_offset() is None
     for number in (5, 9, 7):
@@ -453,7 +453,7 @@ def test_the_record_with_the_largest_timestamp() -> None:
 
 
 class FailingFile(MemoryFile):
-    """Writes a part of what it is given, then fails."""
+    """Writes a part of the data, then fails."""
 
     __slots__ = ("error",)
 
@@ -475,8 +475,8 @@ class FailingStorage(MemoryStorage):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_failing_write_takes_the_log_offline_and_leaves_what_was_acknowledged(error: int) -> None:
-    """R14: a disk that is full or fails ends the writing, not the data."""
+def test_failed_write_takes_log_offline_and_keeps_acknowledged_records(error: int) -> None:
+    """R14: on a full or failed disk, appends fail and acknowledged records remain readable."""
     storage = FailingStorage()
     log = open_log(storage)
     append(log, b"acknowledged")
@@ -496,10 +496,10 @@ def test_a_failing_write_takes_the_log_offline_and_leaves_what_was_acknowledged(
 
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
-def test_a_segment_that_could_not_be_begun_leaves_nothing(error: int, was_closed_cleanly: bool) -> None:
-    """A start that finds it, empty where others' records stand, would read past those, or drop all that follows."""
+def test_failed_segment_creation_leaves_no_files(error: int, was_closed_cleanly: bool) -> None:
+    """An empty segment within the offsets of another would make the next start skip records, or drop later ones."""
 
-    class LacksOne(MemoryStorage):
+    class TimeIndexFailingStorage(MemoryStorage):
         error = 0
 
         def write(self, path: str, data: bytes | bytearray | memoryview) -> None:
@@ -507,14 +507,14 @@ def test_a_segment_that_could_not_be_begun_leaves_nothing(error: int, was_closed
                 raise OSError(self.error, os.strerror(self.error), path)
             super().write(path, data)
 
-    storage, config = LacksOne(), LogConfig(segment_bytes=300)
+    storage, config = TimeIndexFailingStorage(), LogConfig(segment_bytes=300)
     log = open_log(storage, config)
     append(log, b"0")
     append(log, b"1")
     storage.error = error
     assert error_of(lambda: append(log, b"too large for this segment" * 6)) == ErrorCode.KAFKA_STORAGE_ERROR
     storage.error = 0
-    assert log.offline_reason is None or log.come_back()
+    assert log.offline_reason is None or log.try_go_online()
     for number in range(2, 12):
         append(log, b"%d" % number)
     log.close(clean=was_closed_cleanly, now_ms=NOW)
@@ -522,27 +522,29 @@ def test_a_segment_that_could_not_be_begun_leaves_nothing(error: int, was_closed
     assert values_from(log, 2) == [b"%d" % number for number in range(2, 12)]
 
 
-@pytest.mark.parametrize(("lacking", "is_empty"), [(".timeindex", False), (".timeindex", True), (".index", True)])
-def test_a_descriptor_that_lacks_for_an_index_leaves_no_record_behind(lacking: str, is_empty: bool) -> None:
-    """Indexes are read when they are first needed: what was written by then would stand there twice, and recovery cut
-    all that follows."""
+@pytest.mark.parametrize(("suffix", "is_empty"), [(".timeindex", False), (".timeindex", True), (".index", True)])
+def test_append_failing_to_load_index_writes_no_records(suffix: str, is_empty: bool) -> None:
+    """Indexes are loaded on first use, which fails if no file descriptor is free; append loads them before writing.
 
-    class Busy(MemoryStorage):
-        is_busy = False
+    If the write came first, a retry would write the same records again, and recovery would truncate the log at them.
+    """
 
-        def _look(self, path: str) -> None:
-            if self.is_busy and path.endswith(lacking):
+    class FewDescriptorsStorage(MemoryStorage):
+        is_out_of_descriptors = False
+
+        def _check(self, path: str) -> None:
+            if self.is_out_of_descriptors and path.endswith(suffix):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
         def open(self, path: str) -> MemoryFile:
-            self._look(path)
+            self._check(path)
             return super().open(path)
 
         def read(self, path: str) -> bytes:
-            self._look(path)
+            self._check(path)
             return super().read(path)
 
-    storage, values = Busy(), [] if is_empty else [b"before"]
+    storage, values = FewDescriptorsStorage(), [] if is_empty else [b"before"]
     log = open_log(storage)
     for value in values:
         append(log, value)
@@ -550,18 +552,18 @@ def test_a_descriptor_that_lacks_for_an_index_leaves_no_record_behind(lacking: s
     log = open_log(storage, was_closed_cleanly=True)
     for number in range(40):
         value = b"%d" % number * 100
-        storage.is_busy = True
+        storage.is_out_of_descriptors = True
         with contextlib.suppress(ApiError):
             append(log, value)
             values.append(value)
-        storage.is_busy = False
+        storage.is_out_of_descriptors = False
     append(log, b"after")
     values.append(b"after")
     assert values_from(log) == values
     assert values_from(open_log(storage)) == values
 
 
-def test_a_broken_segment_ends_the_log_and_takes_those_behind_it_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_recovery_truncates_at_damage_and_deletes_later_segments(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400))
     for number in range(20):
@@ -577,7 +579,7 @@ def test_a_broken_segment_ends_the_log_and_takes_those_behind_it_away(caplog: py
     assert append(log, b"next").base_offset == broken.base_offset + 2
 
 
-def test_a_clean_start_rebuilds_indexes_that_are_gone() -> None:
+def test_missing_indexes_are_rebuilt_after_clean_shutdown() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=2000, index_interval_bytes=100))
     for number in range(60):
@@ -587,19 +589,19 @@ def test_a_clean_start_rebuilds_indexes_that_are_gone() -> None:
     for name in before:
         storage.write(f"{DIRECTORY}/{name}", b"\0\1\2" if name.endswith("timeindex") else b"")
     log = open_log(storage, LogConfig(segment_bytes=2000, index_interval_bytes=100), was_closed_cleanly=True)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
     assert values_from(log, 7) == [b"value %d" % number for number in range(7, 60)]
     assert log.offset_for_timestamp(NOW + 33) == (NOW + 33, 33, 0)
 
 
-def test_trusted_origins_skip_the_checks_of_clients() -> None:
+def test_coordinator_appends_skip_client_validation() -> None:
     log = open_log()
     late = batch(b"a", timestamp=NOW + 10**9)
     log.append_as_leader(late, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
     assert log.log_end_offset == 1
 
 
-def test_flush_messages_moves_the_recovery_point() -> None:
+def test_flush_messages_advances_recovery_point() -> None:
     log = open_log(config=replace(LogConfig(), flush_messages=3))
     append(log, b"a", b"b")
     assert log.recovery_point == 0
@@ -607,7 +609,7 @@ def test_flush_messages_moves_the_recovery_point() -> None:
     assert log.recovery_point == 3
 
 
-def test_a_full_index_rolls_the_segment() -> None:
+def test_full_index_rolls_segment() -> None:
     log = open_log(config=LogConfig(index_interval_bytes=0, segment_index_bytes=120))
     for number in range(30):
         append(log, b"x", timestamp=NOW + number)
@@ -617,12 +619,12 @@ def test_a_full_index_rolls_the_segment() -> None:
     assert values_from(log) == [b"x"] * 30
 
 
-def test_a_batch_larger_than_a_segment_is_refused() -> None:
+def test_batch_larger_than_segment_bytes_is_rejected() -> None:
     log = open_log(config=LogConfig(segment_bytes=300))
     assert error_of(lambda: append(log, b"x" * 300)) == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_an_interrupted_compaction_is_finished() -> None:
+def test_interrupted_segment_swap_is_completed() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -630,8 +632,8 @@ def test_an_interrupted_compaction_is_finished() -> None:
         append(log, b"value %d" % number)
     bases = [segment.base_offset for segment in log.segments]
     replaced = [segment for segment in log.segments if segment.base_offset < bases[2]]
-    kept = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW), base_offset=bases[2] - 1)
-    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", kept)
+    compacted = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW), base_offset=bases[2] - 1)
+    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", compacted)
     storage.write(f"{DIRECTORY}/{0:020d}.index.swap", b"")
     storage.remove(replaced[0].path(".log"))
     log = open_log(storage, config)
@@ -640,30 +642,28 @@ def test_an_interrupted_compaction_is_finished() -> None:
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
-@pytest.mark.parametrize("is_first_left", [True, False])
-def test_a_compacted_segment_that_is_damaged_before_it_has_its_name_keeps_no_log_from_opening(
-    is_first_left: bool,
-) -> None:
+@pytest.mark.parametrize("has_first_segment", [True, False])
+def test_log_with_damaged_swap_segment_opens(has_first_segment: bool) -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
     for number in range(12):
         append(log, b"value %d" % number)
     first = log.segments[0]
-    sound = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW))
-    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", bytes(sound) + b"damage")
+    compacted = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW))
+    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", bytes(compacted) + b"damage")
     storage.write(f"{DIRECTORY}/{0:020d}.index.swap", b"")
-    if not is_first_left:
+    if not has_first_segment:
         storage.remove(first.path(".log"))
-    log = open_log(storage, config, recovery_point=12, is_only_copy=False, may_have_gaps=False)
-    if is_first_left:
+    log = open_log(storage, config, recovery_point=12, is_only_replica=False, may_have_gaps=False)
+    if has_first_segment:
         assert values_from(log) == [b"value %d" % number for number in range(12)]
-    else:  # the others have the rest
+    else:  # the other replicas have the remaining records
         assert values_from(log) == [b"compacted"]
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
-def test_a_compaction_that_was_not_swapped_in_whole_is_undone() -> None:
+def test_incomplete_segment_swap_is_undone() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -678,7 +678,7 @@ def test_a_compaction_that_was_not_swapped_in_whole_is_undone() -> None:
     assert not [name for name in storage.listdir(DIRECTORY) if name.endswith((".swap", ".cleaned"))]
 
 
-def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker() -> None:
+def test_open_transaction_holds_last_stable_offset_until_its_marker() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"plain")
@@ -687,18 +687,18 @@ def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker() -> 
     assert (log.last_stable_offset, log.high_watermark) == (1, 3)
     log.close(clean=True, now_ms=NOW)
     log = open_log(storage, was_closed_cleanly=True)
-    log.high_watermark = 3
+    log.advance_high_watermark(3)
     assert log.last_stable_offset == 1
     marker = build_control_batch(
         ControlType.COMMIT, end_transaction_value(0), timestamp=NOW, producer_id=3, producer_epoch=0
     )
     log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
-    log.high_watermark = 4
+    log.advance_high_watermark(4)
     assert log.last_stable_offset == 4
     assert open_log(storage).last_stable_offset == 0
 
 
-def test_a_log_on_a_full_disk_opens_and_can_be_read() -> None:
+def test_log_on_full_disk_opens_and_is_readable() -> None:
     class FullStorage(MemoryStorage):
         def write(self, path: str, data: bytes | bytearray | memoryview) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -714,7 +714,7 @@ def test_a_log_on_a_full_disk_opens_and_can_be_read() -> None:
 
 
 def unchecked(payload: bytes, *, compression: Compression, count: int, timestamp: int = NOW) -> bytearray:
-    """A batch whose checksum is right, whatever its header claims of its records."""
+    """Build a batch with a valid CRC, even if `count` does not match the payload."""
     return finish_batch(
         payload,
         attributes=compression,
@@ -740,14 +740,14 @@ def unchecked(payload: bytes, *, compression: Compression, count: int, timestamp
         (Compression.ZSTD, 2**31 - 1, bytes(100)),
     ],
 )
-def test_a_count_that_the_batch_cannot_hold_is_refused(compression: Compression, count: int, payload: bytes) -> None:
+def test_impossible_record_count_is_rejected(compression: Compression, count: int, payload: bytes) -> None:
     log = open_log()
-    lying = unchecked(payload, compression=compression, count=count)
-    assert error_of(lambda: log.append_as_leader(lying, leader_epoch=0, now_ms=NOW)) == ErrorCode.INVALID_RECORD
+    invalid = unchecked(payload, compression=compression, count=count)
+    assert error_of(lambda: log.append_as_leader(invalid, leader_epoch=0, now_ms=NOW)) == ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 0
 
 
-def test_a_batch_that_cannot_be_unpacked_does_not_hide_the_others_from_a_search_by_time() -> None:
+def test_timestamp_search_finds_records_after_batch_that_cannot_be_decompressed() -> None:
     log = open_log()
     append(log, b"a", timestamp=NOW - 10)
     broken = unchecked(b"not zstd", compression=Compression.ZSTD, count=2, timestamp=NOW - 5)
@@ -758,7 +758,7 @@ def test_a_batch_that_cannot_be_unpacked_does_not_hide_the_others_from_a_search_
     assert log.offset_for_timestamp(NOW - 4) == (NOW, 3, 0)
 
 
-def test_a_bomb_is_refused_where_it_would_have_to_be_unpacked() -> None:
+def test_decompression_bomb_is_rejected_on_append() -> None:
     columns = RecordColumns(values=[bytes(100_000_000)], keys=[b"k"], timestamps=NOW)
     bomb = build_batch(columns, compression=Compression.ZSTD)
     assert len(bomb) < 10_000
@@ -768,7 +768,7 @@ def test_a_bomb_is_refused_where_it_would_have_to_be_unpacked() -> None:
         assert code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_indexes_of_segments_that_are_not_active_share_a_bound() -> None:
+def test_index_memory_of_inactive_segments_is_limited() -> None:
     config = LogConfig(segment_bytes=2000, index_interval_bytes=1)
     open_segments = OpenSegments(index_bytes_max=500)
     log = open_log(config=config, open_segments=open_segments)
@@ -778,11 +778,11 @@ def test_indexes_of_segments_that_are_not_active_share_a_bound() -> None:
     for _ in range(2):
         assert values_from(log) == [b"%d" % number for number in range(200)]
         assert log.offset_for_timestamp(NOW + 150) == (NOW + 150, 150, 0)
-        held = [segment for segment in log.segments[:-1] if segment.holds_indexes]
-        assert len(held) < 4
+        with_indexes = [segment for segment in log.segments[:-1] if segment.holds_indexes]
+        assert len(with_indexes) < 4
 
 
-def test_retention_learns_the_age_of_old_segments_without_their_indexes() -> None:
+def test_max_timestamp_of_inactive_segments_is_read_without_loading_indexes() -> None:
     storage, config = MemoryStorage(), LogConfig(segment_bytes=2000, index_interval_bytes=1)
     log = open_log(storage, config)
     for number in range(100):
@@ -796,8 +796,8 @@ def test_retention_learns_the_age_of_old_segments_without_their_indexes() -> Non
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_was_cut_does_not_come_back_after_a_power_failure(seed: int) -> None:
-    """Else it would stand where the high watermark of the records that replaced it says that it is committed."""
+def test_truncated_records_do_not_return_after_power_failure(seed: int) -> None:
+    """If the truncated records returned, they would be below the high watermark of the records that replaced them."""
     disk = SimulatedDisk(Random(seed))
     log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW)
     for number in range(6):
@@ -817,9 +817,9 @@ EPOCH_A_SEGMENT = LogConfig(segment_bytes=100)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_log_that_is_cut_knows_its_producers_as_their_batches_tell(seed: int, monkeypatch) -> None:
-    monkeypatch.setattr(producer_files, "_KEPT_EVERY_BATCHES", 4)
-    monkeypatch.setattr(producer_files, "_KEPT_EVERY_PRODUCERS", 1)
+def test_producer_state_after_truncation_equals_replay_of_remaining_batches(seed: int, monkeypatch) -> None:
+    monkeypatch.setattr(producer_files, "_BATCHES_PER_SNAPSHOT_MIN", 4)
+    monkeypatch.setattr(producer_files, "_BATCHES_PER_PRODUCER", 1)
     rng = Random(seed)
     log = open_log()
     next_sequence: dict[int, int] = {}
@@ -830,20 +830,20 @@ def test_a_log_that_is_cut_knows_its_producers_as_their_batches_tell(seed: int, 
             records = batch(b"x", base_sequence=next_sequence.get(producer_id, 0), **identity)
             log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
             next_sequence[producer_id] = next_sequence.get(producer_id, 0) + 1
-        log.high_watermark = rng.randint(log.high_watermark, log.log_end_offset)
+        log.advance_high_watermark(rng.randint(log.high_watermark, log.log_end_offset))
         log.truncate_to(rng.randint(log.high_watermark, log.log_end_offset), NOW)
-        told = load_producers(log.storage, DIRECTORY, log.segments, log.log_end_offset)
-        assert log.producers.producers == told.producers
+        replayed = load_producers(log.storage, DIRECTORY, log.segments, log.log_end_offset)
+        assert log.producers.producers == replayed.producers
         next_sequence = {key: entry.last_sequence + 1 for key, entry in log.producers.producers.items()}
 
 
-def test_cutting_a_long_segment_does_not_read_all_of_it(monkeypatch) -> None:
-    """It is done on the loop: a follower that took a second for it was waited for by everybody."""
+def test_truncation_does_not_read_whole_segment(monkeypatch) -> None:
+    """A truncation blocks the event loop; reading the whole segment took a second."""
     log = open_log()
     for number in range(5000):
         records = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=number)
         log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
-        log.high_watermark = number - 5
+        log.advance_high_watermark(number - 5)
     headers_read = 0
     iter_headers = LogSegment.iter_headers
 
@@ -859,13 +859,13 @@ def test_cutting_a_long_segment_does_not_read_all_of_it(monkeypatch) -> None:
     assert log.max_timestamp_offset() == (NOW, 0, 0)
     assert log.producers.producers[7].last_sequence == 4995
     assert len(log.producers.producers[7].batches) == 5
-    log.producers.expire(NOW + 86_400_000, 86_400_000)  # of records that may be old, from a producer that is not
+    log.producers.expire(NOW + 86_400_000, 86_400_000)  # the producer is active, whatever its record timestamps are
     assert 7 in log.producers.producers
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epochs_are_known_of_every_record_after_a_power_failure(seed: int) -> None:
-    """Their file is flushed with the records; what was written of it since then may be lost, in part or whole."""
+def test_epoch_of_every_record_is_known_after_power_failure(seed: int) -> None:
+    """The leader epoch checkpoint is flushed with the records; later writes to it may be lost or incomplete."""
     disk = SimulatedDisk(Random(seed))
     log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, EPOCH_A_SEGMENT, NOW)
     for epoch in range(6):
@@ -879,14 +879,14 @@ def test_epochs_are_known_of_every_record_after_a_power_failure(seed: int) -> No
     assert [log.epoch_for_offset(offset) for offset in range(log.log_end_offset)] == list(range(log.log_end_offset))
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_epochs_whose_file_a_power_failure_took_stand_in_the_records(*, is_there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_lost_epoch_checkpoint_is_rebuilt_from_records(*, exists: bool) -> None:
     storage = MemoryStorage()
     log = open_log(storage, EPOCH_A_SEGMENT)
     for epoch in range(6):
         append(log, b"of epoch %d" % epoch, epoch=epoch)
     path = f"{DIRECTORY}/leader-epoch-checkpoint"
-    storage.write(path, b"") if is_there else storage.remove(path)
+    storage.write(path, b"") if exists else storage.remove(path)
     log = open_log(storage, EPOCH_A_SEGMENT, recovery_point=3)
     assert [log.epoch_for_offset(offset) for offset in range(6)] == list(range(6))
     assert storage.read(path).startswith(b"0\n6\n")

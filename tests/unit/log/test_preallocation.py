@@ -1,4 +1,4 @@
-"""Preallocated segments: the file is longer than its records while it is active, and never when it is closed."""
+"""Preallocated segments: the file is longer than its records while it is active, and is trimmed when it is closed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size
 
 
-def test_appends_do_not_change_the_size_of_the_file(tmp_path: Path) -> None:
+def test_appends_do_not_change_size_of_preallocated_file(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     sizes = set()
     for _ in range(100):
@@ -46,12 +46,12 @@ def test_appends_do_not_change_the_size_of_the_file(tmp_path: Path) -> None:
     assert len(sizes) == 1
     assert sizes.pop() > log.size_bytes
     for _ in range(6):
-        append(log, bytes(900_000))  # more than was allocated
+        append(log, bytes(900_000))  # in total more than was preallocated
         assert size_of(file_of(log)) >= log.size_bytes
     assert size_of(file_of(log)) > log.size_bytes > 5_000_000
 
 
-def test_a_closed_segment_ends_with_its_records(tmp_path: Path) -> None:
+def test_rolled_and_closed_segments_are_trimmed(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
     log.roll(NOW)
@@ -60,30 +60,30 @@ def test_a_closed_segment_ends_with_its_records(tmp_path: Path) -> None:
     assert size_of(file_of(log, 1)) > log.segments[1].size_bytes
     log.close(clean=True, now_ms=NOW)
     assert size_of(file_of(log, 1)) == log.segments[1].size_bytes
-    again = opened(tmp_path / "t-0", was_closed_cleanly=True)
-    assert again.log_end_offset == 2
-    assert size_of(file_of(log, 1)) > again.segments[1].size_bytes  # and it is preallocated again
+    reopened = opened(tmp_path / "t-0", was_closed_cleanly=True)
+    assert reopened.log_end_offset == 2
+    assert size_of(file_of(log, 1)) > reopened.segments[1].size_bytes  # it is preallocated again
 
 
-def test_the_zeros_of_a_crash_are_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_trailing_zeros_after_crash_are_not_reported_as_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
     log.roll(NOW)
     append(log, b"two")
-    with file_of(log).open("ab") as file:  # the trimming was lost
+    with file_of(log).open("ab") as file:  # simulate a lost trim
         file.write(bytes(10_000))
     log.release()
     with caplog.at_level(logging.WARNING):
-        again = opened(tmp_path / "t-0")
-    assert [segment.base_offset for segment in again.segments] == [0, 1]
-    assert again.log_end_offset == 2
+        reopened = opened(tmp_path / "t-0")
+    assert [segment.base_offset for segment in reopened.segments] == [0, 1]
+    assert reopened.log_end_offset == 2
     assert not caplog.records
-    append(again, b"three")
-    data = file_of(again, 1).read_bytes()[: again.segments[1].size_bytes]
+    append(reopened, b"three")
+    data = file_of(reopened, 1).read_bytes()[: reopened.segments[1].size_bytes]
     assert [header.base_offset for _, header in iter_batches(data)] == [1, 2]
 
 
-def test_a_trimming_that_was_lost_after_a_clean_stop_is_made_again(tmp_path: Path) -> None:
+def test_trim_lost_after_clean_shutdown_is_repeated(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
     log.close(clean=True, now_ms=NOW)
@@ -92,21 +92,21 @@ def test_a_trimming_that_was_lost_after_a_clean_stop_is_made_again(tmp_path: Pat
     assert opened(tmp_path / "t-0", was_closed_cleanly=True).log_end_offset == 1
 
 
-def test_records_that_are_missing_before_a_segment_end_the_log(tmp_path: Path) -> None:
+def test_records_missing_before_next_segment_truncate_the_log(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
-    sound = log.size_bytes
+    valid_bytes = log.size_bytes
     append(log, b"two")
     log.roll(NOW)
     append(log, b"three")
     log.release()
     with file_of(log).open("r+b") as file:
-        file.seek(sound)
-        file.write(bytes(size_of(file_of(log)) - sound))
+        file.seek(valid_bytes)
+        file.write(bytes(size_of(file_of(log)) - valid_bytes))
     assert opened(tmp_path / "t-0").log_end_offset == 1
 
 
-def test_a_cut_log_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_append_after_truncation_of_preallocated_segment(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     for number in range(5):
         append(log, b"%d" % number)
@@ -119,13 +119,13 @@ def test_a_cut_log_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     assert offsets == [0, 1, 2, 3]
 
 
-def test_without_preallocation_the_file_is_as_long_as_its_records(tmp_path: Path) -> None:
+def test_file_without_preallocation_has_size_of_records(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0", LogConfig())
     append(log, b"one")
     assert size_of(file_of(log)) == log.size_bytes
 
 
-def test_a_log_without_records_has_lost_no_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_preallocated_log_does_not_rebuild_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     opened(tmp_path / "t-0").close(clean=False, now_ms=NOW)
     assert size_of(tmp_path / "t-0" / f"{0:020d}.log") > 0
     assert opened(tmp_path / "t-0").log_end_offset == 0
@@ -133,8 +133,8 @@ def test_a_log_without_records_has_lost_no_epochs(tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_power_failure_makes_no_rolled_segment_longer_that_was_flushed_before(seed: int) -> None:
-    """The zeros would be read behind its records: it ends at the recovery point, where nobody looks."""
+def test_trim_of_rolled_segment_survives_power_failure(seed: int) -> None:
+    """Recovery does not check segments before the recovery point, so reads would return zeros after the records."""
     disk = SimulatedDisk(Random(seed))
     storage = disk.mount()
     storage.makedirs("/d")

@@ -1,10 +1,10 @@
-"""What a delta says of its own changes: those who follow the image look at nothing else."""
+"""Tests of the changes that a delta reports.  Listeners act on the reported changes only."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace_broker.metadata.delta import MetadataDelta, difference
+from headrace_broker.metadata.delta import MetadataDelta, diff_images
 from headrace_broker.metadata.image import TopicImage
 from headrace_broker.protocol.metadata_records import (
     PartitionChangeRecord,
@@ -33,13 +33,13 @@ def _created(topic_id: bytes, index: int) -> PartitionRecord:
     )
 
 
-def test_a_change_names_its_partition_and_no_other() -> None:
+def test_partition_change_marks_only_its_partition_as_changed() -> None:
     delta = MetadataDelta(IMAGE)
     delta.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=1, isr=[1, 2]))
     assert delta.changed_topics == {"t": {1}}
 
 
-def test_a_new_topic_names_all_its_partitions() -> None:
+def test_new_topic_marks_all_its_partitions_as_changed() -> None:
     delta = MetadataDelta(IMAGE)
     delta.replay(TopicRecord(name="u", topic_id=b"u" * 16))
     delta.replay(_created(b"u" * 16, 0))
@@ -47,22 +47,22 @@ def test_a_new_topic_names_all_its_partitions() -> None:
     assert delta.changed_topics == {"u": {0, 1}}
 
 
-def test_a_removed_topic_has_no_changes_left() -> None:
+def test_removed_topic_has_no_changed_partitions() -> None:
     delta = MetadataDelta(IMAGE)
     delta.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=1, isr=[1, 2]))
     delta.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
     assert delta.changed_topics == {}
 
 
-def test_the_difference_of_two_images_names_what_differs() -> None:
+def test_diff_of_images_contains_only_changed_partitions() -> None:
     changed = replace(PARTITION, isr=(1,), partition_epoch=1)
     topic = TopicImage("t", TOPIC_ID, (PARTITION, changed, PARTITION, PARTITION))
-    assert difference(IMAGE, replace(IMAGE, topics={"t": topic})).changed_topics == {"t": {1, 3}}
-    assert difference(IMAGE, IMAGE).changed_topics == {}
+    assert diff_images(IMAGE, replace(IMAGE, topics={"t": topic})).changed_topics == {"t": {1, 3}}
+    assert diff_images(IMAGE, IMAGE).changed_topics == {}
 
 
-def test_a_topic_made_anew_under_its_name_differs_in_every_partition() -> None:
-    again = TopicImage("t", b"u" * 16, IMAGE.topics["t"].partitions)
-    told = difference(IMAGE, replace(IMAGE, topics={"t": again}, topic_names={b"u" * 16: "t"}))
-    assert told.changed_topics == {"t": {0, 1, 2}}
-    assert list(told.removed_topics) == [TOPIC_ID]
+def test_diff_of_recreated_topic_contains_every_partition() -> None:
+    recreated = TopicImage("t", b"u" * 16, IMAGE.topics["t"].partitions)
+    delta = diff_images(IMAGE, replace(IMAGE, topics={"t": recreated}, topic_names={b"u" * 16: "t"}))
+    assert delta.changed_topics == {"t": {0, 1, 2}}
+    assert list(delta.removed_topics) == [TOPIC_ID]

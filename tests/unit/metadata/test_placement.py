@@ -1,4 +1,4 @@
-"""Where replicas are placed: the guarantees of Kafka's striped placer."""
+"""Tests of replica placement: the guarantees of Kafka's StripedReplicaPlacer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_leaders_and_replicas_are_spread_evenly() -> None:
     assert Counter(broker for replicas in placed for broker in replicas) == dict.fromkeys(THREE_RACKS, 30)
 
 
-def test_the_replicas_of_a_partition_lie_in_different_racks() -> None:
+def test_replicas_of_a_partition_are_in_different_racks() -> None:
     for replicas in place_partitions(brokers(THREE_RACKS), 7, 30, 3, "t"):
         assert sorted(THREE_RACKS[broker] for broker in replicas) == ["a", "b", "c"]
 
@@ -38,7 +38,7 @@ def test_more_replicas_than_racks_use_every_rack_evenly() -> None:
         assert max(Counter(THREE_RACKS[broker] for broker in replicas).values()) == 2
 
 
-def test_fenced_brokers_lead_nothing_and_are_taken_only_where_they_have_to_be() -> None:
+def test_fenced_broker_is_not_leader_and_is_used_only_if_necessary() -> None:
     image = brokers({1: None, 2: None, 3: None}, fenced=(2,))
     assert all(2 not in replicas for replicas in place_partitions(image, 0, 9, 2, "t"))
     assert all(replicas[0] != 2 and len(replicas) == 3 for replicas in place_partitions(image, 0, 9, 3, "t"))
@@ -53,12 +53,12 @@ def test_fenced_brokers_lead_nothing_and_are_taken_only_where_they_have_to_be() 
         (brokers({1: None, 2: None, 3: None}, fenced=(1, 2, 3)), "All brokers are currently fenced"),
     ],
 )
-def test_what_cannot_be_placed_says_why(image: MetadataImage, words: str) -> None:
+def test_impossible_placement_reports_the_reason(image: MetadataImage, words: str) -> None:
     with pytest.raises(ApiError, match=words):
         place_partitions(image, 0, 1, 3, "t")
 
 
-def test_small_topics_begin_with_different_brokers_and_growth_goes_on_where_it_was() -> None:
+def test_small_topics_start_on_different_brokers_and_added_partitions_continue_rotation() -> None:
     image = brokers({1: None, 2: None, 3: None})
     assert [place_partitions(image, start, 1, 1, "t")[0][0] for start in range(4)] == [1, 2, 3, 1]
     assert place_partitions(image, next_start(image, 2), 2, 1, "t") == [(3,), (1,)]

@@ -1,4 +1,4 @@
-"""Lines with context, levels for whole trees of loggers, masked secrets."""
+"""Logging: log lines contain the connector context, levels apply to child loggers, and secrets are masked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(message: str, *arguments: object, exc_info: bool = False) -> str:
     )
 
 
-def test_a_line_carries_its_connector() -> None:
+def test_log_line_contains_connector_context() -> None:
     token = logs.connector_context.set(logs.context("flights-source", "task-0"))
     try:
         text = line("%d records", 5)
@@ -43,8 +43,8 @@ def test_a_line_carries_its_connector() -> None:
     assert "|" not in line("x")
 
 
-def test_secrets_are_masked_in_messages_and_traces() -> None:
-    logs.hide_secrets_of({"connection.password": "hunter22", "user": "scott", "p": "tiger-1"}, ["p"])
+def test_secrets_are_masked_in_messages_and_stack_traces() -> None:
+    logs.mask_secrets_of({"connection.password": "hunter22", "user": "scott", "p": "tiger-1"}, ["p"])
     try:
         raise ValueError("cannot log in with hunter22")
     except ValueError:
@@ -59,7 +59,7 @@ def test_short_values_are_not_masked() -> None:
     assert logs.secrets.mask("banana") == "banana"
 
 
-def test_levels_reach_loggers_below(logger: str) -> None:
+def test_set_level_includes_child_loggers(logger: str) -> None:
     affected = logs.set_level(logger, "debug", 17)
     assert affected == [logger, logger + ".leaf"]
     assert logging.getLogger(logger + ".leaf").isEnabledFor(logging.DEBUG)
@@ -69,8 +69,8 @@ def test_levels_reach_loggers_below(logger: str) -> None:
     assert logs.level_of(logger) == {"level": "TRACE", "last_modified": 18}
 
 
-def test_unknown_levels_and_loggers() -> None:
+def test_unknown_levels_and_loggers_are_rejected() -> None:
     with pytest.raises(KeyError):
         logs.set_level("x", "LOUD", 1)
-    assert logs.level_of("nobody.logs.here") is None
+    assert logs.level_of("no.such.logger") is None
     assert logs.level_of("root") is not None

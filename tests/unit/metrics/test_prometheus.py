@@ -1,4 +1,4 @@
-"""Counters and states as Prometheus reads them."""
+"""Prometheus' client library can parse the metrics page with its counters and states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.herder.states import Board, State
 from headrace.metrics import prometheus
 
 
-def test_the_page_is_well_formed() -> None:
+def test_metrics_page_is_well_formed() -> None:
     board = Board("w")
     board.set('a"b\\c', None, State.RUNNING)
     board.set('a"b\\c', 0, State.FAILED)

@@ -19,7 +19,7 @@ def resolve(properties: dict[str, str], **worker: str) -> dict[str, str]:
         return resolver.resolve(properties)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_file_config_provider_reads_properties_files(tmp_path: Path) -> None:
     path = tmp_path / "secrets.properties"
     path.write_text("user = bob\npass\\ word=s\\u00e9cret\nempty=\n", encoding="utf-8")
     assert resolve({"a": f"${{f:{path}:user}}/${{f:{path}:pass word}}", "b": f"[${{f:{path}:empty}}]"}) == {
@@ -32,12 +32,12 @@ def test_files(tmp_path: Path) -> None:
         resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
 
 
-def test_variables_that_stand_for_nothing_are_told() -> None:
+def test_unresolved_variables_cause_warnings() -> None:
     (line,) = unresolved_variables({"a": "x", "b": "jdbc:${env:HEADRACE_NOT_SET}/y", "c": "${topic}"})
-    assert line.startswith("${env:HEADRACE_NOT_SET} in b ")
+    assert line.startswith("b: variable ${env:HEADRACE_NOT_SET} is not resolved")
 
 
-def test_directories(tmp_path: Path) -> None:
+def test_directory_config_provider_reads_only_files_in_the_directory(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0ken\n")
     assert resolve({"a": f"${{d:{tmp_path}:token}}"}) == {"a": "t0ken\n"}
     for key in ("none", "../token", "."):
@@ -45,7 +45,7 @@ def test_directories(tmp_path: Path) -> None:
         assert resolve({"a": text}) == {"a": text}
 
 
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_var_config_provider_reads_only_allowed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_DIR", "/data")
     monkeypatch.setenv("HEADRACE_TEST_HIDDEN", "x")
     properties = {"file": "${env:HEADRACE_TEST_DIR}/a", "b": "${env:HEADRACE_TEST_HIDDEN}"}
@@ -55,17 +55,17 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve({"a": "${env:path:HOME}"})
 
 
-def test_what_is_no_variable_stays() -> None:
+def test_unresolvable_variables_are_left_unchanged() -> None:
     properties = {"a": "${unknown:x}", "b": "${env}", "c": "$env:HOME", "d": "${env:HEADRACE_NO_SUCH_VARIABLE}"}
     assert resolve(properties) == properties
 
 
-def test_values_are_not_resolved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_in_resolved_values_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_OUTER", "${env:HOME}")
     assert resolve({"a": "${env:HEADRACE_TEST_OUTER}"}) == {"a": "${env:HOME}"}
 
 
-def test_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_allowed_paths_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     for directory in (inside, outside):
         directory.mkdir()
@@ -86,7 +86,7 @@ def test_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
         resolve({}, f__allowed_paths="relative")
 
 
-def test_secrets_are_remembered_for_masking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolver_collects_resolved_values_for_masking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_SECRET", "hunter2")
     settings = {"config.providers": "env", "config.providers.env.class": JAVA + "EnvVarConfigProvider"}
     with ConfigResolver.from_worker(settings) as resolver:
@@ -97,7 +97,7 @@ def test_secrets_are_remembered_for_masking(monkeypatch: pytest.MonkeyPatch) -> 
     assert (resolved["key"], resolved["plugin.path"]) == ("hunter2", "${env:HEADRACE_TEST_SECRET}")
 
 
-def test_bad_providers() -> None:
+def test_invalid_config_providers_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"config\.providers\.x\.class"):
         ConfigResolver.from_worker({"config.providers": "x"})
     with pytest.raises(ConnectError, match="which name matches Vault"):

@@ -48,7 +48,7 @@ def plugin_path(tmp_path: Path) -> Iterator[Path]:
         (Kind.HEADER_CONVERTER, "JsonConverter", JsonConverter),
     ],
 )
-def test_names(kind: Kind, name: str, found: type) -> None:
+def test_plugin_names_are_resolved(kind: Kind, name: str, found: type) -> None:
     assert Registry().find(kind, name) is found
 
 
@@ -61,17 +61,17 @@ def test_names(kind: Kind, name: str, found: type) -> None:
         ("ValueToKy", "Did you mean ValueToKey?"),
         ("nothing.like.it", "Available transforms: Cast$Key, Cast$Value, DropHeaders"),
         ("nope:Class", "cannot be imported: ModuleNotFoundError"),
-        ("headrace.data.schema:Schema", "is no Transformation"),
-        ("headrace.converters.json_converter:JsonConverter", "is no Transformation"),
+        ("headrace.data.schema:Schema", "is not a subclass of Transformation"),
+        ("headrace.converters.json_converter:JsonConverter", "is not a subclass of Transformation"),
     ],
 )
-def test_names_that_mean_nothing(name: str, message: str) -> None:
+def test_unknown_plugin_name_is_rejected_with_suggestions(name: str, message: str) -> None:
     with pytest.raises(PluginNotFoundError) as caught:
         Registry().find(Kind.TRANSFORM, name)
     assert message in str(caught.value)
 
 
-def test_a_shared_suffix_is_no_likeness() -> None:
+def test_name_suggestions_ignore_the_common_suffix() -> None:
     with pytest.raises(PluginNotFoundError) as caught:
         Registry().find(Kind.CONVERTER, "io.confluent.connect.avro.AvroConverter")
     assert "Did you mean" not in str(caught.value)
@@ -79,7 +79,7 @@ def test_a_shared_suffix_is_no_likeness() -> None:
         Registry().find(Kind.CONVERTER, "JsnConverter")
 
 
-def test_every_transform_and_converter_loads() -> None:
+def test_all_built_in_plugins_can_be_imported() -> None:
     registry = Registry()
     for kind in (Kind.TRANSFORM, Kind.PREDICATE, Kind.CONVERTER, Kind.HEADER_CONVERTER, Kind.CONFIG_PROVIDER):
         for found in registry.all(kind):
@@ -92,7 +92,7 @@ def test_every_transform_and_converter_loads() -> None:
     assert shown["org.apache.kafka.connect.storage.SimpleHeaderConverter"] == "header_converter"
 
 
-def test_plugin_path(plugin_path: Path) -> None:
+def test_plugins_are_found_on_plugin_path(plugin_path: Path) -> None:
     (plugin_path / "acme_shout.py").write_text(TRANSFORM.format(name="AcmeShout"))
     package = plugin_path / "acme_more"
     package.mkdir()
@@ -107,7 +107,7 @@ def test_plugin_path(plugin_path: Path) -> None:
         registry.find(Kind.TRANSFORM, "Base")
 
 
-def test_a_broken_file_is_named_and_harms_nobody(plugin_path: Path) -> None:
+def test_broken_file_on_plugin_path_is_reported_and_skipped(plugin_path: Path) -> None:
     (plugin_path / "acme_broken.py").write_text("import headrace\nraise RuntimeError('boom')")
     (plugin_path / "acme_exits.py").write_text("import headrace, sys\nsys.exit(5)")
     (plugin_path / "acme_fine.py").write_text(TRANSFORM.format(name="AcmeFine"))
@@ -118,7 +118,7 @@ def test_a_broken_file_is_named_and_harms_nobody(plugin_path: Path) -> None:
     assert any("missing is not a directory" in problem for problem in registry.problems)
 
 
-def test_an_ambiguous_name_means_neither(plugin_path: Path) -> None:
+def test_ambiguous_name_is_rejected(plugin_path: Path) -> None:
     (plugin_path / "acme_one.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.one"))
     (plugin_path / "acme_two.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.two"))
     registry = Registry((str(plugin_path),))

@@ -83,24 +83,24 @@ def _this_module() -> Any:
     return module
 
 
-def test_a_valid_source() -> None:
+def test_valid_source_configuration_has_no_errors() -> None:
     result = validate(ExampleSource, table="t", driver__x="1", producer__override__linger__ms="5")
     assert (result.errors, result.warnings, result.type) == ([], [], "source")
-    answer = result.as_json()
-    assert set(answer) == {"name", "error_count", "groups", "configs"}
-    assert answer["error_count"] == 0
-    assert answer["groups"][:4] == ["Common", "Transforms", "Predicates", "Error Handling"]
-    by_name = {item["value"]["name"]: item for item in answer["configs"]}
+    as_json_result = result.as_json()
+    assert set(as_json_result) == {"name", "error_count", "groups", "configs"}
+    assert as_json_result["error_count"] == 0
+    assert as_json_result["groups"][:4] == ["Common", "Transforms", "Predicates", "Error Handling"]
+    by_name = {item["value"]["name"]: item for item in as_json_result["configs"]}
     assert list(by_name)[:4] == ["name", "connector.class", "connector.plugin.version", "tasks.max"]
     assert by_name["tasks.max"]["value"] == {
         "name": "tasks.max", "value": "1", "recommended_values": [], "errors": [], "visible": True,
     }  # fmt: skip
     assert by_name["value.converter"]["definition"]["default_value"] == "StringConverter"
     assert by_name["table"]["definition"]["required"] is True
-    json.dumps(answer)
+    json.dumps(as_json_result)
 
 
-def test_framework_keys() -> None:
+def test_invalid_framework_keys_are_reported() -> None:
     result = validate(
         ExampleSource, table="t", name=" ", tasks__max="0", errors__tolerance="some", transforms="A,A",
         key__converter="Nope", transaction__boundary="never", config__action__reload="maybe",
@@ -112,7 +112,7 @@ def test_framework_keys() -> None:
     }  # fmt: skip
 
 
-def test_transforms_and_predicates() -> None:
+def test_errors_of_transforms_and_predicates_are_reported() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A,B,C,D", predicates="P",
         transforms__A__type="HoistField$Value", transforms__A__field="x", transforms__A__predicate="P",
@@ -138,7 +138,7 @@ def test_transforms_and_predicates() -> None:
     assert result.definitions["transforms.A.field"].group == "Transforms: A"
 
 
-def test_what_only_configure_finds() -> None:
+def test_errors_raised_by_configure_are_reported() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A",
         transforms__A__type="ExtractField$Value", transforms__A__field="`a", transforms__A__field__syntax__version="V2",
@@ -146,7 +146,7 @@ def test_what_only_configure_finds() -> None:
     assert "Incomplete backtick pair" in result.values["transforms.A.field"].errors[0]
 
 
-def test_converters() -> None:
+def test_errors_of_converters_are_reported() -> None:
     result = validate(
         ExampleSource, table="t", value__converter="JsonConverter", value__converter__schemas__enable="maybe",
         key__converter="StringConverter", key__converter__converter__encoding="UTF-99",
@@ -157,7 +157,7 @@ def test_converters() -> None:
     }  # fmt: skip
 
 
-def test_topic_creation() -> None:
+def test_topic_creation_keys_are_validated() -> None:
     result = validate(ExampleSource, table="t", topic__creation__groups="g", topic__creation__g__include="(")
     assert {name for name, value in result.values.items() if value.errors} == {
         "topic.creation.default.replication.factor", "topic.creation.default.partitions", "topic.creation.g.include",
@@ -184,27 +184,27 @@ def test_topic_creation() -> None:
         ({"topics": "a", "name": "taken"}, ["Consumer group for sink connector named taken conflicts"]),
     ],
 )
-def test_sinks(props: dict[str, str], errors: list[str]) -> None:
+def test_sink_topic_keys_are_validated(props: dict[str, str], errors: list[str]) -> None:
     result = validate(ExampleSink, **props)
     assert len(result.errors) == len(errors)
     assert all(found.startswith(text) for found, text in zip(result.errors, errors, strict=True)), result.errors
     assert result.type == "sink"
 
 
-def test_sinks_that_take_no_transforms() -> None:
+def test_transforms_are_rejected_if_the_sink_does_not_support_them() -> None:
     props = {"topics": "a", "transforms": "A", "transforms.A.type": "Filter"}
     assert validate(ExampleSink, **props).errors == []
     (error,) = validate(ExamplePlainSink, **props).errors
-    assert "ExamplePlainSink reads its topics by itself and takes no transforms" in error
+    assert "ExamplePlainSink reads its topics itself and does not support transforms" in error
 
 
-def test_the_connectors_own_checks() -> None:
+def test_errors_from_the_connectors_validate_method_are_reported() -> None:
     assert "There is no table missing" in validate(ExampleSource, table="missing").values["table"].errors[0]
     assert "boom" in validate(ExampleSource, table="crash").values["connector.class"].errors[0]
     assert validate(ExampleSource, table=None).values["table"].errors[-1].startswith("Null value")
 
 
-def test_secrets_never_appear() -> None:
+def test_resolved_secrets_do_not_appear_in_the_result() -> None:
     originals = {
         "name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", "password": "${env:SECRET}",
     }  # fmt: skip
@@ -220,7 +220,7 @@ def test_secrets_never_appear() -> None:
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
 
 
-def test_connectors_that_are_not() -> None:
+def test_missing_or_unknown_connector_class_is_rejected() -> None:
     with pytest.raises(ConnectError, match="contains no connector type"):
         validate_connector({"name": "c"}, WORKER)
     with pytest.raises(PluginNotFoundError):
@@ -230,7 +230,7 @@ def test_connectors_that_are_not() -> None:
         validate_connector(props, WORKER, plugin=f"{__name__}:ExampleSink")
 
 
-def test_plugin_config() -> None:
+def test_plugin_config_lists_keys_of_plugin_and_framework() -> None:
     assert [item["name"] for item in plugin_config("HoistField$Value")] == ["field"]
     assert "schemas.enable" in [item["name"] for item in plugin_config("JsonConverter")]
     names = [item["name"] for item in plugin_config(f"{__name__}:ExampleSource")]
@@ -251,7 +251,7 @@ def test_plugin_config() -> None:
         (NeitherConnector, "Class NeitherConnector is neither a SourceConnector nor a SinkConnector"),
     ],
 )
-def test_a_connector_class_that_could_have_no_task_is_refused(connector: type, error: str) -> None:
+def test_connector_class_without_valid_task_class_is_rejected(connector: type, error: str) -> None:
     topics = {} if issubclass(connector, SourceConnector) else {"topics": "t"}
     result = validate(connector, **topics)
     assert len(result.errors) == 1
@@ -259,7 +259,7 @@ def test_a_connector_class_that_could_have_no_task_is_refused(connector: type, e
     assert result.values["connector.class"].errors == result.errors
 
 
-def test_rules_between_keys_speak_though_other_keys_are_wrong() -> None:
+def test_errors_between_keys_are_reported_together_with_errors_of_other_keys() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A,B,C",
         transforms__A__type="InsertField$Value", transforms__A__static__field="f",

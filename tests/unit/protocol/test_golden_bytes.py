@@ -1,4 +1,4 @@
-"""A few messages, byte for byte, worked out by hand from the protocol's grammar."""
+"""The exact bytes of a few messages, derived by hand from the protocol's specification."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ GOLDEN: list[tuple[Message, int, str]] = [
         0,
         "01 00000001 01 02 74 00000002 00 00",
     ),
-    # 4.4 only, which neither oracle of the property tests knows.
+    # New in Kafka 4.4, which neither reference implementation of the property tests supports.
     (
         DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=134, error_message="no")]),
         3,
@@ -148,7 +148,7 @@ GOLDEN: list[tuple[Message, int, str]] = [
 
 
 @pytest.mark.parametrize(("message", "version", "expected"), GOLDEN, ids=lambda each: type(each).__name__)
-def test_golden_bytes(message: Message, version: int, expected: str) -> None:
+def test_messages_are_encoded_to_expected_bytes(message: Message, version: int, expected: str) -> None:
     data = bytes.fromhex(expected.replace(" ", ""))
     assert encode_joined(message, version).hex(" ") == data.hex(" ")
     assert encode_joined(decode(type(message), version, data), version) == data

@@ -1,4 +1,4 @@
-"""What a peer may send: cut, oversized and random bytes raise DecodeError and nothing else, within bounded memory."""
+"""Malformed input: truncated, oversized and random bytes raise only DecodeError and use bounded memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMON = [ProduceRequest, FetchRequest, MetadataRequest, ListOffsetsRequest, Joi
 
 
 @pytest.mark.parametrize("message", REQUESTS + RESPONSES, ids=lambda each: each.__name__)
-def test_a_message_cut_at_any_byte(message: type[Message]) -> None:
+def test_truncated_message_raises_decode_error(message: type[Message]) -> None:
     for version in (message.__versions__[0], message.__versions__[1]):
         data = encode_joined(random_message(message, version, Random(f"{message.__name__}{version}")), version)[:3000]
         for length in range(len(data)):
@@ -40,7 +40,7 @@ def test_a_message_cut_at_any_byte(message: type[Message]) -> None:
 
 
 @pytest.mark.parametrize("message", REQUESTS, ids=lambda each: each.__name__)
-def test_random_and_damaged_bytes(message: type[Message]) -> None:
+def test_random_and_corrupted_bytes_raise_only_decode_error(message: type[Message]) -> None:
     rng = Random(message.__name__)
     for version in range(message.__versions__[0], message.__versions__[1] + 1):
         read = decoder(message, version)
@@ -60,7 +60,7 @@ def test_random_and_damaged_bytes(message: type[Message]) -> None:
 @pytest.mark.parametrize(
     "fill", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x00\x7f\xff\xff\xff", b"\xfe\xff\xff\xff\x0f"]
 )
-def test_giant_lengths_allocate_nothing(message: type[Message], fill: bytes) -> None:
+def test_huge_lengths_allocate_no_memory(message: type[Message], fill: bytes) -> None:
     tracemalloc.start()
     try:
         for version in range(message.__versions__[0], message.__versions__[1] + 1):
@@ -78,15 +78,17 @@ def test_giant_lengths_allocate_nothing(message: type[Message], fill: bytes) -> 
         tracemalloc.stop()
 
 
-def test_a_message_of_nothing_but_empty_messages() -> None:
+def test_too_many_nested_messages_raise_decode_error() -> None:
     count = 1_200_000
     varint = bytes([(count + 1) & 127 | 128, (count + 1) >> 7 & 127 | 128, (count + 1) >> 14])
     empty_topic = b"\x01\x00"
-    with pytest.raises(DecodeError, match="field topics, at byte 3: more than 1000000 elements"):
+    with pytest.raises(
+        DecodeError, match="field topics, at byte 3: the message contains more than 1000000 nested messages"
+    ):
         decode(MetadataRequest, 9, varint + empty_topic * count + b"\x00" * 4)
 
 
-def test_the_error_names_message_version_field_and_position() -> None:
+def test_decode_error_names_message_version_field_and_position() -> None:
     topics = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=b"x" * 100)])]
     data = encode_joined(ProduceRequest(acks=1, topic_data=topics), 9)
     with pytest.raises(DecodeError) as raised:
@@ -94,56 +96,58 @@ def test_the_error_names_message_version_field_and_position() -> None:
     error = raised.value
     assert (error.field, error.version, error.position) == ("topic_data.partition_data.records", 9, 16)
     assert "cannot decode ProduceRequest version 9, field topic_data.partition_data.records, at byte 16" in str(error)
-    assert "100 bytes announced, 24 left" in str(error)
+    assert "Error reading value of length 100, only 24 bytes available" in str(error)
 
 
-def test_null_where_none_is_allowed() -> None:
-    with pytest.raises(DecodeError, match="field topics, at byte 4: null where a value is required"):
+def test_null_in_non_nullable_field_raises() -> None:
+    with pytest.raises(DecodeError, match="field topics, at byte 4: non-nullable field was serialized as null"):
         decode(MetadataRequest, 0, b"\xff\xff\xff\xff")
 
 
-def test_text_that_is_not_utf8() -> None:
+def test_invalid_utf8_raises() -> None:
     with pytest.raises(DecodeError, match=r"field topics\.name.*utf-8"):
         decode(MetadataRequest, 0, b"\x00\x00\x00\x01\x00\x01\xff")
 
 
-def test_an_array_whose_elements_cannot_fit() -> None:
-    with pytest.raises(DecodeError, match="an array of 3 elements announced, 5 bytes left"):
+def test_array_longer_than_the_message_raises() -> None:
+    with pytest.raises(DecodeError, match="Error reading array of size 3, only 5 bytes available"):
         decode(MetadataRequest, 0, b"\x00\x00\x00\x03\x00\x01a\x00\x00")
 
 
-def test_a_tagged_field_that_ends_elsewhere_than_it_says() -> None:
+def test_tagged_field_with_wrong_size_raises() -> None:
     good = encode_joined(FetchRequest(cluster_id="abc"), 12)
     assert good.endswith(b"\x01\x00\x04\x04abc")
-    with pytest.raises(DecodeError, match=r"field cluster_id.*a tagged field of 5 bytes of which 4 were read"):
+    with pytest.raises(
+        DecodeError, match=r"field cluster_id.*Error reading tagged field of size 5, its value has 4 bytes"
+    ):
         decode(FetchRequest, 12, good[:-5] + b"\x05\x04abc\x00")
 
 
-def test_a_varint_that_does_not_end() -> None:
+def test_unterminated_varint_raises() -> None:
     with pytest.raises(DecodeError, match="a varint of more than 32 bits"):
         decode(MetadataRequest, 9, b"\xff" * 20)
 
 
-def test_unknown_tagged_fields_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     data = encode_joined(MetadataRequest(topics=[]), 12)
     assert decode(MetadataRequest, 12, data[:-1] + b"\x02\x05\x02zz\xff\x01\x00") == MetadataRequest(topics=[])
 
 
-def test_bytes_that_follow_are_the_callers_affair() -> None:
+def test_decoder_ignores_bytes_after_the_message() -> None:
     data = encode_joined(MetadataRequest(topics=[]), 12)
     assert decoder(MetadataRequest, 12)(data + b"more", 0) == (MetadataRequest(topics=[]), len(data))
 
 
 @pytest.mark.parametrize("version", [-1, 2, 14, 1000])
-def test_versions_that_do_not_exist(version: int) -> None:
+def test_unknown_version_raises(version: int) -> None:
     with pytest.raises(DecodeError, match=f"ProduceRequest version {version}.*3 to 13"):
         decode(ProduceRequest, version, b"")
-    with pytest.raises(EncodeError, match="its versions are 3 to 13"):
+    with pytest.raises(EncodeError, match="the supported versions are 3 to 13"):
         encode(ProduceRequest(), version)
 
 
 @pytest.mark.parametrize(
-    ("request_", "version", "told"),
+    ("request_", "version", "expected_error"),
     [
         (ProduceRequest(acks=70_000), 9, r"field acks, timeout_ms.*'h' format requires"),
         (ProduceRequest(topic_data=[TopicProduceData(topic_id=b"short")]), 13, r"topic_data\.topic_id: a UUID has 16"),
@@ -153,6 +157,6 @@ def test_versions_that_do_not_exist(version: int) -> None:
         (CreateTopicsRequest(topics="abc"), 7, r"field topics.*'str' object has no attribute"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_encoded(request_: Message, version: int, told: str) -> None:
-    with pytest.raises(EncodeError, match=told):
+def test_invalid_values_raise_encode_error(request_: Message, version: int, expected_error: str) -> None:
+    with pytest.raises(EncodeError, match=expected_error):
         encode(request_, version)

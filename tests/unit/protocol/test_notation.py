@@ -18,7 +18,7 @@ from headrace_broker.protocol.messages.metadata import MetadataRequestTopic
 from headrace_broker.protocol.messages.produce import LeaderIdAndEpoch, PartitionProduceResponse
 from headrace_broker.protocol.notation import VERSION_MAX, parse_versions
 
-# Advertised by no broker: it is not stable yet.
+# InitProducerId version 6 is not stable, so no broker advertises it.
 UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 6}
 
 
@@ -26,11 +26,11 @@ UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 6}
     ("text", "expected"),
     [("", (0, VERSION_MAX)), ("3+", (3, VERSION_MAX)), ("3-5", (3, 5)), ("4", (4, 4)), ("none", (1, 0))],
 )
-def test_version_ranges(text: str, expected: tuple[int, int]) -> None:
+def test_version_range_is_parsed(text: str, expected: tuple[int, int]) -> None:
     assert parse_versions(text) == expected
 
 
-def test_defaults_equality_and_text() -> None:
+def test_messages_have_defaults_equality_and_repr() -> None:
     assert MetadataRequest() == MetadataRequest(topics=[], allow_auto_topic_creation=True)
     assert MetadataRequest() != MetadataRequest(topics=None)
     assert MetadataRequest() != FetchRequest()
@@ -38,14 +38,14 @@ def test_defaults_equality_and_text() -> None:
     assert not hasattr(MetadataRequest(), "__dict__")
 
 
-def test_lists_are_not_shared() -> None:
+def test_default_lists_are_not_shared() -> None:
     first, second = MetadataRequest(), MetadataRequest()
     first.topics = [*(first.topics or []), MetadataRequestTopic()]
     assert second.topics == []
     assert MetadataRequest().topics is not MetadataRequest().topics
 
 
-def test_a_default_struct_is_shared_and_read_only() -> None:
+def test_default_struct_is_shared_and_read_only() -> None:
     partition = PartitionProduceResponse()
     assert partition.current_leader == LeaderIdAndEpoch() == LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
     with pytest.raises(AttributeError, match="this default LeaderIdAndEpoch is shared"):
@@ -55,14 +55,14 @@ def test_a_default_struct_is_shared_and_read_only() -> None:
     assert PartitionProduceResponse().current_leader.leader_id == -1
 
 
-def test_a_decoded_default_is_read_only_too() -> None:
+def test_decoded_default_struct_is_read_only() -> None:
     request = decode(FetchRequest, 16, encode_joined(FetchRequest(), 16))
     assert request.replica_state == ReplicaState()
     with pytest.raises(AttributeError, match="shared"):
         request.replica_state.replica_id = 1
 
 
-def test_a_wrong_name_is_an_error() -> None:
+def test_unknown_field_name_raises() -> None:
     with pytest.raises(TypeError, match="topicz"):
         MetadataRequest(topicz=[])  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
@@ -70,7 +70,7 @@ def test_a_wrong_name_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("api", API.values(), ids=lambda api: api.name)
-def test_the_table_agrees_with_the_classes(api: object) -> None:
+def test_api_table_agrees_with_message_classes(api: object) -> None:
     entry = API[api.key]  # type: ignore[attr-defined]
     for message in (entry.request, entry.response):
         assert message.__api_key__ == entry.key
@@ -80,7 +80,7 @@ def test_the_table_agrees_with_the_classes(api: object) -> None:
     assert ApiKey(entry.key).name.replace("_", "").lower() == entry.name.lower()
 
 
-def test_requests_and_responses_only_are_in_the_package() -> None:
+def test_messages_package_exports_only_requests_and_responses() -> None:
     assert messages.ProduceResponse is ProduceResponse
     with pytest.raises(AttributeError, match="TopicData"):
         messages.TopicData  # type: ignore[attr-defined] # noqa: B018
@@ -88,15 +88,15 @@ def test_requests_and_responses_only_are_in_the_package() -> None:
         from headrace_broker.protocol.messages import NoSuchRequest  # type: ignore[attr-defined] # noqa: F401
 
 
-def test_every_module_is_listed_for_type_checkers() -> None:
+def test_every_message_module_is_imported_for_type_checkers() -> None:
     package = Path(messages.__file__).parent
     text = (package / "__init__.py").read_text(encoding="utf-8")
     for path in package.glob("[a-z]*.py"):
         assert f"from {messages.__name__}.{path.stem} import" in text
-    assert {messages.module_of(api.name) for api in API.values()} == {path.stem for path in package.glob("[a-z]*.py")}
+    assert {messages.module_name(api.name) for api in API.values()} == {path.stem for path in package.glob("[a-z]*.py")}
 
 
-def test_importing_loads_no_message() -> None:
+def test_importing_the_package_loads_no_messages() -> None:
     program = (
         "import sys\n"
         "from headrace_broker.protocol import apis, codec, errors, framing, messages\n"

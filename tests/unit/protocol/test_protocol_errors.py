@@ -1,4 +1,4 @@
-"""The error table against Kafka 4.4's: names, numbers, which may be retried."""
+"""Compares the error codes with Kafka 4.4's: names, codes, and which are retriable."""
 
 from __future__ import annotations
 
@@ -184,17 +184,17 @@ RETRIABLE = {
 }
 
 
-def test_names_and_numbers() -> None:
+def test_error_codes_match_kafka() -> None:
     assert {code.name: code.value for code in ErrorCode} == {name: code for code, name in enumerate(NAMES, -1)}
     assert (len(ErrorCode), ErrorCode(136).name) == (138, "CONTROLLER_ID_NOT_REGISTERED")
 
 
-def test_which_may_be_retried() -> None:
+def test_same_errors_are_retriable_as_in_kafka() -> None:
     assert {int(code) for code in ErrorCode if code.is_retriable} == RETRIABLE
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_messages(code: ErrorCode) -> None:
+def test_each_error_has_a_short_message(code: ErrorCode) -> None:
     if code is ErrorCode.NONE:
         assert code.message == ""
     else:
@@ -202,12 +202,12 @@ def test_messages(code: ErrorCode) -> None:
         assert len(code.message) < 110
 
 
-def test_codes_from_the_wire() -> None:
-    assert ErrorCode.of(3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert ErrorCode.of(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
+def test_from_code_maps_unknown_codes_to_unknown_server_error() -> None:
+    assert ErrorCode.from_code(3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ErrorCode.from_code(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_an_api_error_tells_its_code() -> None:
+def test_api_error_has_code_and_message() -> None:
     error = ApiError(ErrorCode.NOT_COORDINATOR)
     assert str(error) == "NOT_COORDINATOR: This is not the coordinator." or error.message in str(error)
     assert error.is_retriable

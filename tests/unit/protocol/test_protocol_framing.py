@@ -1,4 +1,4 @@
-"""Frames: sizes, headers in their versions, and what a peer gets for nonsense."""
+"""Tests of framing: sizes, header versions, and errors for malformed headers."""
 
 from __future__ import annotations
 
@@ -40,52 +40,52 @@ def unframed(buffers: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("client_id", ["headrace", "", "ü" * 100, None])
 @pytest.mark.parametrize("version", [0, 8, 9, 13])
-def test_request_round_trip(client_id: str | None, version: int) -> None:
+def test_encoded_request_is_parsed_to_same_header_and_message(client_id: str | None, version: int) -> None:
     frame = unframed(encode_request(-7, client_id, MetadataRequest(topics=[]), version))
     header = parse_request_header(memoryview(frame))
     assert header[:4] == (ApiKey.METADATA, version, -7, client_id)
     assert decode(MetadataRequest, version, frame, header.body_offset) == MetadataRequest(topics=[])
 
 
-def test_a_classic_request_byte_for_byte() -> None:
+def test_non_flexible_request_is_encoded_without_tagged_fields() -> None:
     request = HeartbeatRequest(group_id="g", generation_id=2, member_id="m")
     expected = struct.pack(">ihhih2s", 22, 12, 0, 5, 2, b"me") + struct.pack(">h1sih1s", 1, b"g", 2, 1, b"m")
     assert b"".join(encode_request(5, "me", request, 0)) == expected
 
 
-def test_the_client_id_stays_classic_in_flexible_headers() -> None:
+def test_client_id_has_two_byte_length_in_flexible_headers() -> None:
     frame = unframed(encode_request(1, "me", HeartbeatRequest(), 4))
     assert frame[:13] == struct.pack(">hhih2sB", 12, 4, 1, 2, b"me", 0)
 
 
-def test_tagged_fields_of_a_header_are_passed_over() -> None:
+def test_tagged_fields_of_a_header_are_skipped() -> None:
     frame = struct.pack(">hhih", 12, 4, 1, -1) + bytes([2, 0, 1, 99, 200, 1, 2, 98, 97])
     assert parse_request_header(frame) == RequestHeader(12, 4, 1, None, len(frame))
 
 
 @pytest.mark.parametrize(("version", "head"), [(3, 4), (4, 5)])
-def test_response_headers(version: int, head: int) -> None:
+def test_response_header_has_tagged_fields_only_in_flexible_versions(version: int, head: int) -> None:
     frame = unframed(encode_response(9, HeartbeatResponse(error_code=27), version))
     assert parse_response_header(frame, ApiKey.HEARTBEAT, version) == (9, head)
     assert decode(HeartbeatResponse, version, frame, head).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_api_versions_are_answered_with_header_version_0(version: int) -> None:
+def test_api_versions_response_has_header_version_0(version: int) -> None:
     response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, max_version=5)])
     frame = unframed(encode_response(3, response, version))
     assert parse_response_header(frame, ApiKey.API_VERSIONS, version) == (3, 4)
     assert decode(ApiVersionsResponse, version, frame, 4) == response
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
+def test_unsupported_api_versions_request_receives_version_0_response() -> None:
     routes: Any = {18: SimpleNamespace(advertised=(0, 5)), 0: SimpleNamespace(advertised=(0, 13))}
     frame = unframed(encode_response(3, unsupported_version_response(routes), 0))
     body = struct.pack(">ih", 3, 35) + struct.pack(">ihhhhhh", 2, 0, 0, 13, 18, 0, 5)
     assert frame == body
 
 
-def test_records_travel_by_reference() -> None:
+def test_records_are_encoded_by_reference() -> None:
     batches: list[bytes] = [b"a" * 5000, b"b" * 10, b"c" * 2000]
     partition = PartitionData(partition_index=1, records=[memoryview(each) for each in batches])
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
@@ -107,24 +107,24 @@ def test_records_are_decoded_as_views_of_the_frame() -> None:
 
 
 @pytest.mark.parametrize("length", range(13))
-def test_a_cut_request_header_is_refused(length: int) -> None:
+def test_truncated_request_header_raises(length: int) -> None:
     frame = unframed(encode_request(1, "me", HeartbeatRequest(), 4))
     with pytest.raises(ProtocolError, match=r"header|client id"):
         parse_request_header(frame[:length])
 
 
 @pytest.mark.parametrize("length", range(5))
-def test_a_cut_response_header_is_refused(length: int) -> None:
+def test_truncated_response_header_raises(length: int) -> None:
     frame = unframed(encode_response(1, HeartbeatResponse(), 4))
     with pytest.raises(ProtocolError, match="header"):
         parse_response_header(frame[:length], ApiKey.HEARTBEAT, 4)
 
 
-def test_an_unknown_api_is_refused_by_its_key() -> None:
-    with pytest.raises(ProtocolError, match="no API with the key 999"):
+def test_unknown_api_key_raises() -> None:
+    with pytest.raises(ProtocolError, match="Unknown API key 999"):
         parse_request_header(struct.pack(">hhih", 999, 0, 1, -1))
 
 
-def test_a_client_id_that_is_not_text_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="malformed request header"):
+def test_client_id_with_invalid_utf8_raises() -> None:
+    with pytest.raises(ProtocolError, match="Error parsing request header"):
         parse_request_header(struct.pack(">hhih2s", 12, 0, 1, 2, b"\xff\xfe"))

@@ -1,4 +1,4 @@
-"""The records of the metadata, group and transaction logs and control records, as they lie on disk."""
+"""The on-disk format of metadata, group, transaction and control records."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from headrace_broker.protocol.metadata_records import (
 from headrace_broker.protocol.transaction_records import TRANSACTION_KEYS, TransactionLogKey, TransactionLogValue
 from headrace_broker.protocol.versioned import RecordKey, decode_key, decode_value, encode_key, encode_value, key_type
 
-# Type 13, 16 and 6 were never released or have been taken back.
+# Kafka has no released record types 6, 13 and 16.
 METADATA_TYPES = set(range(30)) - {6, 13, 16}
 
 
-def test_every_type_of_the_metadata_log_is_there() -> None:
+def test_all_metadata_record_types_are_defined() -> None:
     assert set(RECORD_TYPES) == METADATA_TYPES
 
 
@@ -58,13 +58,15 @@ def test_every_type_of_the_metadata_log_is_there() -> None:
         ),
     ],
 )
-def test_metadata_records(record: TopicRecord, version: int, expected: str) -> None:
+def test_metadata_record_starts_with_frame_version_type_and_version(
+    record: TopicRecord, version: int, expected: str
+) -> None:
     data = bytes.fromhex(expected.replace(" ", ""))
     assert encode_metadata_record(record, version).hex(" ") == data.hex(" ")
     assert decode_metadata_record(memoryview(data)) == record
 
 
-def test_the_newest_version_is_written_unless_told_otherwise() -> None:
+def test_metadata_records_are_encoded_in_newest_version_by_default() -> None:
     record = PartitionChangeRecord(eligible_leader_replicas=[1])
     assert encode_metadata_record(record)[2] == 2
     with pytest.raises(EncodeError, match="eligible_leader_replicas: version 1 has no such field"):
@@ -72,10 +74,10 @@ def test_the_newest_version_is_written_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected_error"),
     [
-        ("", "head is cut"),
-        ("01 02", "head is cut"),
+        ("", "header is truncated"),
+        ("01 02", "header is truncated"),
         ("00 02 00 00", r"unknown type 2 \(frame version 0\)"),
         ("01 7f 00 00", "unknown type 127"),
         ("01 02 09 00", "TopicRecord version 9"),
@@ -83,8 +85,8 @@ def test_the_newest_version_is_written_unless_told_otherwise() -> None:
         ("01 02 00 02", "TopicRecord version 0, field name"),
     ],
 )
-def test_damaged_metadata_records(value: str, told: str) -> None:
-    with pytest.raises(DecodeError, match=told):
+def test_malformed_metadata_records_raise(value: str, expected_error: str) -> None:
+    with pytest.raises(DecodeError, match=expected_error):
         decode_metadata_record(bytes.fromhex(value.replace(" ", "")))
 
 
@@ -96,25 +98,25 @@ def test_damaged_metadata_records(value: str, told: str) -> None:
         (ConsumerGroupMetadataKey(group_id="g"), "0003 0001 67"),
     ],
 )
-def test_keys_of_the_group_log(key: RecordKey, expected: str) -> None:
+def test_group_record_key_starts_with_its_type(key: RecordKey, expected: str) -> None:
     data = bytes.fromhex(expected.replace(" ", ""))
     assert encode_key(key).hex(" ") == data.hex(" ")
     assert decode_key(GROUP_KEYS, data) == key
 
 
-def test_an_old_offset_key_is_read_as_well() -> None:
+def test_offset_key_of_version_0_is_decoded() -> None:
     assert decode_key(GROUP_KEYS, bytes.fromhex("0000000167000174 00000003".replace(" ", ""))) == OffsetCommitKey(
         group="g", topic="t", partition=3
     )
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x63abc"])
-def test_unknown_keys(key: bytes) -> None:
-    with pytest.raises(DecodeError, match=r"too few|unknown type 99"):
+def test_unknown_record_key_raises(key: bytes) -> None:
+    with pytest.raises(DecodeError, match=r"expected at least 2 bytes|unknown type 99"):
         decode_key(GROUP_KEYS, key)
 
 
-def test_offsets_in_the_versions_that_kafka_wrote() -> None:
+def test_offset_values_are_encoded_in_every_version_that_kafka_writes() -> None:
     value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=1000, expire_timestamp=2000)
     assert encode_value(value, 1).hex(" ") == bytes.fromhex(
         "0001 0000000000000005 0001 6d 00000000000003e8 00000000000007d0".replace(" ", "")
@@ -129,13 +131,13 @@ def test_offsets_in_the_versions_that_kafka_wrote() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_groups_in_all_versions(version: int) -> None:
+def test_group_value_round_trips_in_every_version(version: int) -> None:
     member = MemberMetadata(member_id="m", client_id="c", client_host="/h", session_timeout=1, subscription=b"s")
     value = GroupMetadataValue(protocol_type="consumer", generation=4, protocol="range", leader="m", members=[member])
     assert decode_value(GroupMetadataValue, encode_value(value, version)) == value
 
 
-def test_transactions() -> None:
+def test_transaction_state_record_round_trips() -> None:
     key = TransactionLogKey(transactional_id="x")
     assert decode_key(TRANSACTION_KEYS, encode_key(key)) == key
     assert key_type(encode_key(key)) == 0
@@ -143,20 +145,20 @@ def test_transactions() -> None:
     assert decode_value(TransactionLogValue, encode_value(value, 1)) == value
 
 
-def test_ends_of_transactions() -> None:
+def test_transaction_marker_contains_type_in_key_and_coordinator_epoch_in_value() -> None:
     assert encode_control_key(ControlType.COMMIT).hex() == "00000001"
     assert encode_control_value(EndTxnMarker(coordinator_epoch=7)).hex() == "000000000007"
     assert decode_control_value(ControlType.ABORT, bytes.fromhex("000000000007")) == EndTxnMarker(coordinator_epoch=7)
 
 
-def test_leader_changes() -> None:
+def test_leader_change_message_round_trips() -> None:
     message = LeaderChangeMessage(leader_id=1, voters=[Voter(voter_id=1)], granting_voters=[Voter(voter_id=1)])
     data = encode_control_value(message)
     assert data.hex(" ") == bytes.fromhex("0000 00000001 02 00000001 00 02 00000001 00 00".replace(" ", "")).hex(" ")
     assert decode_control_value(ControlType.LEADER_CHANGE, data) == message
 
 
-def test_control_keys_from_elsewhere() -> None:
+def test_unknown_control_record_type_is_returned_and_malformed_key_raises() -> None:
     assert decode_control_type(b"\x00\x00\x00\x63") == 99
     for key in (b"", b"\x00\x00\x00", b"\xff\xff\x00\x01"):
         with pytest.raises(ProtocolError, match="control record"):

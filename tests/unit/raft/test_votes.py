@@ -1,4 +1,4 @@
-"""R8: a vote is on disk before it is given, and a voter gives one in each epoch, whatever happens in between."""
+"""R8: a voter persists its vote before it responds, and votes at most once per epoch, even across restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.raft import messages
 from headrace_broker.raft.config import RaftConfig
 from headrace_broker.raft.core import Raft
-from headrace_broker.raft.effects import Effect, Persist, Reply
+from headrace_broker.raft.effects import Effect, Persist, SendResponse
 from headrace_broker.raft.quorum_state import QuorumState
 from support.raft_cluster import MemoryRaftLog
 
@@ -24,43 +24,44 @@ def voter(state: QuorumState | None = None) -> Raft:
     return raft
 
 
-def asked(raft: Raft, candidate: int, *, epoch: int = EPOCH, pre_vote: bool = False) -> list[Effect]:
+def send_vote_request(raft: Raft, candidate: int, *, epoch: int = EPOCH, pre_vote: bool = False) -> list[Effect]:
     config = RaftConfig(node_id=candidate, voters=VOTERS)
-    return raft.handle(messages.vote_request(config, OWN, epoch, (0, 0), pre_vote=pre_vote), candidate, 0)
+    return raft.handle_request(messages.vote_request(config, OWN, epoch, (0, 0), pre_vote=pre_vote), candidate, 0)
 
 
-def answer(effects: list[Effect]) -> Any:
-    (reply,) = [effect.response for effect in effects if isinstance(effect, Reply)]
-    return messages.only_partition(messages.topics_of(reply))
+def response_partition(effects: list[Effect]) -> Any:
+    (response,) = [effect.response for effect in effects if isinstance(effect, SendResponse)]
+    return messages.metadata_partition(messages.response_topics(response))
 
 
-def test_a_vote_is_on_disk_before_it_is_given() -> None:
+def test_vote_is_persisted_before_its_response_is_sent() -> None:
     raft = voter()
-    effects = asked(raft, FIRST)
-    assert answer(effects).vote_granted
+    effects = send_vote_request(raft, FIRST)
+    assert response_partition(effects).vote_granted
     kinds = [type(effect) for effect in effects]
     last_persist = len(kinds) - 1 - kinds[::-1].index(Persist)
-    assert last_persist < kinds.index(Reply)
+    assert last_persist < kinds.index(SendResponse)
     state = effects[last_persist].state  # type: ignore[union-attr]
     assert (state.leader_epoch, state.voted_id) == (EPOCH, FIRST)
 
 
-def test_one_vote_in_an_epoch_also_after_a_restart() -> None:
+def test_voter_votes_once_per_epoch_even_after_restart() -> None:
     raft = voter()
-    asked(raft, FIRST)
+    send_vote_request(raft, FIRST)
     for same in (raft, voter(raft.state)):
-        assert not answer(asked(same, SECOND)).vote_granted
-        assert answer(asked(same, FIRST)).vote_granted  # its answer may have been lost
-    assert answer(asked(raft, SECOND, epoch=EPOCH + 1)).vote_granted
+        assert not response_partition(send_vote_request(same, SECOND)).vote_granted
+        # A candidate that did not receive the response repeats its request.
+        assert response_partition(send_vote_request(same, FIRST)).vote_granted
+    assert response_partition(send_vote_request(raft, SECOND, epoch=EPOCH + 1)).vote_granted
 
 
-def test_a_pre_vote_binds_nobody() -> None:
+def test_pre_vote_is_not_persisted() -> None:
     raft = voter()
-    effects = asked(raft, FIRST, epoch=0, pre_vote=True)
-    assert answer(effects).vote_granted
+    effects = send_vote_request(raft, FIRST, epoch=0, pre_vote=True)
+    assert response_partition(effects).vote_granted
     assert not any(isinstance(effect, Persist) for effect in effects)
 
 
-def test_who_asks_in_an_epoch_that_is_over_gets_no_vote() -> None:
+def test_vote_request_of_earlier_epoch_is_fenced() -> None:
     raft = voter(QuorumState(leader_epoch=EPOCH + 1))
-    assert answer(asked(raft, FIRST)).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert response_partition(send_vote_request(raft, FIRST)).error_code == ErrorCode.FENCED_LEADER_EPOCH

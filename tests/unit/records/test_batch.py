@@ -1,4 +1,4 @@
-"""The header view, its checksum, and the walk over batches."""
+"""Batch headers, the checksum, batch iteration, compression and control batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batch_of(*values: bytes, **options: int) -> bytearray:
     return build_batch(RecordColumns(values=list(values), timestamps=100), **options)
 
 
-def test_header_fields_are_those_of_the_protocol_guide() -> None:
+def test_header_fields_match_protocol_guide() -> None:
     batch = batch_of(
         b"a", b"b", producer_id=7, producer_epoch=2, base_sequence=5, partition_leader_epoch=3, base_offset=9
     )
@@ -39,12 +39,12 @@ def test_header_fields_are_those_of_the_protocol_guide() -> None:
     assert not header.is_transactional
 
 
-def test_sequence_wraps_after_two_to_the_31() -> None:
+def test_last_sequence_of_batch_wraps_at_two_to_the_31() -> None:
     header = read_header(batch_of(b"a", b"b", b"c", producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
     assert header.last_sequence == 0
 
 
-def test_offset_and_epoch_are_outside_the_crc() -> None:
+def test_base_offset_and_leader_epoch_are_not_covered_by_crc() -> None:
     batch = batch_of(b"a")
     patch_offset_and_epoch(batch, 0, 12345, 6)
     header = read_header(batch)
@@ -52,7 +52,7 @@ def test_offset_and_epoch_are_outside_the_crc() -> None:
     assert (header.base_offset, header.partition_leader_epoch) == (12345, 6)
 
 
-def test_log_append_time_rewrites_the_crc_and_every_timestamp() -> None:
+def test_log_append_time_updates_crc_and_every_timestamp() -> None:
     batch = build_batch(RecordColumns(values=[b"a", b"b"], timestamps=[5, 9]))
     patch_timestamps(batch, 0, read_header(batch), timestamp_type=1, max_timestamp=777)
     columns = read_columns(batch)
@@ -60,7 +60,7 @@ def test_log_append_time_rewrites_the_crc_and_every_timestamp() -> None:
     assert columns.timestamp_type == 1
 
 
-def test_every_flipped_bit_behind_the_crc_is_noticed() -> None:
+def test_crc_detects_every_flipped_bit() -> None:
     batch = batch_of(b"some value")
     for index in range(17, len(batch)):
         batch[index] ^= 0x10
@@ -69,36 +69,36 @@ def test_every_flipped_bit_behind_the_crc_is_noticed() -> None:
         batch[index] ^= 0x10
 
 
-def test_walk_stops_at_a_cut_batch_and_refuses_a_senseless_one() -> None:
+def test_iter_batches_ignores_incomplete_batch_and_rejects_invalid_one() -> None:
     first, second = batch_of(b"a"), batch_of(b"b", base_offset=1)
-    whole = bytes(first + second)
-    assert [position for position, _ in iter_batches(whole)] == [0, len(first)]
-    for cut in range(len(first), len(whole)):
-        assert [position for position, _ in iter_batches(whole[:cut])] == [0]
-    broken = bytearray(whole)
+    complete = bytes(first + second)
+    assert [position for position, _ in iter_batches(complete)] == [0, len(first)]
+    for size in range(len(first), len(complete)):
+        assert [position for position, _ in iter_batches(complete[:size])] == [0]
+    broken = bytearray(complete)
     broken[len(first) + 16] = 1
     with pytest.raises(CorruptBatchError, match="magic 1") as raised:
         list(iter_batches(broken))
     assert raised.value.position == len(first)
-    broken = bytearray(whole)
+    broken = bytearray(complete)
     broken[8:12] = (48).to_bytes(4, "big")
     with pytest.raises(CorruptBatchError, match="smaller than a batch header"):
         list(iter_batches(broken))
 
 
-def test_short_header_is_named() -> None:
-    with pytest.raises(CorruptBatchError, match="60 bytes left"):
+def test_short_header_is_rejected() -> None:
+    with pytest.raises(CorruptBatchError, match="only 60 bytes are left"):
         read_header(bytes(60))
 
 
 @pytest.mark.parametrize("timestamps", [None, []])
-def test_records_without_timestamps_are_refused(timestamps: list[int] | None) -> None:
+def test_records_without_timestamps_are_rejected(timestamps: list[int] | None) -> None:
     values: list[bytes | None] = [b"a"] if timestamps is None else []
     with pytest.raises(ValueError, match=r"timestamps|at least one"):
         build_batch(RecordColumns(values=values, timestamps=timestamps))
 
 
-def test_control_batches_are_skipped_but_passed() -> None:
+def test_control_batches_are_skipped_and_included_in_next_offset() -> None:
     marker = build_control_batch(
         ControlType.COMMIT, end_transaction_value(3), timestamp=5, base_offset=1, producer_id=4, producer_epoch=0
     )
@@ -116,10 +116,10 @@ def test_control_batches_are_skipped_but_passed() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
-def test_a_bomb_is_refused_at_its_limit(codec: Compression) -> None:
+def test_decompression_is_limited(codec: Compression) -> None:
     packed = compress(codec, bytes(3_000_000))
     assert len(decompress(codec, packed, 3_000_000)) == 3_000_000
-    with pytest.raises(CompressionError, match="more than 2999999 bytes"):
+    with pytest.raises(CompressionError, match="exceed 2999999 bytes"):
         decompress(codec, packed, 2_999_999)
     with pytest.raises(CompressionError):
         decompress(codec, bytes(packed)[:-3])
@@ -127,14 +127,14 @@ def test_a_bomb_is_refused_at_its_limit(codec: Compression) -> None:
         decompress(codec, b"")
 
 
-def test_an_unknown_codec_is_named() -> None:
+def test_unknown_codec_is_rejected() -> None:
     batch = batch_of(b"a")
     batch[22] = 5
     with pytest.raises(CorruptBatchError, match="codec 5 is unknown"):
         read_columns(batch, verify_crc=False)
 
 
-def test_snappy_is_framed_in_xerial_blocks_and_raw_is_read_too() -> None:
+def test_snappy_is_written_with_xerial_framing_and_raw_blocks_are_decompressed() -> None:
     import cramjam
 
     data = bytes(range(256)) * 300
@@ -144,14 +144,14 @@ def test_snappy_is_framed_in_xerial_blocks_and_raw_is_read_too() -> None:
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
 
 
-def test_keyless_records_are_found_by_index() -> None:
+def test_find_keyless_records_returns_indexes() -> None:
     columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, None], timestamps=5)
     for codec in Compression:
         batch = build_batch(columns, compression=codec)
         assert find_keyless_records(memoryview(batch), 0, read_header(batch)) == [1, 2]
 
 
-def test_offset_deltas_that_do_not_count_are_refused() -> None:
+def test_non_consecutive_offset_deltas_are_rejected() -> None:
     batch = batch_of(b"a", b"b")
     assert batch[64] == 0
     batch[64] = 4  # the first record's offset delta becomes 2
@@ -160,7 +160,7 @@ def test_offset_deltas_that_do_not_count_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, -1, 2**31 - 1])
-def test_a_lying_record_count_is_refused(count: int) -> None:
+def test_wrong_record_count_is_rejected(count: int) -> None:
     batch = batch_of(b"a", b"b")
     batch[57:61] = count.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptBatchError):

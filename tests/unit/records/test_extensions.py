@@ -1,4 +1,4 @@
-"""The C extensions are loaded without the packages around them, and leave these usable."""
+"""The C extensions are loaded without importing their packages, which can still be imported later."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ for codec in (0, 1, 2, 3, 4):
 """
 
 
-def test_neither_package_is_imported_and_both_work_afterwards() -> None:
+def test_extensions_load_without_importing_their_packages_which_can_be_imported_later() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], check=True)

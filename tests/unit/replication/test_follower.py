@@ -1,4 +1,4 @@
-"""What a follower makes of its leader's answers."""
+"""Tests of the follower's side of a partition: fetch requests and the handling of the leader's responses."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Log:
         return LeaderEpochCache(self.epochs).end_offset_for(epoch, self.log_end_offset)
 
 
-def answer(error: ErrorCode = ErrorCode.NONE, **fields: object) -> PartitionData:
+def partition_data(error: ErrorCode = ErrorCode.NONE, **fields: object) -> PartitionData:
     return PartitionData(partition_index=0, error_code=error, high_watermark=7, log_start_offset=2, **fields)
 
 
 def diverging(epoch: int, end_offset: int) -> PartitionData:
-    return answer(diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset))
+    return partition_data(diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset))
 
 
-def test_a_fetch_names_the_last_epoch_and_the_own_start() -> None:
-    wanted = follower.next_fetch(3, Log(), 5, 1000)
-    assert (wanted.partition, wanted.fetch_offset, wanted.last_fetched_epoch) == (3, 10, 3)
-    assert (wanted.current_leader_epoch, wanted.log_start_offset) == (5, 0)
+def test_fetch_contains_last_epoch_and_log_start_offset() -> None:
+    request = follower.next_fetch(3, Log(), 5, 1000)
+    assert (request.partition, request.fetch_offset, request.last_fetched_epoch) == (3, 10, 3)
+    assert (request.current_leader_epoch, request.log_start_offset) == (5, 0)
 
 
-def test_records_are_appended_and_the_leaders_marks_taken() -> None:
-    assert follower.judge(Log(), 10, answer()) == follower.Append(7, 2)
+def test_records_are_appended_with_leaders_high_watermark_and_log_start_offset() -> None:
+    assert follower.action_for(Log(), 10, partition_data()) == follower.Append(7, 2)
 
 
 def records(*offsets: int) -> bytes:
@@ -55,7 +55,7 @@ def records(*offsets: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "came", "expected"),
+    ("action", "records_received", "expected"),
     [
         (follower.Append(7, 0), records(3, 4), (5, 2)),
         (follower.Append(7, 0), records(3, 4) + records(5)[:65], (5, 2)),
@@ -64,57 +64,59 @@ def records(*offsets: int) -> bytes:
         (follower.Append(7, 0), b"x" * 70, None),
         (follower.Truncate(3), b"", None),
     ],
-    ids=["all", "the last is cut", "in sync by it", "cut", "no batch", "no records"],
+    ids=["all", "last batch truncated", "reaches high watermark", "truncated", "no batch", "no records"],
 )
-def test_only_what_is_below_the_leaders_high_watermark_is_asked_behind_before_it_is_written(
-    verdict: follower.Verdict, came: bytes, expected: tuple[int, int] | None
+def test_next_fetch_precedes_append_only_below_leaders_high_watermark(
+    action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
-    """R1: a fetch says that all before its offset is here, and the leader may count on it."""
-    assert follower.end_ahead(verdict, came) == expected
-    wanted = follower.next_fetch(0, Log(), 5, 1000, expected)
-    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (expected or (10, 3))
+    """R1: a fetch tells the leader that the follower has every record before the fetch offset."""
+    assert follower.end_after_append(action, records_received) == expected
+    request = follower.next_fetch(0, Log(), 5, 1000, expected)
+    assert (request.fetch_offset, request.last_fetched_epoch) == (expected or (10, 3))
 
 
 @pytest.mark.parametrize(
     ("epoch", "end_offset", "expected"),
     [
-        (3, 8, 8),  # the leader's epoch 3 ends before ours
-        (3, 20, 10),  # ours ends first: nothing to cut but what is not there
-        (2, 5, 6),  # the leader has an epoch that we have not: back to the end of ours before it
+        (3, 8, 8),  # the leader's epoch 3 ends before the follower's
+        (3, 20, 10),  # the follower's epoch 3 ends first: nothing to truncate
+        (2, 5, 6),  # the follower does not have epoch 2: truncate to the end of its epoch 1
         (1, 4, 4),
         (1, 9, 6),
     ],
 )
-def test_epochs_tell_where_to_cut(epoch: int, end_offset: int, expected: int) -> None:
-    """R2: never the high watermark, which is 4 here and lags what is committed."""
-    assert follower.judge(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
+def test_truncation_offset_follows_leader_epochs(epoch: int, end_offset: int, expected: int) -> None:
+    """R2: a follower never truncates to its high watermark (4 in this test), which may lag behind the leader's."""
+    assert follower.action_for(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
 
 
-def test_an_answer_to_an_older_request_is_asked_anew() -> None:
-    assert isinstance(follower.judge(Log(), 8, answer()), follower.Retry)
+def test_response_to_outdated_fetch_offset_is_retried() -> None:
+    assert isinstance(follower.action_for(Log(), 8, partition_data()), follower.Retry)
 
 
-def test_a_fenced_epoch_waits_for_the_metadata_and_a_leader_that_lags_is_asked_again() -> None:
-    assert follower.judge(Log(), 10, answer(ErrorCode.FENCED_LEADER_EPOCH)) == follower.Stop(
+def test_fenced_epoch_stops_fetching_and_other_leader_errors_are_retried() -> None:
+    assert follower.action_for(Log(), 10, partition_data(ErrorCode.FENCED_LEADER_EPOCH)) == follower.Stop(
         ErrorCode.FENCED_LEADER_EPOCH
     )
     for error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR):
-        assert isinstance(follower.judge(Log(), 10, answer(error)), follower.Retry)
+        assert isinstance(follower.action_for(Log(), 10, partition_data(error)), follower.Retry)
 
 
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
     [
-        (0, 6, (6, False)),  # longer than the leader's log
-        (20, 30, (20, True)),  # the leader has deleted what comes next
+        (0, 6, (6, False)),  # the follower's log is longer than the leader's
+        (20, 30, (20, True)),  # the leader has deleted the follower's next records
         (5, 30, (10, False)),
     ],
 )
-def test_out_of_range_goes_on_where_the_leader_has_something(start: int, end: int, expected: tuple[int, bool]) -> None:
-    assert isinstance(follower.judge(Log(), 10, answer(ErrorCode.OFFSET_OUT_OF_RANGE)), follower.FindStart)
-    assert follower.restart_at(Log(), start, end) == expected
+def test_out_of_range_follower_continues_within_leaders_log(start: int, end: int, expected: tuple[int, bool]) -> None:
+    assert isinstance(
+        follower.action_for(Log(), 10, partition_data(ErrorCode.OFFSET_OUT_OF_RANGE)), follower.ResetOffset
+    )
+    assert follower.reset_offset(Log(), start, end) == expected
 
 
-def test_a_leader_that_ends_before_our_log_begins_is_copied_from_its_start() -> None:
-    """Records were deleted here up to where the next leader, elected uncleanly, never was."""
-    assert follower.restart_at(Log(log_start_offset=8), 1, 5) == (1, True)
+def test_log_is_replaced_if_leaders_log_ends_before_it_starts() -> None:
+    """Records were deleted up to an offset beyond the log end of the next leader, which was elected uncleanly."""
+    assert follower.reset_offset(Log(log_start_offset=8), 1, 5) == (1, True)

@@ -1,4 +1,4 @@
-"""The leader's side of a partition: what is committed, who is in sync, and what is proposed."""
+"""Tests of the leader's side of a partition: high watermark, ISR and ISR proposals."""
 
 from __future__ import annotations
 
@@ -20,183 +20,210 @@ def leader(
     )
 
 
-def everybody(replica: int, broker_epoch: int | None) -> bool:
+def all_eligible(replica: int, broker_epoch: int | None) -> bool:
     return True
 
 
-def nobody(replica: int, broker_epoch: int | None) -> bool:
+def none_eligible(replica: int, broker_epoch: int | None) -> bool:
     return False
 
 
 def fetch(replicas: LeaderReplicas, replica: int, offset: int, *, end: int, now_ms: int = 0, epoch: int = 100) -> None:
-    replicas.fetched(replica, offset, log_start_offset=0, broker_epoch=epoch, leader_end_offset=end, now_ms=now_ms)
+    replicas.update_fetch_state(
+        replica, offset, log_start_offset=0, broker_epoch=epoch, leader_end_offset=end, now_ms=now_ms
+    )
 
 
-def in_sync(isr: tuple[int, ...], partition_epoch: int) -> PartitionImage:
+def image_with_isr(isr: tuple[int, ...], partition_epoch: int) -> PartitionImage:
     return PartitionImage(replicas=(1, 2, 3), isr=isr, leader=1, leader_epoch=5, partition_epoch=partition_epoch)
 
 
-def test_a_record_counts_when_every_replica_in_sync_has_it() -> None:
-    """R1: one that was acknowledged is on every replica that may lead next."""
+def test_high_watermark_is_smallest_log_end_offset_of_isr() -> None:
+    """R1: an acknowledged record is on every replica that may be elected next."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10)
-    assert replicas.committed_offset(10, 0, everybody) == -1  # replica 3 has not fetched yet
+    assert replicas.compute_high_watermark(10, 0, all_eligible) == -1  # replica 3 has not fetched yet
     fetch(replicas, 3, 4, end=10)
-    assert replicas.committed_offset(10, 0, everybody) == 4
+    assert replicas.compute_high_watermark(10, 0, all_eligible) == 4
     fetch(replicas, 3, 10, end=10)
-    assert replicas.committed_offset(10, 0, everybody) == 10
+    assert replicas.compute_high_watermark(10, 0, all_eligible) == 10
 
 
-def test_nothing_is_committed_below_min_insync_replicas() -> None:
-    """R7."""
+def test_high_watermark_does_not_advance_below_min_isr() -> None:
+    """R7: a record is not committed before min.insync.replicas replicas have it."""
     replicas = leader(isr=(1,))
     assert replicas.is_under_min_isr
-    assert replicas.committed_offset(10, 0, nobody) is None
+    assert replicas.compute_high_watermark(10, 0, none_eligible) is None
 
 
-def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
+def test_effective_min_isr_is_capped_at_replication_factor() -> None:
     replicas = leader(isr=(1,), replicas=(1,), min_insync=2)
     assert not replicas.is_under_min_isr
-    assert replicas.committed_offset(10, 0, nobody) == 10
+    assert replicas.compute_high_watermark(10, 0, none_eligible) == 10
 
 
-def test_a_follower_that_may_join_is_waited_for() -> None:
+def test_high_watermark_waits_for_caught_up_follower_outside_isr() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 10, end=10)
     fetch(replicas, 3, 10, end=10)
     fetch(replicas, 2, 12, end=12)
-    assert replicas.committed_offset(12, 0, everybody) == 10
-    assert replicas.committed_offset(12, 0, nobody) == 12
-    assert replicas.committed_offset(12, LAG_MS + 1, everybody) == 12  # it does not keep up any more
+    assert replicas.compute_high_watermark(12, 0, all_eligible) == 10
+    assert replicas.compute_high_watermark(12, 0, none_eligible) == 12
+    assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 does not keep up any more
 
 
-def test_a_follower_that_is_back_is_waited_for_only_when_it_has_caught_up_again() -> None:
-    """It left a moment ago, and has much to fetch: producers do not wait for that."""
+def test_high_watermark_does_not_wait_for_returned_follower_until_it_catches_up() -> None:
+    """A follower that left the ISR recently has many records to fetch; producers must not wait for it."""
     replicas = leader()
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
     without = PartitionImage(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=8)
-    replicas.image_changed(without, 1500)
+    replicas.on_image_changed(without, 1500)
     fetch(replicas, 2, 1000, end=1000, now_ms=2000)
     fetch(replicas, 3, 10, end=1000, now_ms=2000, epoch=200)
-    assert replicas.committed_offset(1000, 2000, everybody) == 1000
+    assert replicas.compute_high_watermark(1000, 2000, all_eligible) == 1000
     fetch(replicas, 3, 900, end=1001, now_ms=2001, epoch=200)
     fetch(replicas, 2, 1001, end=1001, now_ms=2001)
-    assert replicas.committed_offset(1001, 2001, everybody) == 1001
-    fetch(replicas, 3, 1001, end=1002, now_ms=2002, epoch=200)  # what there was when it last asked
+    assert replicas.compute_high_watermark(1001, 2001, all_eligible) == 1001
+    fetch(replicas, 3, 1001, end=1002, now_ms=2002, epoch=200)  # the leader's end at its previous fetch
     fetch(replicas, 2, 1002, end=1002, now_ms=2002)
-    assert replicas.committed_offset(1002, 2002, everybody) == 1001
+    assert replicas.compute_high_watermark(1002, 2002, all_eligible) == 1001
 
 
-def test_the_next_process_of_a_follower_that_stopped_in_order_is_waited_for_only_when_it_has_caught_up() -> None:
-    """Out of sync already, the one that stopped had everything until its end."""
+def test_high_watermark_does_not_wait_for_new_incarnation_of_follower_until_it_catches_up() -> None:
+    """The follower left the ISR, and its previous incarnation was caught up until it stopped."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
-    replicas.appended(10, 1100)
+    replicas.on_appended(10, 1100)
     fetch(replicas, 2, 1000, end=1000, now_ms=2000)
     fetch(replicas, 3, 10, end=1000, now_ms=3000, epoch=101)
-    assert replicas.committed_offset(1000, 3000, everybody) == 1000
+    assert replicas.compute_high_watermark(1000, 3000, all_eligible) == 1000
 
 
-def test_what_is_appended_while_a_follower_is_away_does_not_tell_that_it_keeps_up() -> None:
+def test_append_does_not_mark_follower_outside_isr_as_caught_up() -> None:
     replicas = leader()
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
-    replicas.image_changed(in_sync((1, 2), 8), 1500)
-    replicas.appended(10, 2000)
+    replicas.on_image_changed(image_with_isr((1, 2), 8), 1500)
+    replicas.on_appended(10, 2000)
     fetch(replicas, 2, 1000, end=1000, now_ms=2000)
     fetch(replicas, 3, 10, end=1000, now_ms=3000)
-    assert replicas.committed_offset(1000, 3000, everybody) == 1000
+    assert replicas.compute_high_watermark(1000, 3000, all_eligible) == 1000
 
 
-def test_a_smaller_set_forgets_how_well_the_others_kept_up() -> None:
+def test_follower_removed_from_isr_is_no_longer_considered_caught_up() -> None:
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=1000)
     fetch(replicas, 3, 10, end=10, now_ms=1000)
-    replicas.image_changed(in_sync((1, 2), 8), 1000)
-    assert replicas.followers[3].is_caught_up(10, 1001, LAG_MS)  # it has everything
+    replicas.on_image_changed(image_with_isr((1, 2), 8), 1000)
+    assert replicas.followers[3].is_caught_up(10, 1001, LAG_MS)  # replica 3 has every record
     assert not replicas.followers[3].is_caught_up(11, 1001, LAG_MS)
-    assert replicas.lacks_nothing_but_membership(10)
-    assert not replicas.lacks_nothing_but_membership(11)
+    assert replicas.has_caught_up_follower_outside_isr(10)
+    assert not replicas.has_caught_up_follower_outside_isr(11)
 
 
-def test_who_had_everything_lags_from_the_next_record_on() -> None:
-    """However long nothing was written, and so nothing asked for."""
+def test_caught_up_follower_starts_to_lag_at_next_append() -> None:
+    """Before the append there was no append, and therefore no fetch, for a long time."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=0)
     fetch(replicas, 3, 9, end=10, now_ms=0)
-    replicas.appended(10, 5 * LAG_MS)
+    replicas.on_appended(10, 5 * LAG_MS)
     assert replicas.followers[2].is_caught_up(11, 6 * LAG_MS, LAG_MS)
     assert not replicas.followers[2].is_caught_up(11, 6 * LAG_MS + 1, LAG_MS)
     assert not replicas.followers[3].is_caught_up(11, 5 * LAG_MS, LAG_MS)
 
 
-def test_a_larger_set_counts_from_the_proposal_on_and_a_smaller_one_from_the_metadata_log() -> None:
+def test_isr_expansion_takes_effect_when_proposed_and_shrink_when_in_metadata_log() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)
     fetch(replicas, 3, 5, end=5)
-    proposal = replicas.propose(high_watermark=5, log_end_offset=5, now_ms=0, is_eligible=everybody, may_shrink=False)
+    proposal = replicas.propose_isr_change(
+        high_watermark=5, log_end_offset=5, now_ms=0, is_eligible=all_eligible, may_shrink=False
+    )
     assert proposal is not None
     assert [replica for replica, _ in proposal.isr] == [1, 2, 3]
     fetch(replicas, 2, 9, end=9)
-    assert replicas.committed_offset(9, LAG_MS * 2, nobody) == 5
+    assert replicas.compute_high_watermark(9, LAG_MS * 2, none_eligible) == 5
     assert (
-        replicas.propose(high_watermark=5, log_end_offset=9, now_ms=0, is_eligible=everybody, may_shrink=True) is None
+        replicas.propose_isr_change(
+            high_watermark=5, log_end_offset=9, now_ms=0, is_eligible=all_eligible, may_shrink=True
+        )
+        is None
     )
-    replicas.proposal_confirmed((1, 2, 3), 8)
+    replicas.on_proposal_accepted((1, 2, 3), 8)
     late = LAG_MS * 3
     fetch(replicas, 2, 9, end=9, now_ms=late)
-    shrink = replicas.propose(high_watermark=5, log_end_offset=9, now_ms=late, is_eligible=everybody, may_shrink=True)
+    shrink = replicas.propose_isr_change(
+        high_watermark=5, log_end_offset=9, now_ms=late, is_eligible=all_eligible, may_shrink=True
+    )
     assert shrink is not None
     assert [replica for replica, _ in shrink.isr] == [1, 2]
-    assert replicas.committed_offset(9, late, nobody) == 5
-    replicas.proposal_confirmed((1, 2), 9)
-    assert replicas.committed_offset(9, late, nobody) == 5
-    replicas.image_changed(in_sync((1, 2), 9), late)
-    assert replicas.committed_offset(9, late, nobody) == 9
+    assert replicas.compute_high_watermark(9, late, none_eligible) == 5
+    replicas.on_proposal_accepted((1, 2), 9)
+    assert replicas.compute_high_watermark(9, late, none_eligible) == 5
+    replicas.on_image_changed(image_with_isr((1, 2), 9), late)
+    assert replicas.compute_high_watermark(9, late, none_eligible) == 9
 
 
-def test_a_follower_joins_only_past_the_start_of_the_epoch() -> None:
-    """With a high watermark that lags, one at it may lack what an earlier leader committed (R5)."""
+def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
+    """R5: the leader's high watermark may lag; a follower that has reached it may lack earlier leaders' commits."""
     replicas = leader(isr=(1, 2), end=10)
     fetch(replicas, 3, 7, end=10)
     assert (
-        replicas.propose(high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=everybody, may_shrink=False) is None
+        replicas.propose_isr_change(
+            high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=all_eligible, may_shrink=False
+        )
+        is None
     )
     fetch(replicas, 3, 10, end=10)
-    assert replicas.propose(high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=everybody, may_shrink=False)
+    assert replicas.propose_isr_change(
+        high_watermark=6, log_end_offset=10, now_ms=0, is_eligible=all_eligible, may_shrink=False
+    )
 
 
-def test_a_proposal_names_the_process_that_has_fetched() -> None:
-    """R6: by its broker epoch, so that the controller refuses the one that came after it with an empty disk."""
+def test_isr_proposal_contains_broker_epoch_of_fetching_incarnation() -> None:
+    """R6: the controller rejects the proposal if the broker has restarted since, perhaps with an empty disk."""
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0, epoch=41)
-    proposal = replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    proposal = replicas.propose_isr_change(
+        high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=all_eligible, may_shrink=False
+    )
     assert proposal is not None
     assert dict(proposal.isr)[3] == 41
-    replicas.proposal_refused(ErrorCode.INELIGIBLE_REPLICA)
+    replicas.on_proposal_rejected(ErrorCode.INELIGIBLE_REPLICA)
     fetch(replicas, 3, 0, end=0, epoch=42)
-    proposal = replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    proposal = replicas.propose_isr_change(
+        high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=all_eligible, may_shrink=False
+    )
     assert proposal is not None
     assert dict(proposal.isr)[3] == 42
 
 
-def test_who_is_not_eligible_does_not_join() -> None:
+def test_ineligible_follower_does_not_join_isr() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0)
-    assert replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=nobody, may_shrink=False) is None
+    assert (
+        replicas.propose_isr_change(
+            high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=none_eligible, may_shrink=False
+        )
+        is None
+    )
 
 
-def test_a_follower_that_keeps_up_with_a_moving_end_stays_in_sync() -> None:
+def test_follower_that_keeps_up_with_growing_log_stays_in_isr() -> None:
     replicas = leader()
     for step in range(100):
         now_ms = step * 1000
         for replica in (2, 3):
             fetch(replicas, replica, step * 10, end=step * 10 + 10, now_ms=now_ms)
         assert (
-            replicas.propose(
-                high_watermark=0, log_end_offset=step * 10 + 10, now_ms=now_ms, is_eligible=everybody, may_shrink=True
+            replicas.propose_isr_change(
+                high_watermark=0,
+                log_end_offset=step * 10 + 10,
+                now_ms=now_ms,
+                is_eligible=all_eligible,
+                may_shrink=True,
             )
             is None
         )
@@ -212,36 +239,40 @@ def test_a_follower_that_keeps_up_with_a_moving_end_stays_in_sync() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, True, True),
     ],
 )
-def test_only_a_sure_refusal_takes_a_proposal_back(error: ErrorCode, again: bool, open_: bool) -> None:
+def test_proposal_is_withdrawn_only_on_definite_rejection(error: ErrorCode, again: bool, open_: bool) -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0)
-    assert replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
-    assert replicas.proposal_refused(error) is again
-    assert (replicas.proposal is not None) is open_
+    assert replicas.propose_isr_change(
+        high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=all_eligible, may_shrink=False
+    )
+    assert replicas.on_proposal_rejected(error) is again
+    assert (replicas.pending_proposal is not None) is open_
     assert (3 in replicas.maximal_isr) is open_
 
 
-def test_the_image_overtakes_a_proposal() -> None:
+def test_newer_image_replaces_pending_proposal() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0)
-    replicas.propose(high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=everybody, may_shrink=False)
+    replicas.propose_isr_change(
+        high_watermark=0, log_end_offset=0, now_ms=0, is_eligible=all_eligible, may_shrink=False
+    )
     image = PartitionImage(replicas=(1, 2, 3), isr=(1,), leader=1, leader_epoch=5, partition_epoch=8)
-    replicas.image_changed(image, 0)
-    assert replicas.proposal is None
+    replicas.on_image_changed(image, 0)
+    assert replicas.pending_proposal is None
     assert replicas.isr == (1,)
-    replicas.proposal_confirmed((1, 2, 3), 7)  # an answer that comes too late
+    replicas.on_proposal_accepted((1, 2, 3), 7)  # a late response
     assert replicas.isr == (1,)
 
 
-def test_a_stranger_is_refused() -> None:
+def test_fetch_from_broker_without_replica_is_rejected() -> None:
     with pytest.raises(ApiError) as caught:
         fetch(leader(), 9, 0, end=0)
     assert caught.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def test_records_can_be_deleted_up_to_what_every_live_follower_has_dropped() -> None:
+def test_low_watermark_is_smallest_log_start_offset_of_live_replicas() -> None:
     replicas = leader()
     for replica, start in ((2, 3), (3, 1)):
-        replicas.fetched(replica, 10, log_start_offset=start, broker_epoch=1, leader_end_offset=10, now_ms=0)
+        replicas.update_fetch_state(replica, 10, log_start_offset=start, broker_epoch=1, leader_end_offset=10, now_ms=0)
     assert replicas.low_watermark(5, lambda replica: True) == 1
     assert replicas.low_watermark(5, lambda replica: replica == 2) == 3

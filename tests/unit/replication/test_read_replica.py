@@ -1,4 +1,4 @@
-"""Which replica a consumer is sent to."""
+"""Tests of replica selection for consumers (KIP-392)."""
 
 from __future__ import annotations
 
@@ -15,39 +15,43 @@ LEADER = ReplicaView(1, "a", 100)
     ("rack", "followers", "chosen"),
     [
         ("b", [ReplicaView(2, "b", 90), ReplicaView(3, "c", 100)], 2),
-        ("b", [ReplicaView(2, "b", 90), ReplicaView(3, "b", 100)], 3),  # the one that has more
-        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 20)], 2),  # else the one that lags less
-        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 5)], 3),  # else always the same
-        ("a", [ReplicaView(2, "a", 100)], None),  # the leader is as near
+        ("b", [ReplicaView(2, "b", 90), ReplicaView(3, "b", 100)], 3),  # the highest log end offset wins
+        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 20)], 2),  # then the smallest lag
+        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 5)], 3),  # then the higher id
+        ("a", [ReplicaView(2, "a", 100)], None),  # the leader is in the rack too
         ("d", [ReplicaView(2, "b", 100)], None),
         ("", [ReplicaView(2, "", 100)], None),
         ("b", [ReplicaView(2, None, 100)], None),
         ("b", [], None),
     ],
 )
-def test_a_consumer_is_sent_to_its_own_rack(rack: str, followers: list[ReplicaView], chosen: int | None) -> None:
+def test_rack_aware_selector_prefers_follower_in_consumers_rack(
+    rack: str, followers: list[ReplicaView], chosen: int | None
+) -> None:
     assert rack_aware(rack, LEADER, followers) == chosen
 
 
-def test_kafkas_name_and_the_short_one_mean_the_same() -> None:
+def test_selector_is_known_by_full_and_simple_class_name() -> None:
     assert set(SELECTORS) == {
         "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "RackAwareReplicaSelector",
     }
 
 
-def test_only_followers_in_sync_that_have_the_offset_are_offered() -> None:
+def test_only_in_sync_followers_with_the_offset_are_candidates() -> None:
     image = PartitionImage(replicas=(1, 2, 3, 4), isr=(1, 2, 3), leader=1, leader_epoch=5, partition_epoch=7)
     replicas = LeaderReplicas(1, image, log_end_offset=50, min_insync_replicas=2, lag_time_max_ms=1000, now_ms=0)
     for replica, start, end in ((2, 0, 40), (3, 20, 50), (4, 0, 50)):
-        replicas.fetched(replica, end, log_start_offset=start, broker_epoch=1, leader_end_offset=50, now_ms=0)
-    assert [replica for replica, _ in replicas.readable_at(10)] == [2]
-    assert [replica for replica, _ in replicas.readable_at(40)] == [2, 3]
-    assert [replica for replica, _ in replicas.readable_at(50)] == [3]
-    assert not list(replicas.readable_at(51))
+        replicas.update_fetch_state(
+            replica, end, log_start_offset=start, broker_epoch=1, leader_end_offset=50, now_ms=0
+        )
+    assert [replica for replica, _ in replicas.in_sync_followers_with_offset(10)] == [2]
+    assert [replica for replica, _ in replicas.in_sync_followers_with_offset(40)] == [2, 3]
+    assert [replica for replica, _ in replicas.in_sync_followers_with_offset(50)] == [3]
+    assert not list(replicas.in_sync_followers_with_offset(51))
 
 
-def test_a_follower_that_nobody_was_sent_to_serves_no_consumers() -> None:
+def test_follower_without_redirected_consumers_serves_no_consumers() -> None:
     image = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=7)
     replicas = LeaderReplicas(1, image, log_end_offset=0, min_insync_replicas=1, lag_time_max_ms=1000, now_ms=0)
     assert not replicas.serves_consumers(2)

@@ -1,4 +1,4 @@
-"""Headers that every answer carries."""
+"""Tests of `response.http.headers.config`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def answer(rules: str) -> httpx.Headers:
+async def response_headers(rules: str) -> httpx.Headers:
     async def endpoint(_request: Request) -> Response:
         return Response("x", headers={"X-Given": "a"})
 
@@ -32,15 +32,15 @@ async def answer(rules: str) -> httpx.Headers:
         return (await client.get("/")).headers
 
 
-async def test_set_replaces_and_add_adds() -> None:
-    headers = await answer('set X-Given: b, add X-More: 1, add X-More: 2, "set X-List: a, b"')
+async def test_set_replaces_header_and_add_appends_header() -> None:
+    headers = await response_headers('set X-Given: b, add X-More: 1, add X-More: 2, "set X-List: a, b"')
     assert headers.get_list("x-given") == ["b"]
     assert headers.get_list("x-more") == ["1", "2"]
     assert headers["x-list"] == "a, b"
 
 
-async def test_dates_are_times_from_now() -> None:
-    headers = await answer("setDate Expires: 3600000, addDate X-Now: 0")
+async def test_date_rules_add_milliseconds_to_current_time() -> None:
+    headers = await response_headers("setDate Expires: 3600000, addDate X-Now: 0")
     ahead = parsedate_to_datetime(headers["expires"]) - parsedate_to_datetime(headers["x-now"])
     assert 3599 <= ahead.total_seconds() <= 3601
     assert headers["expires"].endswith("GMT")

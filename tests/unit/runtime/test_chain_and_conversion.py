@@ -1,4 +1,4 @@
-"""Transforms with predicates, and converters, over whole batches; bad records are left out, the order is kept."""
+"""Transforms with predicates, and converters, on whole batches: bad records are skipped and the order is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 class Double(Transformation):
-    """Doubles numbers; drops zero, refuses thirteen."""
+    """Doubles numbers; drops zero, fails for thirteen."""
 
     def apply(self, record: Any) -> Any:
         if record.value == 13:
@@ -31,14 +31,14 @@ class Double(Transformation):
 
 
 class IsSmall(Predicate):
-    """Whether a number is below ten."""
+    """Matches numbers below ten."""
 
     def test(self, record: Any) -> bool:
         return bool(record.value < 10)
 
 
 class Digits(Converter):
-    """Text of digits as INT64, other ASCII as STRING; `!` is refused."""
+    """Decodes digits as INT64 and other ASCII text as STRING; fails for `!`."""
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         if data is None:
@@ -82,7 +82,7 @@ def values(batches: Any) -> list[Any]:
     return [value for each in batches for value in each.values]
 
 
-def test_a_chain_applies_its_steps_in_order() -> None:
+def test_chain_applies_transforms_in_order() -> None:
     built, reported = stages()
     out = TransformChain([Step(Double()), Step(Double())], built).apply(batch(1, 0, 13, 2))
     assert values(out) == [4, 8]
@@ -91,19 +91,19 @@ def test_a_chain_applies_its_steps_in_order() -> None:
 
 
 @pytest.mark.parametrize(("negate", "expected"), [(False, [2, 20, 13, 6]), (True, [1, 40, 0, 3])])
-def test_predicates_choose_the_records_and_keep_the_order(negate: bool, expected: list[int]) -> None:
+def test_predicate_selects_records_and_keeps_order(negate: bool, expected: list[int]) -> None:
     built, _ = stages()
     numbers = [1, 20, 0, 13, 3]
     out = TransformChain([Step(Double(), IsSmall(), negate)], built).apply(batch(*numbers))
     assert values(out) == expected
 
 
-def test_an_empty_chain_hands_the_batch_on() -> None:
+def test_empty_chain_returns_the_batch_unchanged() -> None:
     given = batch(1)
     assert TransformChain([], stages()[0]).apply(given) == (given,)
 
 
-def test_without_tolerance_the_chain_fails() -> None:
+def test_chain_fails_without_error_tolerance() -> None:
     with pytest.raises(ToleranceExceeded, match="thirteen"):
         TransformChain([Step(Double())], stages(tolerate=False)[0]).apply(batch(1, 13))
 
@@ -119,7 +119,7 @@ def test_to_bytes_fills_timestamps_and_converts_keys_and_headers() -> None:
     assert (columns.keys, columns.headers, columns.timestamps) == (None, None, 99)
 
 
-def test_to_bytes_leaves_bad_records_out() -> None:
+def test_to_bytes_skips_bad_records() -> None:
     built, reported = stages()
     columns = ToBytes(converters(), built).convert(batch(1, 13, 2, 3, keys=[1, 1, 13, 3]), 0)
     assert [value for each in columns for value in each.values] == [b"1", b"3"]
@@ -130,7 +130,7 @@ def raw(*data: bytes | None, keys: list[bytes | None] | None = None) -> RawPart:
     return RawPart("t", 3, RecordColumns(list(data), keys=keys, timestamps=7, offsets=range(10, 10 + len(data))))
 
 
-def test_from_bytes_starts_a_batch_where_a_schema_changes() -> None:
+def test_from_bytes_starts_a_new_batch_when_the_schema_changes() -> None:
     batches = FromBytes(converters(), stages()[0]).convert(
         raw(b"1", b"2", b"x", b"3", keys=[b"k", b"5", b"6", b"7"]),
     )
@@ -144,7 +144,7 @@ def test_from_bytes_starts_a_batch_where_a_schema_changes() -> None:
     assert all(isinstance(each, SinkBatch) and each.partition == 3 and each.timestamps == 7 for each in batches)
 
 
-def test_from_bytes_leaves_bad_records_out_and_names_them() -> None:
+def test_from_bytes_skips_and_reports_bad_records() -> None:
     built, reported = stages()
     batches = FromBytes(converters(), built).convert(raw(b"1", b"!", b"2", None, keys=[b"1", b"1", b"!", None]))
     assert values(batches) == [1, None]
@@ -152,7 +152,7 @@ def test_from_bytes_leaves_bad_records_out_and_names_them() -> None:
     assert [failure.stage for failure, _ in reported] == ["KEY_CONVERTER", "VALUE_CONVERTER"]
 
 
-def test_headers_come_through_a_sink() -> None:
+def test_from_bytes_converts_headers() -> None:
     columns = RecordColumns([b"1"], headers=[[("h", b"7"), ("n", None)]], timestamps=1, offsets=[5])
     (out,) = FromBytes(converters(), stages()[0]).convert(RawPart("t", 0, columns))
     assert out.headers is not None

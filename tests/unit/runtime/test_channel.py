@@ -1,4 +1,4 @@
-"""Calls between processes: whatever a plug-in says or returns, the other side gets an answer."""
+"""Calls between processes: the caller receives a response whatever a plug-in raises or returns."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def _nothing(method: str, arguments: list[Any]) -> Any:
+async def _unexpected_call(method: str, arguments: list[Any]) -> Any:
     raise AssertionError(method)
 
 
-async def ask(answer: Any) -> Any:
-    """What a call gets whose handler returns or raises `answer`."""
+async def call(result: Any) -> Any:
+    """Return the response to a call whose handler returns or raises `result`."""
 
     async def handler(method: str, arguments: list[Any]) -> Any:
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
-    ours, theirs = socket.socketpair()
-    caller, peer = await Channel.open(ours, _nothing), await Channel.open(theirs, handler)
+    caller_socket, peer_socket = socket.socketpair()
+    caller, peer = await Channel.open(caller_socket, _unexpected_call), await Channel.open(peer_socket, handler)
     try:
         return await caller.call("it")
     finally:
@@ -41,28 +41,28 @@ async def ask(answer: Any) -> Any:
         await peer.closed.wait()
 
 
-async def test_an_error_whose_text_is_not_utf_8_arrives() -> None:
+async def test_error_with_invalid_utf_8_message_is_received() -> None:
     with pytest.raises(RemoteError, match=r"no file bad\\udcff") as caught:
-        await ask(ValueError("no file bad\udcff"))
+        await call(ValueError("no file bad\udcff"))
     assert caught.value.kind == "ValueError"
 
 
-async def test_a_text_that_is_not_utf_8_is_written_as_escapes() -> None:
-    assert await ask({"name\udcff": ["\udcff"]}) == {"name\\udcff": ["\\udcff"]}
+async def test_invalid_utf_8_in_results_is_escaped() -> None:
+    assert await call({"name\udcff": ["\udcff"]}) == {"name\\udcff": ["\\udcff"]}
 
 
-async def test_an_answer_that_cannot_be_sent_is_an_error() -> None:
-    with pytest.raises(RemoteError, match="The answer to it cannot be sent"):
-        await ask(2**70)
+async def test_response_that_cannot_be_encoded_is_an_error() -> None:
+    with pytest.raises(RemoteError, match="The response to it cannot be sent"):
+        await call(2**70)
 
 
-async def test_an_exit_is_an_error() -> None:
+async def test_system_exit_in_handler_is_an_error() -> None:
     with pytest.raises(RemoteError) as caught:
-        await ask(SystemExit(5))
+        await call(SystemExit(5))
     assert caught.value.kind == "SystemExit"
     assert sys.exc_info()[0] is None
 
 
-async def test_an_error_without_a_text_is_told_by_its_name() -> None:
+async def test_error_without_message_is_reported_by_class_name() -> None:
     with pytest.raises(RemoteError, match=r"^ZeroDivisionError$"):
-        await ask(ZeroDivisionError())
+        await call(ZeroDivisionError())

@@ -1,4 +1,4 @@
-"""The derived client configurations of Connect: worker prefix over Connect's own, connector override over both."""
+"""Client configurations: worker keys with prefix override Connect's defaults, and connector overrides override both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKER = {
 }
 
 
-def test_source_producer() -> None:
+def test_source_producer_properties_combine_worker_and_connector_keys() -> None:
     connector = {"name": "c", "producer.override.linger.ms": "50"}
     properties = client_configs.source_producer_properties(WORKER, connector, "c-0")
     assert properties["bootstrap.servers"] == "h:1"
@@ -24,7 +24,7 @@ def test_source_producer() -> None:
     assert properties["delivery.timeout.ms"] == "2147483647"
 
 
-def test_sink_consumer() -> None:
+def test_sink_consumer_properties_combine_worker_and_connector_keys() -> None:
     properties = client_configs.consumer_properties(WORKER, {"name": "c"}, "c-1")
     assert properties["group.id"] == "connect-c"
     assert properties["auto.offset.reset"] == "earliest"
@@ -34,7 +34,7 @@ def test_sink_consumer() -> None:
     assert client_configs.consumer_properties(WORKER, override, "c-1")["group.id"] == "mine"
 
 
-def test_admin_takes_the_workers_bare_client_keys() -> None:
+def test_admin_client_uses_unprefixed_worker_keys() -> None:
     properties = client_configs.admin_properties(WORKER, {"name": "c"}, "c-0")
     assert properties["security.protocol"] == "PLAINTEXT"
     assert "offset.flush.interval.ms" not in properties

@@ -1,4 +1,4 @@
-"""What is wrong with a worker's converters, by their keys."""
+"""Validation of a worker's converters: errors name the configuration key."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from headrace.runtime.converter_check import check
 GOOD = {"key.converter": "StringConverter", "value.converter": "org.apache.kafka.connect.json.JsonConverter"}
 
 
-def test_good_converters_have_no_errors() -> None:
+def test_valid_converters_have_no_errors() -> None:
     assert check({**GOOD, "value.converter.schemas.enable": "false"}) == []
 
 
-def test_each_converter_that_cannot_be_used_is_named() -> None:
+def test_each_invalid_converter_is_reported() -> None:
     errors = check({"key.converter": "Jsn", "value.converter": "no.such:Thing", "header.converter": "StringConvertr"})
     assert [error.partition(": ")[0] for error in errors] == [
         "key.converter=Jsn",
@@ -21,7 +21,7 @@ def test_each_converter_that_cannot_be_used_is_named() -> None:
     assert "Did you mean StringConverter?" in errors[2]
 
 
-def test_a_converters_own_keys_are_checked() -> None:
+def test_configuration_of_each_converter_is_validated() -> None:
     [error] = check({**GOOD, "value.converter.schemas.enable": "perhaps"})
     assert error.startswith("value.converter=org.apache.kafka.connect.json.JsonConverter: ")
     assert "schemas.enable" in error

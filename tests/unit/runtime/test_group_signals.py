@@ -1,4 +1,4 @@
-"""What a child inherits while signals are withheld, and what stays with the parent."""
+"""`withheld` blocks signals in child processes that are started within it, and restores the parent's signal mask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.runtime.group_signals import GROUP_SIGNALS, withheld
 _SHOW_MASK = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
 
 
-def test_children_begin_with_the_signals_blocked_and_the_parent_gets_its_own_back() -> None:
+def test_child_starts_with_signals_blocked_and_parent_mask_is_restored() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with withheld():
         shown = subprocess.run([sys.executable, "-c", _SHOW_MASK], capture_output=True, text=True, check=True).stdout

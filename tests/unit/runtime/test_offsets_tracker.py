@@ -1,4 +1,4 @@
-"""An offset is committable when its batch and all before it in the same source partition are acknowledged."""
+"""An offset is committable when its batch and all earlier batches of its source partition are acknowledged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.runtime.offsets_tracker import OffsetsTracker
 A, B = {"file": "a"}, {"file": "b"}
 
 
-def test_only_the_contiguous_prefix_is_committable() -> None:
+def test_only_offsets_up_to_first_unacknowledged_batch_are_committable() -> None:
     tracker = OffsetsTracker()
     first, second, third = (tracker.submit(A, {"n": n}, 1) for n in (1, 2, 3))
     third.acknowledge()
@@ -19,7 +19,7 @@ def test_only_the_contiguous_prefix_is_committable() -> None:
     assert tracker.pending() == 0
 
 
-def test_partitions_do_not_wait_for_each_other() -> None:
+def test_source_partitions_are_committable_independently() -> None:
     tracker = OffsetsTracker()
     tracker.submit(A, {"n": 1}, 1)
     tracker.submit(B, {"n": 9}, 1).acknowledge()
@@ -27,7 +27,7 @@ def test_partitions_do_not_wait_for_each_other() -> None:
     assert tracker.unacknowledged() == 1
 
 
-def test_equal_partitions_in_different_dicts_are_one() -> None:
+def test_equal_source_partitions_in_different_dicts_are_one_partition() -> None:
     tracker = OffsetsTracker()
     first = tracker.submit(dict(A), {"n": 1}, 1)
     tracker.submit(dict(A), {"n": 2}, 1).acknowledge()
@@ -36,7 +36,7 @@ def test_equal_partitions_in_different_dicts_are_one() -> None:
     assert [offset for _, offset in tracker.committable()] == [{"n": 2}]
 
 
-def test_a_batch_in_parts_waits_for_all_of_them() -> None:
+def test_split_batch_is_committable_when_all_its_parts_are_acknowledged() -> None:
     tracker = OffsetsTracker()
     submission = tracker.submit(A, {"n": 1}, 2)
     submission.acknowledge()
@@ -45,7 +45,7 @@ def test_a_batch_in_parts_waits_for_all_of_them() -> None:
     assert tracker.committable() == [(A, {"n": 1})]
 
 
-def test_what_was_dropped_counts_as_acknowledged() -> None:
+def test_dropped_batch_counts_as_acknowledged() -> None:
     tracker = OffsetsTracker()
     tracker.submit(A, {"n": 1}, 0)
     assert tracker.committable() == [(A, {"n": 1})]

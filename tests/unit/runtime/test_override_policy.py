@@ -1,4 +1,4 @@
-"""Client overrides by policy."""
+"""Policies for client overrides of connectors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ CONFIG = {"name": "c", "producer.override.acks": "1", "consumer.override.sasl.me
         ("Allowlist", ["acks"], ["consumer.override.sasl.mechanism"]),
     ],
 )
-def test_policies(policy: str, allowlist: list[str], refused: list[str]) -> None:
+def test_override_policy_rejects_keys_that_it_does_not_allow(
+    policy: str, allowlist: list[str], refused: list[str]
+) -> None:
     found = refusals(policy, allowlist, CONFIG)
     assert len(found) == len(refused)
     assert all(key in line and f"'{policy}'" in line for key, line in zip(refused, found, strict=True))
 
 
-def test_names() -> None:
+def test_override_policies_are_found_by_short_name_and_java_class() -> None:
     assert known_policy("none") == "None"
     java = "org.apache.kafka.connect.connector.policy.PrincipalConnectorClientConfigOverridePolicy"
     assert known_policy(java) == "Principal"

@@ -1,4 +1,4 @@
-"""Children that cannot be had, or that end as soon as they begin: told, and nobody else's affair."""
+"""A child process that cannot be started or exits immediately is reported and does not affect other processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def control() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The worker's end and the fork server's."""
+    """The worker's and the fork server's end of the control socket."""
     worker, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with worker, server:
         worker.setblocking(False)
@@ -49,7 +49,7 @@ def _processes(control: socket.socket) -> Processes:
 
 
 def _requests(server: socket.socket) -> list[int]:
-    """The numbers of the children that are asked for; their channels are closed."""
+    """Receive all spawn requests and close their channels; return the request numbers."""
     numbers: list[int] = []
     while True:
         try:
@@ -60,7 +60,7 @@ def _requests(server: socket.socket) -> list[int]:
         numbers.append(json.loads(packet)["spawn"])
 
 
-async def test_a_child_that_cannot_be_forked_is_told(control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_fork_is_reported_to_the_worker(control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, server = control
 
     def no_fork() -> int:
@@ -73,11 +73,11 @@ async def test_a_child_that_cannot_be_forked_is_told(control: Any, monkeypatch: 
     await asyncio.sleep(0)
     ForkServer(server, os.getpid())._serve_one()
     processes._receive()
-    with pytest.raises(OSError, match="no process for task-0 can be had: Resource temporarily unavailable"):
+    with pytest.raises(OSError, match="cannot start a process for task-0: Resource temporarily unavailable"):
         await spawning
 
 
-async def test_a_child_that_ends_at_once_has_ended(control: Any) -> None:
+async def test_child_that_exits_immediately_is_reported_as_ended(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
     spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))
@@ -92,17 +92,17 @@ async def test_a_child_that_ends_at_once_has_ended(control: Any) -> None:
     await host.channel.closed.wait()
 
 
-async def test_many_children_wait_for_their_turn(control: Any) -> None:
+async def test_number_of_concurrent_spawn_requests_is_limited(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
     spawning = [asyncio.ensure_future(processes.spawn(f"task-{n}", _handler)) for n in range(2000)]
-    asked: list[int] = []
-    while len(asked) < len(spawning):
+    requested: list[int] = []
+    while len(requested) < len(spawning):
         for _ in range(3):
             await asyncio.sleep(0)
         numbers = _requests(server)
         assert 0 < len(numbers) <= SPAWNS_MAX
-        asked += numbers
+        requested += numbers
         for number in numbers:
             server.send(json.dumps({"failed": number, "error": "none"}).encode())
         processes._receive()
@@ -110,11 +110,11 @@ async def test_many_children_wait_for_their_turn(control: Any) -> None:
     assert {str(outcome) for outcome in outcomes} == {"none"}
 
 
-async def test_a_fork_server_that_did_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_start_of_fork_server_is_retried_after_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes()
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(ChildProcessError, match=r"the fork server did not start \(status 1\)"):
+        with pytest.raises(ChildProcessError, match=r"the fork server did not start \(exit status 1\)"):
             await processes.spawn("task-0", _handler)
     host = await processes.spawn("task-0", _handler)
     assert processes.fork_server_pid is not None
@@ -122,11 +122,11 @@ async def test_a_fork_server_that_did_not_start_is_tried_again(monkeypatch: pyte
     await processes.close()
 
 
-async def test_nothing_was_started_and_is_ended() -> None:
+async def test_close_succeeds_if_no_fork_server_was_started() -> None:
     await Processes().close()
 
 
-async def test_modules_are_shared_once(control: Any) -> None:
+async def test_each_shared_module_is_sent_once(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
     assert processes.share(["one", "two"])
@@ -135,7 +135,7 @@ async def test_modules_are_shared_once(control: Any) -> None:
     assert [json.loads(server.recv(4096)) for _ in range(3)] == [{"share": name} for name in ("one", "two", "three")]
 
 
-async def test_the_fork_server_imports_what_is_shared(
+async def test_fork_server_imports_shared_modules(
     control: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, server = control
@@ -155,4 +155,4 @@ async def test_the_fork_server_imports_what_is_shared(
     busy.thread.join()
     assert sys.modules.pop("shared_sound")
     [record] = caplog.records
-    assert record.getMessage().startswith("Importing shared_busy starts a thread")
+    assert record.getMessage().startswith("Module shared_busy starts a thread when imported")

@@ -1,4 +1,4 @@
-"""Dead letters: counted one by one, and sent in the order of their offsets."""
+"""DLQ records are counted one by one and sent in the order of their offsets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def offsets(writer: Writer) -> list[int]:
     return [int(each["__connect.errors.offset"] or b"") for each in headers]
 
 
-def test_letters_leave_by_offset_whichever_stage_failed_first() -> None:
+def test_dlq_records_are_sent_in_offset_order() -> None:
     errors, writer, unit = make()
     for stage, offset in [
         (Stage.VALUE_CONVERTER, 15),
@@ -65,7 +65,7 @@ def test_letters_leave_by_offset_whichever_stage_failed_first() -> None:
     assert unit.counters.skipped == unit.counters.errors == 4
 
 
-def test_a_commit_waits_for_letters_that_were_not_sent_yet() -> None:
+def test_commit_waits_for_unsent_dlq_records() -> None:
     errors, writer, _ = make()
     fail(errors, Stage.TASK_PUT, 12)
     errors.wait_for_reports()

@@ -1,4 +1,4 @@
-"""A sink commits what its task allows, never beyond what it was given, and only for partitions that it owns."""
+"""A sink commits the offsets from pre_commit, but never beyond delivered records and only for assigned partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.runtime.sink_offsets import SinkOffsets
 P0, P1 = ("t", 0), ("t", 1)
 
 
-def test_offsets_are_clipped_to_what_was_delivered() -> None:
+def test_offsets_beyond_delivered_records_are_ignored() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5, P1: 0})
     offsets.deliver(P0, 8)
@@ -18,13 +18,13 @@ def test_offsets_are_clipped_to_what_was_delivered() -> None:
     assert "other-0" in complaints[1]
 
 
-def test_what_is_committed_already_is_left_out() -> None:
+def test_committed_offsets_are_not_committed_again() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5})
     assert offsets.to_commit({P0: 5}) == ({}, [])
 
 
-def test_rewinding_goes_back_to_the_last_commit() -> None:
+def test_rewind_resets_positions_to_committed_offsets() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5})
     offsets.deliver(P0, 9)
@@ -32,7 +32,7 @@ def test_rewinding_goes_back_to_the_last_commit() -> None:
     assert offsets.delivered == {P0: 5}
 
 
-def test_revoked_partitions_are_forgotten() -> None:
+def test_revoked_partitions_are_removed() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5, P1: 6})
     offsets.revoke([P0])

@@ -1,4 +1,4 @@
-"""errors.*: retries with back-off, then tolerance; only the records at fault are left out."""
+"""errors.*: retries with backoff, then error tolerance; only the failed records are skipped."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, Stages, Tole
 
 
 class Numbers(list[int]):
-    """A part of records."""
+    """A sequence of records that supports `take`."""
 
     def take(self, indexes: Any) -> Numbers:
         return Numbers(self[index] for index in indexes)
 
 
 class Clock:
-    """Time that passes by waiting only."""
+    """A clock that advances only by waiting."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -48,7 +48,7 @@ def stages(policy: ErrorPolicy, clock: Clock | None = None) -> tuple[Stages, lis
 TOLERANT = ErrorPolicy(tolerate=True)
 
 
-def test_a_batch_error_names_the_records_to_leave_out() -> None:
+def test_records_named_in_batch_error_are_skipped() -> None:
     built, reported = stages(TOLERANT)
     calls: list[list[int]] = []
 
@@ -64,7 +64,7 @@ def test_a_batch_error_names_the_records_to_leave_out() -> None:
     assert reported[0][0].stage is Stage.VALUE_CONVERTER
 
 
-def test_any_other_error_is_narrowed_down_in_order() -> None:
+def test_other_errors_are_narrowed_down_to_single_records() -> None:
     built, reported = stages(TOLERANT)
 
     def no_threes(part: Numbers) -> list[int]:
@@ -77,7 +77,7 @@ def test_any_other_error_is_narrowed_down_in_order() -> None:
     assert [list(part) for _, part in reported] == [[3], [3]]
 
 
-def test_without_tolerance_the_first_error_stops_the_task_and_says_where() -> None:
+def test_first_error_without_tolerance_names_record_stage_and_class() -> None:
     built, _ = stages(ErrorPolicy())
 
     def fails(_part: Numbers) -> None:
@@ -88,7 +88,7 @@ def test_without_tolerance_the_first_error_stops_the_task_and_says_where() -> No
     assert isinstance(caught.value.__cause__, DataError)
 
 
-def test_retriable_errors_are_tried_again() -> None:
+def test_retriable_errors_are_retried_with_backoff() -> None:
     clock = Clock()
     built, reported = stages(ErrorPolicy(retry_timeout_ms=10_000, tolerate=True), clock)
     failures = iter([True, True, False])
@@ -103,7 +103,7 @@ def test_retriable_errors_are_tried_again() -> None:
     assert reported == []
 
 
-def test_retries_end_with_the_timeout() -> None:
+def test_retries_stop_after_retry_timeout() -> None:
     clock = Clock()
     built, reported = stages(ErrorPolicy(retry_timeout_ms=1000, tolerate=True), clock)
 
@@ -115,7 +115,7 @@ def test_retries_end_with_the_timeout() -> None:
     assert reported[0][0].attempts == 4
 
 
-def test_delays_double_and_are_random_beyond_the_maximum() -> None:
+def test_retry_delay_doubles_and_is_random_above_the_maximum() -> None:
     policy = ErrorPolicy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
     assert [policy.retry_delay_ms(attempt, 0, Random(1)) for attempt in (1, 2)] == [300, 600]
     delays = {policy.retry_delay_ms(attempt, 10**9, Random(attempt)) for attempt in range(3, 30)}
@@ -123,11 +123,11 @@ def test_delays_double_and_are_random_beyond_the_maximum() -> None:
     assert all(delay is not None and 0 <= delay < 1000 for delay in delays)
 
 
-def test_no_retry_timeout_means_no_retry() -> None:
+def test_errors_are_not_retried_without_retry_timeout() -> None:
     assert ErrorPolicy().retry_delay_ms(1, 0, Random(1)) is None
 
 
-def test_policy_from_a_connector_file() -> None:
+def test_error_policy_is_parsed_from_connector_config() -> None:
     policy = ErrorPolicy.from_config(
         {"errors.tolerance": "all", "errors.log.enable": "true", "errors.retry.timeout": "-1"}
     )

@@ -1,4 +1,4 @@
-"""topic.creation.*: the first group that matches, its gaps filled from the default group."""
+"""topic.creation.*: the first matching group applies; keys that it does not set come from the default group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = {
 }
 
 
-def test_the_first_group_that_matches_wins() -> None:
+def test_first_matching_topic_creation_group_applies() -> None:
     creation = TopicCreation.from_config(CONFIG, enabled=True)
     assert creation is not None
     assert creation.settings_for("db.users") == NewTopic("db.users", 1, -1, {"cleanup.policy": "compact"})
@@ -27,7 +27,7 @@ def test_the_first_group_that_matches_wins() -> None:
     assert creation.settings_for("xstate") == NewTopic("xstate", 1, -1, {"cleanup.policy": "delete"})
 
 
-def test_without_keys_or_permission_topics_are_the_brokers_affair() -> None:
+def test_topic_creation_is_disabled_without_keys_or_by_the_worker() -> None:
     assert TopicCreation.from_config({"topic": "x"}, enabled=True) is None
     assert TopicCreation.from_config(CONFIG, enabled=False) is None
 
@@ -42,7 +42,7 @@ def test_without_keys_or_permission_topics_are_the_brokers_affair() -> None:
         ("topic.creation.wide.include", "("),
     ],
 )
-def test_errors_name_the_key(key: str, value: str | None) -> None:
+def test_topic_creation_errors_name_the_key(key: str, value: str | None) -> None:
     config = {name: text for name, text in CONFIG.items() if name != key} | ({} if value is None else {key: value})
     with pytest.raises(ValueError, match=key.replace(".", r"\.")):
         TopicCreation.from_config(config, enabled=True)

@@ -1,4 +1,4 @@
-"""The worker file: Connect's keys and defaults, every error at once, unknown keys by name."""
+"""The worker file: Connect's keys and defaults, all errors together, warnings about unknown keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.runtime.worker_config import WorkerConfig
 MINIMUM = {"key.converter": "K", "value.converter": "V"}
 
 
-def test_defaults_are_connects() -> None:
+def test_defaults_are_those_of_kafka_connect() -> None:
     config = WorkerConfig.standalone(MINIMUM)
     assert config.embedded_broker
     assert config["offset.flush.interval.ms"] == 60_000
@@ -20,7 +20,7 @@ def test_defaults_are_connects() -> None:
     assert config.warnings == ()
 
 
-def test_every_error_is_reported() -> None:
+def test_all_worker_config_errors_are_reported() -> None:
     with pytest.raises(ConfigErrors) as caught:
         WorkerConfig.standalone(
             {"key.converter": "K", "bootstrap.servers": "h:1", "listeners": "8083", "task.isolation": "vm"}
@@ -30,7 +30,7 @@ def test_every_error_is_reported() -> None:
         assert key in text
 
 
-def test_unknown_keys_are_warned_about_with_the_nearest_one() -> None:
+def test_unknown_worker_keys_cause_warnings_with_suggestions() -> None:
     config = WorkerConfig.standalone({**MINIMUM, "offset.flush.intervall.ms": "1", "producer.acks": "1"})
     assert config.warnings == (
         "Unknown configuration key offset.flush.intervall.ms is ignored; did you mean offset.flush.interval.ms?",
@@ -48,7 +48,7 @@ def test_unknown_keys_are_warned_about_with_the_nearest_one() -> None:
         ("value.converter.plugin.version", "one version"),
     ],
 )
-def test_keys_of_other_workers_and_times_are_named(key: str, reason: str) -> None:
+def test_ignored_worker_keys_cause_warnings_with_reasons(key: str, reason: str) -> None:
     (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings
     assert key in warning
     assert reason in warning

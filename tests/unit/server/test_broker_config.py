@@ -1,13 +1,13 @@
-"""The broker's configuration: Kafka's keys, every error at once, warnings by name."""
+"""The broker's configuration: Kafka's keys and defaults, all errors at once, warnings about unknown keys."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace_broker.server.config import BrokerConfig, ConfigError
+from headrace_broker.server.config import KNOWN_KEYS, BrokerConfig, ConfigError
 from headrace_broker.server.main import run
 from headrace_broker.server.network.endpoints import Listener
-from headrace_broker.server.network.receive_memory import DEFAULT_BYTES_MAX, bytes_max
+from headrace_broker.server.network.request_memory import DEFAULT_BYTES_MAX, request_memory_limit
 
 
 def parse(**properties: str) -> BrokerConfig:
@@ -23,7 +23,7 @@ def errors_of(**properties: str) -> list[str]:
     return caught.value.errors
 
 
-def test_defaults_are_kafkas() -> None:
+def test_config_defaults_equal_kafkas_defaults() -> None:
     config = parse()
     assert config.auto_create_topics_enable
     assert config.num_partitions == 1
@@ -36,7 +36,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.warnings == ()
 
 
-def test_a_file_as_kafka_ships_it() -> None:
+def test_kafkas_example_properties_file_is_accepted() -> None:
     config = parse(
         process_roles="broker,controller",
         controller_quorum_bootstrap_servers="localhost:9093",
@@ -59,11 +59,12 @@ def test_a_file_as_kafka_ships_it() -> None:
     assert config.log_dirs == ("/tmp/a", "/tmp/b")
     assert config.log_defaults.retention_ms == 168 * 3_600_000
     assert config.warnings == (
-        "ignored, because they steer nothing in this broker: num.network.threads, num.recovery.threads.per.data.dir",
+        "ignored Kafka configs that have no effect in this broker: "
+        "num.network.threads, num.recovery.threads.per.data.dir",
     )
 
 
-def test_every_error_is_reported_at_once_by_its_key() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     errors = errors_of(
         num_partitions="many",
         auto_create_topics_enable="maybe",
@@ -85,15 +86,15 @@ def test_every_error_is_reported_at_once_by_its_key() -> None:
     ]
 
 
-def test_unknown_keys_are_warned_about_with_the_nearest() -> None:
+def test_unknown_key_gets_a_warning_with_a_similar_key() -> None:
     warnings = parse(num_partition="3", frobnicate="1").warnings
     assert warnings == (
-        "num.partition is not a key of the broker and is ignored; did you mean num.partitions?",
-        "frobnicate is not a key of the broker and is ignored",
+        "num.partition is not a broker config and is ignored; did you mean num.partitions?",
+        "frobnicate is not a broker config and is ignored",
     )
 
 
-def test_a_missing_node_id_is_asked_for() -> None:
+def test_node_id_is_required() -> None:
     with pytest.raises(ConfigError, match=r"node.id is required.*node.id=1"):
         BrokerConfig.from_properties({})
 
@@ -103,17 +104,17 @@ def test_a_missing_node_id_is_asked_for() -> None:
     [
         ("SASL_SSL://:9092", "SASL_SSL"),
         ("FOO://:9092", "listener.security.protocol.map"),
-        ("PLAINTEXT://:9092,PLAINTEXT://:9093", "named twice"),
+        ("PLAINTEXT://:9092,PLAINTEXT://:9093", "appears twice"),
         ("PLAINTEXT://:99999", "NAME://host:port"),
         ("CONTROLLER://:9093", "no listener for clients"),
     ],
 )
-def test_listeners_that_cannot_be_served_are_refused_by_name(listeners: str, words: str) -> None:
+def test_invalid_listeners_are_rejected(listeners: str, words: str) -> None:
     (error,) = errors_of(listeners=listeners)
     assert words in error
 
 
-def test_several_named_listeners_with_their_own_advertised_addresses() -> None:
+def test_each_named_listener_has_its_own_advertised_address() -> None:
     config = parse(
         listeners="IN://127.0.0.1:0,OUT://[::1]:9094",
         listener_security_protocol_map="IN:PLAINTEXT,OUT:PLAINTEXT",
@@ -122,49 +123,76 @@ def test_several_named_listeners_with_their_own_advertised_addresses() -> None:
     assert config.listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "::1", 9094))
     assert config.advertised_listeners == (Listener("IN", "127.0.0.1", 0), Listener("OUT", "broker.example", 19094))
     (error,) = errors_of(advertised_listeners="PLAINTEXT://0.0.0.0:9092")
-    assert "name a host" in error
+    assert "specify a host" in error
 
 
-def test_brokers_reach_each_other_by_a_listener_that_there_is() -> None:
+def test_inter_broker_listener_must_exist() -> None:
     (error,) = errors_of(inter_broker_listener_name="INSIDE")
-    assert error == "inter.broker.listener.name=INSIDE: listeners has PLAINTEXT"
+    assert error == "inter.broker.listener.name=INSIDE: the listeners for clients are PLAINTEXT"
 
 
-def test_a_directory_has_one_name_however_it_is_written() -> None:
+def test_directory_paths_are_normalized() -> None:
     config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="//tmp/a//")
     assert (config.log_dirs, config.metadata_dir, config.all_dirs) == (
         ("/tmp/a", "/tmp/b"), "/tmp/a", ("/tmp/a", "/tmp/b"),
     )  # fmt: skip
     assert parse(log_dirs="/").log_dirs == ("/",)
-    assert errors_of(log_dirs="/tmp/a,/tmp/a/") == ["log.dirs=/tmp/a,/tmp/a/: one directory is named twice"]
+    assert errors_of(log_dirs="/tmp/a,/tmp/a/") == ["log.dirs=/tmp/a,/tmp/a/: a directory is listed twice"]
 
 
-def test_old_names_are_understood() -> None:
+def test_deprecated_config_names_are_accepted() -> None:
     config = BrokerConfig.from_properties({"broker.id": "7", "log.dir": "/tmp/x"})
     assert (config.node_id, config.log_dirs) == (7, ("/tmp/x",))
 
 
-def test_what_is_in_force_is_described() -> None:
+def test_every_known_key_is_described_with_its_effective_value() -> None:
     rows = {
-        name: (value, is_set) for name, value, is_set in parse(num_partitions="3", log_retention_hours="2").described()
+        item.name: (item.value, item.is_set)
+        for item in parse(
+            num_partitions="3",
+            log_retention_hours="2",
+            controller_quorum_voters="1@localhost:9093",
+            listeners="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        ).described()
     }
+    assert rows.keys() == KNOWN_KEYS
     assert rows["num.partitions"] == ("3", True)
     assert rows["auto.create.topics.enable"] == ("true", False)
     assert rows["log.segment.bytes"] == ("1073741824", False)
-    assert rows["log.retention.hours"] == ("2", True)
-    assert "log.retention.minutes" not in rows
+    assert rows["controller.quorum.voters"] == ("1@localhost:9093", True)
+    assert rows["listener.security.protocol.map"] == (
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        False,
+    )
+    assert rows["advertised.listeners"] == (None, False)
+    assert rows["broker.id"] == ("1", True)
 
 
-def test_requests_share_a_part_of_the_memory_unless_a_size_is_named() -> None:
-    assert bytes_max(parse(queued_max_request_bytes="5000000").queued_max_request_bytes) == 5_000_000
-    by_default = bytes_max(parse().queued_max_request_bytes)
+def test_log_retention_keys_are_described_as_in_kafka() -> None:
+    def retention(**properties: str) -> dict[str, tuple[str | None, bool]]:
+        rows = parse(**properties).described()
+        return {item.name: (item.value, item.is_set) for item in rows if item.name.startswith("log.retention.")}
+
+    defaults = {"log.retention.bytes": ("-1", False), "log.retention.check.interval.ms": ("300000", False)}
+    assert retention() == defaults | {
+        "log.retention.ms": (None, False),
+        "log.retention.minutes": (None, False),
+        "log.retention.hours": ("168", False),
+    }
+    assert retention(log_retention_hours="168")["log.retention.hours"] == ("168", True)
+    assert retention(log_retention_ms="5")["log.retention.ms"] == ("5", True)
+
+
+def test_queued_max_request_bytes_defaults_to_a_share_of_the_memory() -> None:
+    assert request_memory_limit(parse(queued_max_request_bytes="5000000").queued_max_request_bytes) == 5_000_000
+    by_default = request_memory_limit(parse().queued_max_request_bytes)
     assert 0 < by_default <= DEFAULT_BYTES_MAX
     assert errors_of(queued_max_request_bytes="many") == [
         "queued.max.request.bytes=many: expected a whole number of bytes"
     ]
 
 
-def test_the_cleaner_is_told_kafkas_keys() -> None:
+def test_log_cleaner_configs_have_kafkas_names_and_defaults() -> None:
     config = parse()
     assert config.log_cleaner_enable
     assert config.log_cleaner_backoff_ms == 15_000
@@ -172,20 +200,20 @@ def test_the_cleaner_is_told_kafkas_keys() -> None:
     assert config.log_cleaner_io_max_bytes_per_second == 1.7976931348623157e308
     limited = parse(log_cleaner_io_max_bytes_per_second="1.5E7", log_cleaner_threads="4")
     assert limited.log_cleaner_io_max_bytes_per_second == 15_000_000
-    assert limited.warnings == ("ignored, because they steer nothing in this broker: log.cleaner.threads",)
+    assert limited.warnings == ("ignored Kafka configs that have no effect in this broker: log.cleaner.threads",)
     for wrong in ("fast", "nan", "0"):
         assert errors_of(log_cleaner_io_max_bytes_per_second=wrong) == [
             f"log.cleaner.io.max.bytes.per.second={wrong}: expected a number of at least 1"
         ]
 
 
-def test_errors_do_not_hide_the_warnings_that_may_explain_them(
+def test_warnings_are_reported_with_errors(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(log_retention_hour="1", num_partitions="0")
     assert caught.value.warnings == (
-        "log.retention.hour is not a key of the broker and is ignored; did you mean log.retention.hours?",
+        "log.retention.hour is not a broker config and is ignored; did you mean log.retention.hours?",
     )
     assert run({"log.retention.hour": "1"}) == 1
     assert "node.id is required" in capsys.readouterr().err
@@ -195,12 +223,12 @@ def test_errors_do_not_hide_the_warnings_that_may_explain_them(
 @pytest.mark.parametrize(
     "name", ["RackAwareReplicaSelector", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
 )
-def test_the_selector_of_replicas_is_known_by_both_names(name: str) -> None:
+def test_replica_selector_is_accepted_by_short_and_full_name(name: str) -> None:
     config = parse(replica_selector_class=name)
     assert (config.replica_selector_class, config.warnings) == (name, ())
     assert parse().replica_selector_class is None
 
 
-def test_a_selector_that_is_not_here_is_refused_by_its_key() -> None:
+def test_unknown_replica_selector_is_rejected() -> None:
     [error] = errors_of(replica_selector_class="com.example.Nearest")
-    assert error.startswith("replica.selector.class=com.example.Nearest: no such selector here; leave it out")
+    assert error.startswith("replica.selector.class=com.example.Nearest: not supported; use ")

@@ -1,4 +1,4 @@
-"""A stop says that everything is on disk when everything is."""
+"""The clean shutdown marker is written only after everything is synced."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from headrace_broker.server.node import Node
 from support.ports import free_port
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_a_directory_is_marked_after_the_metadata_log_in_it_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_clean_shutdown_marker_is_written_after_the_metadata_log_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_synced: bool
 ) -> None:
-    """Else a power failure between the two leaves an end of it torn that the next start trusts."""
-    done: list[str] = []
+    """In the reverse order, a power failure in between leaves an incomplete log that the next start does not check."""
+    calls: list[str] = []
     close_log, close_directory = MetadataLog.close, LogDirectory.close
 
     def close_metadata(log: MetadataLog) -> None:
         close_log(log)
-        if not is_whole:
-            log.log.offline_reason = "it cannot be synced"
-        done.append("metadata log")
+        if not is_synced:
+            log.log.offline_reason = "sync failed"
+        calls.append("metadata log")
 
     def close(directory: LogDirectory, *, clean: bool, broker_epoch: int = -1) -> None:
-        done.append(f"{Path(directory.path).name} {'clean' if clean else 'not clean'}")
+        calls.append(f"{Path(directory.path).name} {'clean' if clean else 'not clean'}")
         close_directory(directory, clean=clean, broker_epoch=broker_epoch)
 
     async def work() -> None:
@@ -49,5 +49,5 @@ def test_a_directory_is_marked_after_the_metadata_log_in_it_is_on_disk(
         await node.stop()
 
     asyncio.run(work())
-    how = "clean" if is_whole else "not clean"
-    assert done == ["metadata log", f"a {how}", f"b {how}"]
+    marker = "clean" if is_synced else "not clean"
+    assert calls == ["metadata log", f"a {marker}", f"b {marker}"]

@@ -1,4 +1,4 @@
-"""The connection: frames however they are cut, answers in order, and bounds on what it holds."""
+"""Tests of Connection: framing, the order of responses, limits on memory, and busy polling."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 
 from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.server.network.connection import Connection, ConnectionLimits, Slot
-from headrace_broker.server.network.receive_memory import ReceiveMemory
-from headrace_broker.server.network.waiting import Waiting
-from headrace_broker.server.network.wakefulness import Wakefulness
+from headrace_broker.server.network.busy_poll import BusyPoll
+from headrace_broker.server.network.connection import Connection, ConnectionLimits, ResponseSlot
+from headrace_broker.server.network.purgatory import Purgatory
+from headrace_broker.server.network.request_memory import RequestMemoryPool
 
 
 class FakeTransport:
-    """Collects what is written; the peer may refuse to read."""
+    """Collects the written bytes; a test can simulate a client that does not read."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -53,15 +53,15 @@ class FakeTransport:
 
 
 class FakeRouter:
-    """Answers each frame with itself unless told otherwise by the frame's first byte."""
+    """Echoes each frame, unless its first byte says otherwise: P delays, H mutes, X raises, 0 sends no response."""
 
-    def __init__(self, memory: ReceiveMemory | None = None) -> None:
+    def __init__(self, memory: RequestMemoryPool | None = None) -> None:
         self.frames: list[bytes] = []
-        self.slots: list[Slot] = []
-        self.gone = False
+        self.slots: list[ResponseSlot] = []
+        self.is_disconnected = False
         self.unsent_bytes = 0
-        self.receive_memory = memory or ReceiveMemory(1 << 30)
-        self.wakefulness = Wakefulness(cast(asyncio.AbstractEventLoop, None), processors=1)
+        self.request_memory = memory or RequestMemoryPool(1 << 30)
+        self.busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, None), processors=1)
         self.act: Callable[[Connection, bytes], None] | None = None
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -69,9 +69,9 @@ class FakeRouter:
         self.frames.append(data)
         match data[:1]:
             case b"P":
-                self.slots.append(connection.park())
+                self.slots.append(connection.reserve_response())
             case b"H":
-                self.slots.append(connection.hold())
+                self.slots.append(connection.reserve_response_and_mute())
             case b"X":
                 raise ProtocolError("broken")
             case b"0":
@@ -83,29 +83,29 @@ class FakeRouter:
         return True
 
     def disconnected(self, connection: Connection) -> None:
-        self.gone = True
+        self.is_disconnected = True
 
 
 class Peer:
-    """One connection with its fakes; `send` delivers bytes as a transport does."""
+    """One connection with a fake router and transport; `send` delivers bytes as a transport does."""
 
-    def __init__(self, limits: ConnectionLimits | None = None, memory: ReceiveMemory | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits | None = None, memory: RequestMemoryPool | None = None) -> None:
         self.router = FakeRouter(memory)
         self.transport = FakeTransport()
-        self.connection = Connection(self.router, "PLAINTEXT", limits or ConnectionLimits(turn_s=600))
+        self.connection = Connection(self.router, "PLAINTEXT", limits or ConnectionLimits(time_slice_s=600))
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes, step: int = 1 << 30) -> int:
-        """Deliver until all is taken or reading stops; returns how many bytes were taken."""
-        taken = 0
-        while taken < len(data) and self.transport.reading and not self.transport.closed:
+        """Deliver until all bytes are received or reading stops; returns the number of received bytes."""
+        received = 0
+        while received < len(data) and self.transport.reading and not self.transport.closed:
             buffer = self.connection.get_buffer(-1)
-            size = min(step, len(buffer), len(data) - taken)
-            assert size > 0, "the transport was given no room"
-            buffer[:size] = data[taken : taken + size]
-            taken += size
+            size = min(step, len(buffer), len(data) - received)
+            assert size > 0, "the connection returned an empty receive buffer"
+            buffer[:size] = data[received : received + size]
+            received += size
             self.connection.buffer_updated(size)
-        return taken
+        return received
 
 
 def frame(body: bytes) -> bytes:
@@ -136,7 +136,7 @@ LARGE = [3_000_000, 8, 5_000_000]
     [(sizes, step) for sizes in (SMALL, MIXED) for step in (1, 3, 7, 100, 1 << 20)]
     + [(LARGE, 9_999), (LARGE, 1 << 20)],
 )
-def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], step: int) -> None:
+def test_frames_are_received_complete_for_any_segmentation(sizes: list[int], step: int) -> None:
     peer = Peer()
     bodies = [bytes([65 + number % 7]) * size for number, size in enumerate(sizes)]
     peer.send(b"".join(map(frame, bodies)), step)
@@ -145,17 +145,17 @@ def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], step: int) -
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 101, 2**31 - 1])
-def test_a_frame_of_an_impossible_size_closes_the_connection(size: int, caplog: pytest.LogCaptureFixture) -> None:
-    peer = Peer(ConnectionLimits(request_bytes_max=100, turn_s=600))
+def test_invalid_request_size_closes_connection(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    peer = Peer(ConnectionLimits(request_bytes_max=100, time_slice_s=600))
     peer.send(struct.pack(">i", size) + bytes(50))
     assert peer.transport.closed
     assert peer.router.frames == []
     assert [record.getMessage() for record in caplog.records] == [
-        f"closing connection from 127.0.0.1:5000: frame of {size} bytes, allowed are 8..100"
+        f"Connection from 127.0.0.1:5000: closing, request size {size} is not within 8..100 bytes"
     ]
 
 
-def test_a_malformed_request_closes_the_connection_after_earlier_answers(peer: Peer) -> None:
+def test_malformed_request_closes_connection_after_earlier_responses(peer: Peer) -> None:
     peer.send(frame(body(b"a")) + frame(body(b"X")) + frame(body(b"b")))
     assert bytes(peer.transport.written) == body(b"a")
     assert peer.transport.closed
@@ -163,7 +163,7 @@ def test_a_malformed_request_closes_the_connection_after_earlier_answers(peer: P
 
 
 @pytest.mark.anyio
-async def test_answers_leave_in_the_order_of_their_requests(peer: Peer) -> None:
+async def test_responses_are_sent_in_order_of_requests(peer: Peer) -> None:
     peer.send(b"".join(frame(body(tag)) for tag in (b"a", b"P1", b"b", b"P2", b"c")))
     assert bytes(peer.transport.written) == body(b"a")
     first, second = peer.router.slots
@@ -174,45 +174,45 @@ async def test_answers_leave_in_the_order_of_their_requests(peer: Peer) -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_due_at_once_leaves_with_one_write(peer: Peer) -> None:
-    waiting = Waiting(asyncio.get_running_loop())
+async def test_responses_that_complete_together_are_sent_with_one_write(peer: Peer) -> None:
+    purgatory = Purgatory(asyncio.get_running_loop())
     peer.send(b"".join(frame(body(b"P")) for _ in range(5)))
     for number, slot in enumerate(peer.router.slots):
-        answer = b"%d" % number
-        waiting.park(partial(slot.fill, (answer,)), [], 1000, required_offsets={"a": number})
-    waiting.advanced("a", 3, 1)
-    waiting.flush()
+        response = b"%d" % number
+        purgatory.watch(partial(slot.fill, (response,)), [], 1000, required_offsets={"a": number})
+    purgatory.try_complete("a", 3, 1)
+    purgatory.complete_due()
     assert bytes(peer.transport.written) == b"0123"
     assert peer.transport.writes == 1
-    waiting.close()
+    purgatory.close()
 
 
 @pytest.mark.anyio
-async def test_a_held_request_keeps_the_next_ones_waiting(peer: Peer) -> None:
+async def test_request_that_mutes_connection_blocks_later_requests(peer: Peer) -> None:
     peer.send(frame(body(b"H")) + frame(body(b"a")))
     assert len(peer.router.frames) == 1
-    peer.router.slots[0].fill((b"held",))
+    peer.router.slots[0].fill((b"first",))
     await asyncio.sleep(0)
-    assert bytes(peer.transport.written) == b"held" + body(b"a")
+    assert bytes(peer.transport.written) == b"first" + body(b"a")
 
 
 @pytest.mark.anyio
-async def test_a_peer_that_never_reads_is_not_read_from(peer: Peer) -> None:
+async def test_no_more_requests_are_read_from_client_that_never_reads(peer: Peer) -> None:
     peer.connection.pause_writing()
-    taken = peer.send(frame(body(b"a", 1000)) * 1000)
-    assert taken < 40_000
+    received = peer.send(frame(body(b"a", 1000)) * 1000)
+    assert received < 40_000
     assert not peer.transport.reading
     assert peer.router.frames == []
     assert peer.connection.buffered_bytes < 64 * 1024
     peer.connection.resume_writing()
     await asyncio.sleep(0)
     assert peer.transport.reading
-    assert len(peer.router.frames) == taken // 1004
+    assert len(peer.router.frames) == received // 1004
 
 
 @pytest.mark.anyio
-async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(held_bytes_max=10_000, turn_s=600))
+async def test_responses_queued_after_delayed_request_are_bounded() -> None:
+    peer = Peer(ConnectionLimits(queued_bytes_max=10_000, time_slice_s=600))
     peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
     assert 10 <= len(peer.router.frames) <= 13
     assert not peer.transport.reading
@@ -222,8 +222,8 @@ async def test_answers_held_behind_a_parked_request_are_bounded() -> None:
 
 
 @pytest.mark.anyio
-async def test_parked_requests_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(parked_requests_max=10, turn_s=600))
+async def test_delayed_requests_are_bounded() -> None:
+    peer = Peer(ConnectionLimits(queued_responses_max=10, time_slice_s=600))
     peer.send(frame(body(b"P")) * 5000)
     assert len(peer.router.slots) == 10
     assert not peer.transport.reading
@@ -235,7 +235,7 @@ async def test_parked_requests_are_bounded() -> None:
 
 
 @pytest.mark.anyio
-async def test_unsent_answers_are_counted_until_they_are_sent_or_their_peer_is_gone(peer: Peer) -> None:
+async def test_unsent_responses_are_counted_until_sent_or_disconnected(peer: Peer) -> None:
     peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) + frame(body(b"P")) + frame(body(b"b", 500)))
     assert peer.router.unsent_bytes == 1500
     peer.router.slots[0].fill((b"one",))
@@ -251,11 +251,11 @@ async def test_unsent_answers_are_counted_until_they_are_sent_or_their_peer_is_g
     assert peer.router.unsent_bytes == 0
 
 
-def test_a_peer_is_stuck_that_reads_and_sends_nothing_while_answers_wait(peer: Peer) -> None:
+def test_connection_is_stuck_when_client_neither_reads_nor_sends(peer: Peer) -> None:
     peer.send(frame(body(b"a", 1000)))
     peer.transport.unwritten_bytes = 1000
     peer.connection.pause_writing()
-    assert not peer.connection.is_stuck  # it has just sent something
+    assert not peer.connection.is_stuck  # the client has just sent a request
     peer.connection.sweep()
     assert peer.connection.is_stuck
     peer.transport.unwritten_bytes = 900
@@ -267,15 +267,15 @@ def test_a_peer_is_stuck_that_reads_and_sends_nothing_while_answers_wait(peer: P
 
 
 @pytest.mark.anyio
-async def test_requests_that_wait_count_as_held_bytes() -> None:
-    peer = Peer(ConnectionLimits(held_bytes_max=100_000, turn_s=600))
+async def test_delayed_requests_count_towards_queued_bytes() -> None:
+    peer = Peer(ConnectionLimits(queued_bytes_max=100_000, time_slice_s=600))
     handle = peer.router.handle
 
-    def park(connection: Connection, frame: memoryview) -> None:
+    def delay(connection: Connection, frame: memoryview) -> None:
         peer.router.frames.append(bytes(frame))
-        peer.router.slots.append(connection.park(len(frame)))
+        peer.router.slots.append(connection.reserve_response(len(frame)))
 
-    peer.router.handle = park  # type: ignore[method-assign]
+    peer.router.handle = delay  # type: ignore[method-assign]
     peer.send(frame(body(b"P", 1000)) * 1000)
     assert 10 <= len(peer.router.slots) <= 15
     assert not peer.transport.reading
@@ -287,16 +287,16 @@ async def test_requests_that_wait_count_as_held_bytes() -> None:
 
 
 @pytest.mark.anyio
-async def test_requests_sent_ahead_are_answered_in_turns() -> None:
-    peer = Peer(ConnectionLimits(turn_s=0))
+async def test_pipelined_requests_are_processed_in_time_slices() -> None:
+    peer = Peer(ConnectionLimits(time_slice_s=0))
     loop = asyncio.get_running_loop()
-    between: list[int] = []
+    frames_seen: list[int] = []
 
-    def somebody_else() -> None:
-        between.append(len(peer.router.frames))
-        loop.call_soon(somebody_else)
+    def other_callback() -> None:
+        frames_seen.append(len(peer.router.frames))
+        loop.call_soon(other_callback)
 
-    loop.call_soon(somebody_else)
+    loop.call_soon(other_callback)
     bodies = [body(b"a", 8 + number) for number in range(20)]
     peer.send(b"".join(map(frame, bodies)))
     assert peer.router.frames == bodies[:1]
@@ -304,13 +304,13 @@ async def test_requests_sent_ahead_are_answered_in_turns() -> None:
         await asyncio.sleep(0)
     assert peer.router.frames == bodies
     assert bytes(peer.transport.written) == b"".join(bodies)
-    assert between[:5] == [1, 2, 3, 4, 5]
+    assert frames_seen[:5] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.anyio
-async def test_what_was_sent_ahead_is_taken_before_the_connection_of_who_has_gone_ends() -> None:
-    """Who writes with acks=0 goes as soon as it has written, and nobody would write that again."""
-    peer = Peer(ConnectionLimits(turn_s=0))
+async def test_pipelined_requests_are_processed_before_closing_after_eof() -> None:
+    """A producer with acks=0 disconnects right after writing and does not retry its requests."""
+    peer = Peer(ConnectionLimits(time_slice_s=0))
     peer.send(b"".join(frame(body(b"0")) for _ in range(20)) + frame(body(b"0"))[:-1])
     keeps_open = peer.connection.eof_received()
     assert keeps_open
@@ -319,33 +319,33 @@ async def test_what_was_sent_ahead_is_taken_before_the_connection_of_who_has_gon
         assert not peer.transport.closed
         await asyncio.sleep(0)
     assert len(peer.router.frames) == 20
-    assert peer.transport.closed  # half a request is none
+    assert peer.transport.closed  # the incomplete request at the end is dropped
 
 
-@pytest.mark.parametrize("waiting", [b"", frame(body(b"H")) + frame(body(b"0"))], ids=["nothing", "for an answer"])
-def test_who_goes_is_let_go_at_once_where_nothing_waits_for_its_turn(peer: Peer, waiting: bytes) -> None:
+@pytest.mark.parametrize("waiting", [b"", frame(body(b"H")) + frame(body(b"0"))], ids=["nothing", "for a response"])
+def test_eof_closes_connection_at_once_without_request_for_next_slice(peer: Peer, waiting: bytes) -> None:
     peer.send(frame(body(b"0")) + waiting)
     assert not peer.connection.eof_received()
 
 
 @pytest.mark.anyio
-async def test_turns_keep_the_bounds_of_a_connection() -> None:
-    peer = Peer(ConnectionLimits(turn_s=0))
-    taken = peer.send(frame(body(b"a", 1000)) * 2000)
+async def test_time_slices_keep_connection_limits() -> None:
+    peer = Peer(ConnectionLimits(time_slice_s=0))
+    received = peer.send(frame(body(b"a", 1000)) * 2000)
     assert not peer.transport.reading
     assert peer.connection.buffered_bytes <= 512 * 1024
-    for _ in range(taken // 1004):
+    for _ in range(received // 1004):
         await asyncio.sleep(0)
-    assert len(peer.router.frames) == taken // 1004
+    assert len(peer.router.frames) == received // 1004
     assert peer.transport.reading
 
 
-def test_a_frame_that_is_announced_but_does_not_come_costs_no_memory(peer: Peer) -> None:
+def test_frame_size_without_its_bytes_allocates_no_memory(peer: Peer) -> None:
     peer.send(struct.pack(">i", 100_000_000) + bytes(100_000))
     assert peer.connection.buffered_bytes <= 4 * 1024 * 1024
 
 
-def test_a_large_buffer_is_given_back_when_idle(peer: Peer) -> None:
+def test_large_receive_buffer_shrinks_when_idle(peer: Peer) -> None:
     peer.send(frame(body(b"a", 1_000_000)))
     assert peer.connection.buffered_bytes > 1_000_000
     assert peer.connection.sweep()
@@ -355,16 +355,16 @@ def test_a_large_buffer_is_given_back_when_idle(peer: Peer) -> None:
     assert peer.router.frames[-1] == body(b"b")
 
 
-def test_answers_after_the_connection_is_lost_go_nowhere(peer: Peer) -> None:
+def test_responses_after_disconnect_are_dropped(peer: Peer) -> None:
     peer.send(frame(body(b"P")))
     peer.connection.connection_lost(None)
     peer.router.slots[0].fill((b"late",))
     peer.connection.reply((b"late",))
     assert bytes(peer.transport.written) == b""
-    assert peer.router.gone
+    assert peer.router.is_disconnected
 
 
-def test_a_closing_connection_whose_peer_does_not_read_is_aborted(peer: Peer) -> None:
+def test_closing_connection_whose_client_does_not_read_is_aborted(peer: Peer) -> None:
     peer.connection.close("enough")
     peer.connection.sweep()
     assert peer.transport.aborted
@@ -374,7 +374,7 @@ def test_a_closing_connection_whose_peer_does_not_read_is_aborted(peer: Peer) ->
 
 
 async def deliver(*streams: tuple[Peer, bytes]) -> None:
-    """Send to every peer in turn until all is taken; what is held back comes when there is room."""
+    """Send to every peer in turn until all data is received, pausing each while its connection does not read."""
     left = dict(streams)
     for _ in range(10_000):
         left = {
@@ -384,49 +384,49 @@ async def deliver(*streams: tuple[Peer, bytes]) -> None:
         if not left:
             return
         await asyncio.sleep(0)
-    raise AssertionError(f"{len(left)} of {len(streams)} streams stand still")
+    raise AssertionError(f"{len(left)} of {len(streams)} streams make no progress")
 
 
 @pytest.mark.anyio
-async def test_large_requests_of_many_share_a_bound_and_all_arrive() -> None:
-    memory = ReceiveMemory(8 << 20)
+async def test_large_requests_of_many_clients_share_memory_limit_and_all_complete() -> None:
+    memory = RequestMemoryPool(8 << 20)
     peers = [Peer(memory=memory) for _ in range(20)]
     bodies = [bytes([65 + number]) * 5_000_000 for number in range(20)]
     peak = 0
 
-    def measured(receiver: object, capacity_bytes: int, request_bytes: int) -> bool:
+    def measured(user: object, capacity_bytes: int, request_bytes: int) -> bool:
         nonlocal peak
-        taken = ReceiveMemory.take(memory, receiver, capacity_bytes, request_bytes)  # type: ignore[arg-type]
+        is_allocated = RequestMemoryPool.try_allocate(memory, user, capacity_bytes, request_bytes)  # type: ignore[arg-type]
         peak = max(peak, memory.used_bytes)
-        return taken
+        return is_allocated
 
-    memory.take = measured  # type: ignore[method-assign]
+    memory.try_allocate = measured  # type: ignore[method-assign]
     await deliver(*[(peer, frame(content)) for peer, content in zip(peers, bodies, strict=True)])
     assert [peer.router.frames for peer in peers] == [[content] for content in bodies]
-    assert peak <= (8 << 20) + (8 << 20)  # the bound and one request, whose buffer is a power of two
-    assert not memory.is_short
+    assert peak <= (8 << 20) + (8 << 20)  # the limit, and one request in a buffer of a power of two
+    assert not memory.is_under_pressure
 
 
 @pytest.mark.anyio
-async def test_who_sends_half_a_request_and_stops_is_told_from_who_waits() -> None:
-    memory = ReceiveMemory(4 << 20)
-    silent, waiting = Peer(memory=memory), Peer(memory=memory)
-    silent.send(frame(bytes(6_000_000))[:-1])
-    taken = waiting.send(frame(bytes(6_000_000)))
+async def test_stalled_request_is_distinguished_from_request_waiting_for_memory() -> None:
+    memory = RequestMemoryPool(4 << 20)
+    stalled, waiting = Peer(memory=memory), Peer(memory=memory)
+    stalled.send(frame(bytes(6_000_000))[:-1])
+    received = waiting.send(frame(bytes(6_000_000)))
     assert not waiting.transport.reading
-    assert taken < 6_000_000
-    for peer in (silent, waiting):
-        assert not peer.connection.hoards_memory()  # both have sent something since they came
-    assert silent.connection.hoards_memory()
-    assert not waiting.connection.hoards_memory()
-    silent.connection.connection_lost(None)
-    await deliver((waiting, frame(bytes(6_000_000))[taken:]))
+    assert received < 6_000_000
+    for peer in (stalled, waiting):
+        assert not peer.connection.detect_stalled_request()  # both clients have sent data since they connected
+    assert stalled.connection.detect_stalled_request()
+    assert not waiting.connection.detect_stalled_request()
+    stalled.connection.connection_lost(None)
+    await deliver((waiting, frame(bytes(6_000_000))[received:]))
     assert len(waiting.router.frames) == 1
 
 
 @pytest.mark.anyio
-async def test_requests_of_the_usual_size_go_on_beside_large_ones() -> None:
-    memory = ReceiveMemory(16 << 20)
+async def test_requests_of_usual_size_are_received_while_large_ones_wait() -> None:
+    memory = RequestMemoryPool(16 << 20)
     large = [Peer(memory=memory) for _ in range(10)]
     for peer in large:
         peer.send(frame(bytes(9_000_000))[:-1])
@@ -435,8 +435,8 @@ async def test_requests_of_the_usual_size_go_on_beside_large_ones() -> None:
     assert len(usual.router.frames) == 1
 
 
-def test_idle_buffers_are_given_back_when_others_need_them() -> None:
-    memory = ReceiveMemory(3 << 20)
+def test_idle_buffers_are_released_when_other_connections_need_memory() -> None:
+    memory = RequestMemoryPool(3 << 20)
     idle, other = Peer(memory=memory), Peer(memory=memory)
     idle.send(frame(bytes(1_500_000)))
     assert memory.used_bytes == 2 << 20
@@ -445,7 +445,7 @@ def test_idle_buffers_are_given_back_when_others_need_them() -> None:
     assert idle.connection.buffered_bytes == 16 * 1024
 
 
-# -- staying awake ---------------------------------------------------------------------------------------------------
+# -- busy polling ----------------------------------------------------------------------------------------------------
 
 
 class FakeLoop:
@@ -455,43 +455,43 @@ class FakeLoop:
     def call_soon(self, work: Callable[[], None]) -> None:
         self.due.append(work)
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         due, self.due = self.due, []
         for work in due:
             work()
 
 
-def test_the_loop_stays_awake_while_requests_follow_each_other_closely_and_for_one_pause() -> None:
+def test_loop_polls_while_requests_follow_closely_and_stops_after_a_pause() -> None:
     loop, now_ns = FakeLoop(), 0
-    awake = Wakefulness(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
+    busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for _ in range(50):
-        now_ns += 600_000  # paced: no rhythm
-        awake.heard(100)
+        now_ns += 600_000  # reads too far apart to start polling
+        busy_poll.record_read(100)
         assert not loop.due
     for _ in range(16):
         now_ns += 100_000
-        awake.heard(100)
+        busy_poll.record_read(100)
     assert len(loop.due) == 1
     now_ns += 300_000
-    loop.turn()
+    loop.run_once()
     assert len(loop.due) == 1
     now_ns += 200_000
-    loop.turn()
+    loop.run_once()
     assert not loop.due
     now_ns += 1_000
-    awake.heard(100)
-    assert not loop.due  # the rhythm must be found again
+    busy_poll.record_read(100)
+    assert not loop.due  # polling starts again only after a new series of close reads
 
 
-def test_bulk_ends_the_rhythm() -> None:
+def test_large_read_stops_busy_polling() -> None:
     loop, now_ns = FakeLoop(), 0
-    awake = Wakefulness(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
+    busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for size_bytes in [100] * 15 + [100_000] + [100] * 15:
         now_ns += 1_000
-        awake.heard(size_bytes)
+        busy_poll.record_read(size_bytes)
         assert not loop.due
-    awake.heard(100)
+    busy_poll.record_read(100)
     assert len(loop.due) == 1
-    awake.heard(100_000)
-    loop.turn()
+    busy_poll.record_read(100_000)
+    loop.run_once()
     assert not loop.due

@@ -1,16 +1,15 @@
-"""The controller at work: answers after commit, forgets what was not committed, fences the silent and the dead."""
+"""The controller service: responses after commit, discarding uncommitted state, fencing silent and dead brokers."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.producer_ids import allocate_producer_ids
 from headrace_broker.metadata.topics import TopicDefaults, create_topics
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -18,34 +17,31 @@ from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRe
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
 from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace_broker.server.controller import ControllerPolicy, ControllerService
-from headrace_broker.server.topic_rules import topic_rules
+from headrace_broker.server.log_config_provider import controller_topic_configs
 from support.quorum import Storage, Voter
+from support.virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    async def in_time() -> None:
-        async with asyncio.timeout(20):
-            await work
-
-    asyncio.run(in_time())
+    run_in_virtual_time(work)
 
 
-def next_block(image: MetadataImage) -> Outcome[range]:
+def next_block(image: MetadataImage) -> ControllerResult[range]:
     return allocate_producer_ids(image, 1)
 
 
 class Cluster:
-    """A controller (node 1) of brokers that a test plays; `refusing` are the ports at which nobody listens."""
+    """A controller (node 1) and brokers that the test simulates; connections to `refusing_ports` are refused."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), **policy: Any) -> None:
         self.voter = Voter(storage, voters=voters)
-        self.refusing: set[int] = set()
+        self.refusing_ports: set[int] = set()
         self.probed: list[int] = []
         self.service = ControllerService(
             self.voter.quorum,
             self.voter.committed,
             cluster_id="C",
-            rules=topic_rules({}),
+            topic_configs=controller_topic_configs({}),
             policy=ControllerPolicy(**policy),
             refuses=self._refuses,
         )
@@ -56,7 +52,7 @@ class Cluster:
     async def _refuses(self, host: str, port: int) -> bool:
         self.probed.append(port)
         self._changed.set()
-        return port in self.refusing
+        return port in self.refusing_ports
 
     @property
     def image(self) -> MetadataImage:
@@ -76,7 +72,7 @@ class Cluster:
             self._changed.clear()
             await self._changed.wait()
 
-    async def join(self, broker_id: int, incarnation: bytes | None = None, *, is_from_here: bool = False) -> int:
+    async def join(self, broker_id: int, incarnation: bytes | None = None, *, is_local: bool = False) -> int:
         """Register and unfence a broker; returns its epoch."""
         self._incarnations += 1
         listener = Listener(name="PLAINTEXT", host="localhost", port=9000 + broker_id, security_protocol=0)
@@ -87,12 +83,12 @@ class Cluster:
             listeners=[listener],
             log_dirs=[bytes([broker_id]) * 16],
         )
-        epoch = (await self.service.register(request, is_from_here=is_from_here)).broker_epoch
-        await self.beat(broker_id, epoch)
+        epoch = (await self.service.register(request, is_local=is_local)).broker_epoch
+        await self.send_heartbeat(broker_id, epoch)
         return epoch
 
-    async def beat(self, broker_id: int, epoch: int) -> bool:
-        """A heartbeat of a broker that has read everything; returns whether it is fenced."""
+    async def send_heartbeat(self, broker_id: int, epoch: int) -> bool:
+        """Send a heartbeat of a caught-up broker; returns whether it is fenced."""
         request = BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=1 << 40)
         return (await self.service.heartbeat(request)).is_fenced
 
@@ -109,7 +105,7 @@ class Cluster:
         return self.image.topics[name].partitions[0].leader
 
 
-def test_decisions_see_those_before_them() -> None:
+def test_decision_is_based_on_earlier_uncommitted_decisions() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         blocks = await asyncio.gather(*(cluster.service.submit(next_block) for _ in range(20)))
@@ -119,7 +115,7 @@ def test_decisions_see_those_before_them() -> None:
     run(work())
 
 
-def test_nothing_is_answered_or_shown_before_it_is_committed() -> None:
+def test_response_and_image_change_wait_until_records_are_committed() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), voters=(1, 2, 3)).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))
@@ -135,7 +131,7 @@ def test_nothing_is_answered_or_shown_before_it_is_committed() -> None:
     run(work())
 
 
-def test_what_was_not_committed_is_forgotten_with_leadership() -> None:
+def test_uncommitted_decision_is_discarded_when_leadership_is_lost() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), voters=(1, 2, 3)).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))
@@ -153,10 +149,10 @@ def test_what_was_not_committed_is_forgotten_with_leadership() -> None:
     run(work())
 
 
-def test_a_refusal_is_not_told_before_what_it_knew_is_committed() -> None:
-    """Whoever is told that its state is old waits for the newer one, which might be forgotten."""
+def test_error_response_waits_until_the_state_it_is_based_on_is_committed() -> None:
+    """The error may tell a client to wait for newer state, and uncommitted newer state may still be lost."""
 
-    def refuse(image: MetadataImage) -> Outcome[None]:
+    def refuse(image: MetadataImage) -> ControllerResult[None]:
         assert image.next_producer_id == 1000
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION)
 
@@ -179,14 +175,14 @@ def test_a_refusal_is_not_told_before_what_it_knew_is_committed() -> None:
     run(work())
 
 
-def test_a_decision_that_cannot_be_appended_leaves_no_trace() -> None:
+def test_decision_that_cannot_be_appended_is_reverted() -> None:
     async def work() -> None:
         storage = Storage()
         cluster = await Cluster(storage).start()
         await cluster.service.submit(next_block)
         log = cluster.voter.quorum.log.log
-        log.offline_reason = "the disk is gone"
-        with pytest.raises(ApiError, match="the disk is gone"):
+        log.offline_reason = "the disk failed"
+        with pytest.raises(ApiError, match="the disk failed"):
             await cluster.service.submit(next_block)
         log.offline_reason = None
         assert await cluster.service.submit(next_block) == range(1000, 2000)
@@ -195,7 +191,7 @@ def test_a_decision_that_cannot_be_appended_leaves_no_trace() -> None:
     run(work())
 
 
-def test_an_abandoned_request_is_still_carried_out() -> None:
+def test_cancelled_request_is_still_committed() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))
@@ -209,7 +205,7 @@ def test_an_abandoned_request_is_still_carried_out() -> None:
     run(work())
 
 
-def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
+def test_silent_broker_is_fenced_when_its_session_expires() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=200).start()
         epochs = {broker: await cluster.join(broker) for broker in (2, 3)}
@@ -217,7 +213,7 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
         silent = cluster.leader("t")
         other = 5 - silent
         while not cluster.image.brokers[silent].fenced:
-            assert not await cluster.beat(other, epochs[other])
+            assert not await cluster.send_heartbeat(other, epochs[other])
             await asyncio.sleep(0.02)
         assert cluster.leader("t") == other
         assert not cluster.image.brokers[other].fenced
@@ -227,33 +223,35 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
     run(work())
 
 
-def test_a_controller_that_was_held_up_hears_what_waits_before_it_fences(
+def test_blocked_controller_processes_pending_heartbeats_before_fencing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace_broker.server.controller._HELD_UP_MS", 100)
+    monkeypatch.setattr("headrace_broker.server.controller._LOOP_BLOCKED_MS", 100)
 
     async def scenario() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=300).start()
         epoch = await cluster.join(1)
-        asyncio.get_running_loop().call_later(0.05, time.sleep, 0.6)
-        await asyncio.sleep(0.35)  # later than the deadline of its session
-        await cluster.beat(1, epoch)  # which came while the controller was held up
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.call_later(0.05, loop.block, 0.6)
+        await asyncio.sleep(0.35)  # later than the session's deadline
+        await cluster.send_heartbeat(1, epoch)  # a heartbeat that arrived while the controller was blocked
         await asyncio.sleep(0.15)
         await cluster.stop()
 
     run(scenario())
-    assert "was held up for" in caplog.text
+    assert "Controller was blocked for" in caplog.text
     assert "fencing it" not in caplog.text
 
 
-def test_a_dead_broker_is_fenced_long_before_its_session_is_over() -> None:
+def test_dead_broker_is_fenced_before_its_session_expires() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         for broker in (2, 3):
             await cluster.join(broker)
         await cluster.create("t", 2)
         dead = cluster.leader("t")
-        cluster.refusing.add(9000 + dead)
+        cluster.refusing_ports.add(9000 + dead)
         cluster.service.suspect(dead)
         await cluster.until(lambda: cluster.image.brokers[dead].fenced)
         assert cluster.leader("t") == 5 - dead
@@ -262,8 +260,8 @@ def test_a_dead_broker_is_fenced_long_before_its_session_is_over() -> None:
     run(work())
 
 
-def test_a_process_that_takes_connections_while_it_dies_is_looked_at_again() -> None:
-    """The kernel takes connections for a process that was killed until its listening socket is closed."""
+def test_dying_process_that_still_accepts_connections_is_probed_again() -> None:
+    """The kernel accepts connections for a killed process until its listening socket is closed."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
@@ -271,21 +269,21 @@ def test_a_process_that_takes_connections_while_it_dies_is_looked_at_again() -> 
         cluster.service.suspect(2)
         cluster.service.suspect(3)
         await cluster.until(lambda: {9002, 9003} <= set(cluster.probed))
-        await asyncio.sleep(0.002)  # the clock of heartbeats has milliseconds
-        await cluster.beat(3, epochs[3])
+        await asyncio.sleep(0.002)  # heartbeat times have a resolution of 1 ms
+        await cluster.send_heartbeat(3, epochs[3])
         cluster.probed.clear()
         await cluster.until(lambda: cluster.probed.count(9002) == 2)
-        cluster.refusing.update((9002, 9003))
+        cluster.refusing_ports.update((9002, 9003))
         await cluster.until(lambda: cluster.image.brokers[2].fenced)
-        assert 9003 not in cluster.probed, "it was heard of"
+        assert 9003 not in cluster.probed, "it sent a heartbeat"
         assert not cluster.image.brokers[3].fenced
         await cluster.stop()
 
     run(work())
 
 
-def test_a_false_alarm_is_harmless() -> None:
-    """Who answers the probe stays; who was taken for dead though it lives serves again from its next heartbeat on."""
+def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
+    """A broker that accepts the probe's connection is not fenced; a broker fenced by mistake soon serves again."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
@@ -296,10 +294,10 @@ def test_a_false_alarm_is_harmless() -> None:
         await cluster.service.submit(next_block)
         assert not cluster.image.brokers[2].fenced
 
-        cluster.refusing.add(9002)
+        cluster.refusing_ports.add(9002)
         cluster.service.suspect(2)
         await cluster.until(lambda: cluster.image.brokers[2].fenced)
-        assert not await cluster.beat(2, epochs[2])
+        assert not await cluster.send_heartbeat(2, epochs[2])
         assert not cluster.image.brokers[2].fenced
         partition = cluster.image.topics["t"].partitions[0]
         assert partition.leader in partition.isr
@@ -308,41 +306,41 @@ def test_a_false_alarm_is_harmless() -> None:
     run(work())
 
 
-def test_a_restart_that_is_quicker_than_the_alarm_is_no_duplicate() -> None:
+def test_broker_restarted_before_it_was_fenced_is_not_a_duplicate() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         first = await cluster.join(2)
         with pytest.raises(ApiError) as caught:
             await cluster.join(2)
         assert caught.value.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-        assert not await cluster.beat(2, first)
-        cluster.refusing.add(9002)
+        assert not await cluster.send_heartbeat(2, first)
+        cluster.refusing_ports.add(9002)
         second = await cluster.join(2)
         assert second > first
         with pytest.raises(ApiError) as caught:
-            await cluster.beat(2, first)
+            await cluster.send_heartbeat(2, first)
         assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH
         await cluster.stop()
 
     run(work())
 
 
-def test_heartbeats_of_an_old_incarnation_keep_nobody_alive() -> None:
+def test_heartbeats_of_a_previous_incarnation_do_not_extend_the_session() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=150).start()
         first = await cluster.join(2)
-        cluster.refusing.add(9002)
+        cluster.refusing_ports.add(9002)
         await cluster.join(2)
         while not cluster.image.brokers[2].fenced:
             with pytest.raises(ApiError):
-                await cluster.beat(2, first)
+                await cluster.send_heartbeat(2, first)
             await asyncio.sleep(0.02)
         await cluster.stop()
 
     run(work())
 
 
-def test_a_new_controller_looks_for_every_broker_but_its_own() -> None:
+def test_new_controller_probes_every_broker_except_its_own() -> None:
     async def work() -> None:
         storage = Storage()
         cluster = await Cluster(storage).start()
@@ -350,34 +348,32 @@ def test_a_new_controller_looks_for_every_broker_but_its_own() -> None:
             await cluster.join(broker)
         await cluster.stop()
         again = Cluster(storage, session_timeout_ms=60_000)
-        again.refusing.add(9003)
+        again.refusing_ports.add(9003)
         await again.start()
         await again.until(lambda: again.image.brokers[3].fenced)
         assert set(again.probed) == {9002, 9003}
         assert not again.image.brokers[2].fenced
-        with pytest.raises(ApiError, match="is alive"):
-            await again.join(1, b"another".ljust(16))  # by the network, from whomever
-        own = await again.join(
-            1, b"new".ljust(16), is_from_here=True
-        )  # the process is new, its predecessor needs no proof of death
+        with pytest.raises(ApiError, match="is running"):
+            await again.join(1, b"another".ljust(16))  # registered over the network by another process
+        own = await again.join(1, b"new".ljust(16), is_local=True)  # the previous process must be dead
         assert own == again.image.brokers[1].epoch
         await again.stop()
 
     run(work())
 
 
-def test_leaders_come_back_to_their_preferred_replicas() -> None:
+def test_preferred_leaders_are_elected_again() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         epochs = {broker: await cluster.join(broker) for broker in (2, 3)}
         await cluster.create("t", 2)
         preferred = cluster.leader("t")
-        cluster.refusing.add(9000 + preferred)
+        cluster.refusing_ports.add(9000 + preferred)
         cluster.service.suspect(preferred)
         await cluster.until(lambda: cluster.leader("t") != preferred)
-        await cluster.beat(preferred, epochs[preferred])
+        await cluster.send_heartbeat(preferred, epochs[preferred])
         await cluster.service.balance_leaders()
-        assert cluster.leader("t") != preferred  # it is not in sync yet
+        assert cluster.leader("t") != preferred  # the preferred leader is not in sync yet
         await cluster.service.submit(lambda image: _in_sync_again(image))
         await cluster.service.balance_leaders()
         assert cluster.leader("t") == preferred
@@ -386,41 +382,41 @@ def test_leaders_come_back_to_their_preferred_replicas() -> None:
     run(work())
 
 
-def test_what_nobody_expected_ends_no_housekeeping(caplog: pytest.LogCaptureFixture) -> None:
+def test_periodic_work_continues_after_an_unexpected_exception(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
-        again = asyncio.Event()
+        called_again = asyncio.Event()
 
         async def balance() -> None:
-            if "nobody expected that" in caplog.text:
-                again.set()
-            raise AssertionError("nobody expected that")
+            if "unexpected exception" in caplog.text:
+                called_again.set()
+            raise AssertionError("unexpected exception")
 
-        housekeeping = asyncio.ensure_future(cluster.service._housekeep(0.01, balance))
-        await again.wait()
-        housekeeping.cancel()
+        task = asyncio.ensure_future(cluster.service._run_periodically(0.01, balance))
+        await called_again.wait()
+        task.cancel()
         await cluster.stop()
 
     run(work())
 
 
-def _in_sync_again(image: MetadataImage) -> Outcome[None]:
+def _in_sync_again(image: MetadataImage) -> ControllerResult[None]:
     from headrace_broker.protocol.metadata_records import PartitionChangeRecord
 
     topic = image.topics["t"]
-    return Outcome(
+    return ControllerResult(
         None, [PartitionChangeRecord(topic_id=topic.topic_id, partition_id=0, isr=list(topic.partitions[0].replicas))]
     )
 
 
-def test_unregistered_brokers_are_forgotten() -> None:
+def test_unregistered_broker_is_removed() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         epoch = await cluster.join(2)
         await cluster.service.unregister(2)
         assert 2 not in cluster.image.brokers
         with pytest.raises(ApiError) as caught:
-            await cluster.beat(2, epoch)
+            await cluster.send_heartbeat(2, epoch)
         assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH
         await cluster.stop()
 

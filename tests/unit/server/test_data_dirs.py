@@ -1,4 +1,4 @@
-"""Data directories: formatted once, never taken over from another cluster or node."""
+"""Data directories: formatted once, rejected when they belong to another cluster or node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def release(directories: list[LogDirectory]) -> None:
         directory.release()
 
 
-def test_empty_directories_are_formatted_for_one_cluster_each_with_its_own_id(
+def test_empty_directories_are_formatted_with_one_cluster_id_and_own_directory_ids(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     storage = MemoryStorage()
@@ -40,33 +40,33 @@ def test_empty_directories_are_formatted_for_one_cluster_each_with_its_own_id(
     assert not caplog.text
     again, directories = opened(storage, "/a", "/b", "/new")
     assert again == cluster_id
-    assert "/new is empty and is formatted anew: the replicas it held are gone from this node" in caplog.text
+    assert "/new is empty, formatting it: the replicas that it held are lost on this node" in caplog.text
     assert directories[2].meta["cluster.id"] == cluster_id
 
 
-def test_a_node_that_joins_others_makes_up_no_cluster() -> None:
-    """One that has lost its metadata directory neither: it has forgotten how it voted."""
+def test_node_of_a_larger_cluster_does_not_generate_a_cluster_id() -> None:
+    """A node that lost its metadata directory does not generate an id either, because it has lost its vote."""
     storage = MemoryStorage()
     cluster_id, directories = opened(storage, "/data")
     release(directories)
     directories = [LogDirectory(storage, path) for path in ("/metadata", "/data")]
     with pytest.raises(StartError, match="/metadata is not formatted"):
-        open_directories(storage, directories, 1, joins_by="/metadata")
+        open_directories(storage, directories, 1, must_be_formatted="/metadata")
     assert not storage.exists("/metadata/meta.properties")
-    assert open_directories(storage, directories, 1, cluster_id, joins_by="/metadata") == cluster_id
+    assert open_directories(storage, directories, 1, cluster_id, must_be_formatted="/metadata") == cluster_id
 
 
-def test_a_wanted_cluster_id_is_used_and_then_insisted_upon() -> None:
+def test_given_cluster_id_is_used_for_formatting_and_must_match_later() -> None:
     storage = MemoryStorage()
-    wanted = encode_uuid(random_uuid())
-    cluster_id, directories = opened(storage, "/a", cluster_id=wanted)
-    assert cluster_id == wanted
+    given = encode_uuid(random_uuid())
+    cluster_id, directories = opened(storage, "/a", cluster_id=given)
+    assert cluster_id == given
     release(directories)
-    with pytest.raises(StartError, match=f"/a belongs to cluster {wanted}, not other"):
+    with pytest.raises(StartError, match=f"/a belongs to cluster {given}, not other"):
         opened(storage, "/a", cluster_id="other")
 
 
-def test_a_refusal_leaves_nothing_locked_or_formatted() -> None:
+def test_failed_open_neither_locks_nor_formats_directories() -> None:
     storage = MemoryStorage()
     release(opened(storage, "/a")[1])
     with pytest.raises(StartError, match=r"/a belongs to node 1, not 2: correct node\.id"):
@@ -75,7 +75,7 @@ def test_a_refusal_leaves_nothing_locked_or_formatted() -> None:
     release(opened(storage, "/a")[1])
 
 
-def test_directories_of_two_clusters_are_refused_together() -> None:
+def test_directories_of_two_clusters_are_rejected() -> None:
     storage = MemoryStorage()
     release(opened(storage, "/a")[1])
     release(opened(storage, "/b")[1])
@@ -83,64 +83,66 @@ def test_directories_of_two_clusters_are_refused_together() -> None:
         opened(storage, "/a", "/b")
 
 
-def test_a_directory_in_use_is_refused_with_a_way_out() -> None:
+def test_directory_in_use_is_rejected_with_advice() -> None:
     storage = MemoryStorage()
     opened(storage, "/a")
-    with pytest.raises(StartError, match=r"/a is in use by another process.*name another directory in log.dirs"):
+    with pytest.raises(StartError, match=r"/a is in use by another process.*configure another directory in log.dirs"):
         opened(storage, "/a")
 
 
-def test_a_directory_with_other_files_is_not_formatted() -> None:
+def test_directory_with_other_files_is_not_formatted() -> None:
     storage = MemoryStorage()
     storage.makedirs("/home")
     storage.write("/home/thesis.tex", b"...")
-    with pytest.raises(StartError, match=r"/home holds files \(thesis.tex, ...\) but no meta.properties"):
+    with pytest.raises(StartError, match=r"/home contains files \(thesis.tex, ...\) but no meta.properties"):
         opened(storage, "/home")
     assert not storage.exists("/home/meta.properties")
 
 
-def test_properties_that_cannot_be_read_are_named_and_how_to_mend_them() -> None:
+def test_invalid_meta_properties_are_rejected_with_advice() -> None:
     storage = MemoryStorage()
     storage.makedirs("/data")
     storage.write("/data/meta.properties", b"")
-    with pytest.raises(StartError, match=r"^/data/meta.properties: .* lacks version: put back a copy of it, or write "):
+    with pytest.raises(
+        StartError, match=r"^/data/meta.properties: .* has no version: restore it from a copy, or write "
+    ):
         open_directories(storage, [LogDirectory(storage, "/data")], 1)
     storage.write("/data/meta.properties", b"version=1\ncluster.id=C\nnode.id=1\n")
     assert open_directories(storage, [LogDirectory(storage, "/data")], 1) == "C"
 
 
-def test_formatting_says_what_was_done() -> None:
+def test_format_directories_returns_which_directories_were_formatted() -> None:
     storage = MemoryStorage()
     assert format_directories(storage, ["/a", "/b"], 1) == [("/a", True), ("/b", True)]
     assert format_directories(storage, ["/a", "/c"], 1) == [("/a", False), ("/c", True)]
 
 
-def test_no_fresh_id_looks_like_an_option() -> None:
+def test_generated_id_does_not_begin_with_a_dash() -> None:
     assert not any(encode_uuid(random_uuid()).startswith("-") for _ in range(500))
 
 
-def test_who_may_not_start_on_a_directory_leaves_it_closed_cleanly() -> None:
-    """Else its own node would have to check it all, and count as one that may have lost something."""
+def test_failed_start_keeps_the_clean_shutdown_marker() -> None:
+    """Without the marker, the next successful start would treat the last shutdown as unclean and recover all logs."""
     storage = MemoryStorage()
     _, (directory,) = opened(storage, "/data")
     directory.close(clean=True, broker_epoch=7)
-    for refused in ({"node_id": 2}, {"cluster_id": encode_uuid(random_uuid())}):
+    for wrong in ({"node_id": 2}, {"cluster_id": encode_uuid(random_uuid())}):
         with pytest.raises(StartError):
-            opened(storage, "/data", **refused)  # type: ignore[arg-type]
+            opened(storage, "/data", **wrong)  # type: ignore[arg-type]
     format_directories(storage, ["/data"], 1)
     _, (directory,) = opened(storage, "/data")
     assert (directory.was_closed_cleanly, directory.clean_broker_epoch) == (True, 7)
-    directory.begin()
+    directory.mark_in_use()
     assert not storage.exists("/data/.kafka_cleanshutdown")
-    directory.undo_begin()
+    directory.undo_mark_in_use()
     directory.release()
     _, (directory,) = opened(storage, "/data")
     assert (directory.was_closed_cleanly, directory.clean_broker_epoch) == (True, 7)
-    directory.begin()
+    directory.mark_in_use()
     directory.release()
     _, (directory,) = opened(storage, "/data")
     assert not directory.was_closed_cleanly
-    directory.begin()
-    directory.undo_begin()
+    directory.mark_in_use()
+    directory.undo_mark_in_use()
     directory.release()
     assert not opened(storage, "/data")[1][0].was_closed_cleanly

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: every partition once, page by page."""
+"""Tests of DescribeTopicPartitions: pages and cursors."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def page(limit: int, cursor: Cursor | None, topics: tuple[str, ...] = ()) -> Des
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_the_pages_hold_every_partition_once(limit: int) -> None:
+def test_pages_contain_every_partition_once(limit: int) -> None:
     found, cursor = [], None
     for _ in range(sum(PARTITIONS.values())):
-        answer = page(limit, cursor)
-        found += [(topic.name, part.partition_index) for topic in answer.topics for part in topic.partitions]
-        cursor = answer.next_cursor
+        response = page(limit, cursor)
+        found += [(topic.name, part.partition_index) for topic in response.topics for part in topic.partitions]
+        cursor = response.next_cursor
         if cursor is None:
             break
     assert cursor is None
@@ -47,10 +47,10 @@ def test_the_pages_hold_every_partition_once(limit: int) -> None:
 
 
 @pytest.mark.parametrize("topics", [(), ("b", "c")])
-def test_a_cursor_before_the_first_partition_is_refused(topics: tuple[str, ...]) -> None:
-    """Its pages would come round to partitions that were told of, and to no end."""
-    answer = page(3, Cursor(topic_name="b", partition_index=-2), topics)
-    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+def test_cursor_before_first_partition_is_rejected(topics: tuple[str, ...]) -> None:
+    """A negative cursor index would repeat the same partitions on every page."""
+    response = page(3, Cursor(topic_name="b", partition_index=-2), topics)
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [
         (name, ErrorCode.INVALID_REQUEST) for name in topics
     ]
-    assert answer.next_cursor is None
+    assert response.next_cursor is None

@@ -1,4 +1,4 @@
-"""Fetch sessions joined with partitions: when a replica that asks has everything, so that nothing need be read."""
+"""Fetch sessions linked to partitions: the fetch of a caught-up follower does not read any log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace_broker.replication.fetch_sessions import FetchSession
-from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.server.network.purgatory import Purgatory
 from headrace_broker.server.replicas.fetch_session_table import FetchSessionTable
 
 TOPIC_ID = b"t" * 16
@@ -26,28 +26,28 @@ def partition(**changes: Any) -> Any:
     return SimpleNamespace(**(given | {"topic_id": TOPIC_ID, "index": 0} | changes))
 
 
-def asking(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> FetchSession:
-    """A session that asks for t-0 from offset 10 on, and whose place is noted."""
+def new_session(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> FetchSession:
+    """A session that fetches t-0 from offset 10, which the leader knows as the follower's end offset."""
     wanted = FetchPartition(partition=0, current_leader_epoch=4, fetch_offset=10)
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])])
     session = table.find(request, replica)
     assert session is not None
-    table.take(session, request, SimpleNamespace(by_id={TOPIC_ID: {0: held}}))  # type: ignore[arg-type]
-    session.wanted[TOPIC_ID, 0].is_noted = True
+    table.update(session, request, SimpleNamespace(by_id={TOPIC_ID: {0: held}}))  # type: ignore[arg-type]
+    session.partitions[TOPIC_ID, 0].is_fetch_state_recorded = True
     return session
 
 
 def has_nothing(held: Any, replica: int = REPLICA, *, is_noted: bool = True) -> bool:
-    async def ask() -> bool:
-        table = FetchSessionTable(10, Random(1), Waiting(asyncio.get_running_loop()))
-        session = asking(table, held, replica)
-        session.wanted[TOPIC_ID, 0].is_noted = is_noted
+    async def check() -> bool:
+        table = FetchSessionTable(10, Random(1), Purgatory(asyncio.get_running_loop()))
+        session = new_session(table, held, replica)
+        session.partitions[TOPIC_ID, 0].is_fetch_state_recorded = is_noted
         return table.has_nothing_for_replica(session, LEADER)
 
-    return asyncio.run(ask())
+    return asyncio.run(check())
 
 
-def test_a_replica_at_the_end_of_the_log_gets_nothing() -> None:
+def test_caught_up_follower_has_nothing_to_read() -> None:
     assert has_nothing(partition())
 
 
@@ -60,49 +60,49 @@ def test_a_replica_at_the_end_of_the_log_gets_nothing() -> None:
         {"replicas": None},
         {"replicas": SimpleNamespace(serves_consumers=lambda replica: True)},
     ],
-    ids=["records", "another leader", "another epoch", "led no more", "consumers wait there"],
+    ids=["new records", "another leader", "another epoch", "no longer the leader", "serves consumers"],
 )
-def test_what_a_replica_has_to_be_told_is_read(changes: dict[str, Any]) -> None:
+def test_follower_with_changes_to_receive_is_read(changes: dict[str, Any]) -> None:
     assert not has_nothing(partition(**changes))
 
 
-def test_a_place_that_was_not_noted_is_looked_at() -> None:
+def test_follower_with_an_unrecorded_fetch_offset_is_read() -> None:
     assert not has_nothing(partition(), is_noted=False)
 
 
-def test_consumers_wait_for_other_things() -> None:
+def test_consumer_session_is_always_read() -> None:
     assert not has_nothing(partition(), replica=-1)
 
 
-def test_a_partition_that_is_not_here_is_looked_at() -> None:
+def test_partition_not_on_this_broker_is_read() -> None:
     assert not has_nothing(None)
 
 
-def test_a_session_that_was_closed_while_its_request_waited_hears_of_nothing_more() -> None:
-    """The request is answered all the same, and nothing would ever let go of the session again."""
+def test_closed_session_is_not_attached_to_partitions() -> None:
+    """The closed session's delayed request still completes; attaching it again would leak the session."""
 
-    async def listening() -> list[FetchSession]:
+    async def attached_sessions() -> list[FetchSession]:
         held = partition()
-        table = FetchSessionTable(10, Random(1), Waiting(asyncio.get_running_loop()))
-        session = asking(table, held)
+        table = FetchSessionTable(10, Random(1), Purgatory(asyncio.get_running_loop()))
+        session = new_session(table, held)
         table.find(FetchRequest(session_epoch=-1, session_id=session.session_id), REPLICA)
         table.attach(session, (TOPIC_ID, 0), SimpleNamespace(by_id={TOPIC_ID: {0: held}}))  # type: ignore[arg-type]
         return list(held.sessions)
 
-    assert asyncio.run(listening()) == []
+    assert asyncio.run(attached_sessions()) == []
 
 
-def test_who_is_due_can_be_answered_at_once_and_only_once() -> None:
-    async def answered() -> list[str]:
-        waiting = Waiting(asyncio.get_running_loop())
-        answers: list[str] = []
-        waiting.park(lambda: answers.append("produce"), ["t-0"], 10_000, required_offsets={"t-0": 5})
-        waiting.advanced("t-0", 5, 100)
-        assert answers == []  # the caller is not done
-        waiting.flush()
-        assert answers == ["produce"]
+def test_due_operation_completes_at_once_and_only_once() -> None:
+    async def completed_operations() -> list[str]:
+        purgatory = Purgatory(asyncio.get_running_loop())
+        completed: list[str] = []
+        purgatory.watch(lambda: completed.append("produce"), ["t-0"], 10_000, required_offsets={"t-0": 5})
+        purgatory.try_complete("t-0", 5, 100)
+        assert completed == []  # not completed inside `try_complete`
+        purgatory.complete_due()
+        assert completed == ["produce"]
         await asyncio.sleep(0)
-        waiting.close()
-        return answers
+        purgatory.close()
+        return completed
 
-    assert asyncio.run(answered()) == ["produce"]
+    assert asyncio.run(completed_operations()) == ["produce"]

@@ -1,4 +1,4 @@
-"""What the group handlers add to the coordinator: topics that exist or not, and topics named by id."""
+"""Tests of the group handlers: partitions that do not exist, and topics named by id."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from headrace_broker.protocol.notation import ZERO_UUID
+from headrace_broker.server.authorized_operations import GROUP_OPERATIONS
 from headrace_broker.server.handlers import (
     describe_groups,
     join_group,
@@ -49,15 +50,15 @@ IMAGE = MetadataImage(
 )
 
 
-def handled(scene: Callable[[Any], Awaitable[None]]) -> None:
-    async def play() -> None:
+def run_with_context(test: Callable[[Any], Awaitable[None]]) -> None:
+    async def run() -> None:
         groups = GroupCoordinator(MemoryTopic(), GroupConfig(initial_rebalance_delay_ms=0), Clock())
         for partition in range(PARTITIONS):
             await groups.load(partition)
-        await scene(SimpleNamespace(groups=groups, image=IMAGE, client_id="c", client_host="127.0.0.1"))
+        await test(SimpleNamespace(groups=groups, image=IMAGE, client_id="c", client_host="127.0.0.1"))
         groups.close()
 
-    asyncio.run(play())
+    asyncio.run(run())
 
 
 async def commit(context: Any, version: int, *topics: tuple[str, bytes, list[int]]) -> Any:
@@ -85,31 +86,34 @@ def errors(response: Any) -> dict[tuple[str | bytes, int], int]:
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-def test_commits_for_partitions_that_do_not_exist_are_refused_one_by_one(version: int) -> None:
-    async def scene(context: Any) -> None:
+def test_offset_commits_for_missing_partitions_fail_individually(version: int) -> None:
+    async def test(context: Any) -> None:
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         response = await commit(context, version, ("t", ZERO_UUID, [0, 1, 2, -1]), ("u", ZERO_UUID, [0]))
         assert errors(response) == {("t", 0): 0, ("t", 1): 0, ("t", 2): missing, ("t", -1): missing, ("u", 0): missing}
         assert len(response.topics) == 2
         assert errors(await commit(context, version, ("u", ZERO_UUID, [0]))) == {("u", 0): missing}
 
-    handled(scene)
+    run_with_context(test)
 
 
-def test_commits_and_fetches_by_topic_id() -> None:
-    async def scene(context: Any) -> None:
+def test_offset_commit_and_fetch_accept_topic_ids() -> None:
+    async def test(context: Any) -> None:
         response = await commit(context, 10, ("", TOPIC_ID, [1, 2]), ("", STRANGE_ID, [0]))
         assert errors(response) == {
             (TOPIC_ID, 1): 0,
             (TOPIC_ID, 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             (STRANGE_ID, 0): ErrorCode.UNKNOWN_TOPIC_ID,
         }
-        asked = [
+        requested_topics = [
             OffsetFetchRequestTopics(topic_id=TOPIC_ID, partition_indexes=[0, 1]),
             OffsetFetchRequestTopics(topic_id=STRANGE_ID, partition_indexes=[0]),
         ]
         for topics, expected in (
-            (asked, {(TOPIC_ID, 0): (-1, 0), (TOPIC_ID, 1): (1, 0), (STRANGE_ID, 0): (-1, ErrorCode.UNKNOWN_TOPIC_ID)}),
+            (
+                requested_topics,
+                {(TOPIC_ID, 0): (-1, 0), (TOPIC_ID, 1): (1, 0), (STRANGE_ID, 0): (-1, ErrorCode.UNKNOWN_TOPIC_ID)},
+            ),
             (None, {(TOPIC_ID, 1): (1, 0)}),
         ):
             request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
@@ -121,33 +125,33 @@ def test_commits_and_fetches_by_topic_id() -> None:
                 for part in topic.partitions
             } == expected
 
-    handled(scene)
+    run_with_context(test)
 
 
-def test_offsets_of_a_topic_that_is_made_anew_meanwhile_are_told_of_the_former_one() -> None:
-    """Its records begin at 0: who went on at the offset would miss some."""
+def test_offset_fetch_during_topic_recreation_returns_previous_topic_id() -> None:
+    """The new topic's offsets start at 0: a consumer that resumed at the old offset would skip records."""
 
-    async def scene(context: Any) -> None:
+    async def test(context: Any) -> None:
         await commit(context, 10, ("", TOPIC_ID, [1]))
-        coordinated = context.groups.fetch_group
+        original_fetch_group = context.groups.fetch_group
 
         async def fetch_group(*arguments: Any) -> Any:
-            answer = await coordinated(*arguments)
+            response = await original_fetch_group(*arguments)
             context.image = MetadataImage(topics={"t": TopicImage("t", STRANGE_ID)}, topic_names={STRANGE_ID: "t"})
-            return answer
+            return response
 
         context.groups.fetch_group = fetch_group
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
         (group,) = (await offset_fetch.handle(context, request, 10)).groups
         assert [topic.topic_id for topic in group.topics] == [TOPIC_ID]
 
-    handled(scene)
+    run_with_context(test)
 
 
 @pytest.mark.parametrize("version", range(1, 8))
 @pytest.mark.parametrize("everything", [False, True])
-def test_fetch_of_a_single_group_in_each_version(version: int, everything: bool) -> None:
-    async def scene(context: Any) -> None:
+def test_offset_fetch_of_a_single_group_succeeds_in_each_version(version: int, everything: bool) -> None:
+    async def test(context: Any) -> None:
         await commit(context, 8, ("t", ZERO_UUID, [1]))
         topics = None if everything else [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
         if everything and version == 1:
@@ -158,11 +162,11 @@ def test_fetch_of_a_single_group_in_each_version(version: int, everything: bool)
         found = {part.partition_index: part.committed_offset for part in response.topics[0].partitions}
         assert found == ({1: 1} if everything else {0: -1, 1: 1})
 
-    handled(scene)
+    run_with_context(test)
 
 
-def test_offsets_of_missing_partitions_cannot_be_deleted() -> None:
-    async def scene(context: Any) -> None:
+def test_offset_delete_fails_for_missing_partitions() -> None:
+    async def test(context: Any) -> None:
         await commit(context, 8, ("t", ZERO_UUID, [0, 1]))
         request = OffsetDeleteRequest(
             group_id="g",
@@ -180,22 +184,22 @@ def test_offsets_of_missing_partitions_cannot_be_deleted() -> None:
             ("u", 0): missing,
         }
 
-    handled(scene)
+    run_with_context(test)
 
 
-def test_authorized_operations_are_told_when_asked_for() -> None:
-    async def scene(context: Any) -> None:
+def test_describe_groups_returns_authorized_operations_on_request() -> None:
+    async def test(context: Any) -> None:
         await commit(context, 8, ("t", ZERO_UUID, [0]))
-        for asked, told in ((True, 328), (False, -(2**31))):
-            request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked)
+        for include, operations in ((True, GROUP_OPERATIONS), (False, -(2**31))):
+            request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=include)
             response = await describe_groups.handle(context, request, 6)
-            assert response.groups[0].authorized_operations == told
+            assert response.groups[0].authorized_operations == operations
 
-    handled(scene)
+    run_with_context(test)
 
 
-def test_members_are_shown_with_client_id_and_host() -> None:
-    async def scene(context: Any) -> None:
+def test_describe_groups_returns_client_id_and_host_of_members() -> None:
+    async def test(context: Any) -> None:
         request = JoinGroupRequest(
             group_id="g",
             session_timeout_ms=10_000,
@@ -207,4 +211,4 @@ def test_members_are_shown_with_client_id_and_host() -> None:
         (member,) = response.groups[0].members
         assert (member.client_id, member.client_host) == ("c", "/127.0.0.1")
 
-    handled(scene)
+    run_with_context(test)

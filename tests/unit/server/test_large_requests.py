@@ -1,4 +1,4 @@
-"""Dividing a request and joining the answers gives what the whole request would have given."""
+"""Tests of large requests: splitting a request and merging the responses equals the response to the whole request."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from headrace_broker.server.network.large_requests import LargeRequests, Parts, answered_in_parts, divided
+from headrace_broker.server.network.large_requests import LargeRequests, RequestSplit, handle_in_parts, split_request
 
-BY_TOPIC = Parts(("topics", "partitions"), ("topics", "partitions"), count_max=3)
+BY_TOPIC = RequestSplit(("topics", "partitions"), ("topics", "partitions"), items_max=3)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def ask(counts: dict[str, int]) -> ListOffsetsRequest:
+def list_offsets_request(counts: dict[str, int]) -> ListOffsetsRequest:
     topics = [
         ListOffsetsTopic(name=name, partitions=[ListOffsetsPartition(partition_index=index) for index in range(count)])
         for name, count in counts.items()
@@ -38,7 +38,7 @@ def ask(counts: dict[str, int]) -> ListOffsetsRequest:
     return ListOffsetsRequest(topics=topics)
 
 
-def answer(request: ListOffsetsRequest) -> ListOffsetsResponse:
+def respond(request: ListOffsetsRequest) -> ListOffsetsResponse:
     topics = [
         ListOffsetsTopicResponse(
             name=topic.name,
@@ -52,67 +52,76 @@ def answer(request: ListOffsetsRequest) -> ListOffsetsResponse:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 10), max_size=6))
-def test_the_joined_answer_is_that_of_the_whole(counts: dict[str, int]) -> None:
-    request = ask(counts)
-    parts = list(divided(request, BY_TOPIC))
+def test_merged_response_equals_response_to_whole_request(counts: dict[str, int]) -> None:
+    request = list_offsets_request(counts)
+    parts = list(split_request(request, BY_TOPIC))
     assert all(sum(max(1, len(topic.partitions)) for topic in part.topics) <= 3 for part in parts)
-    assert asyncio.run(answered_in_parts(request, BY_TOPIC, answer)) == answer(request)
-    assert request == ask(counts)
+    assert asyncio.run(handle_in_parts(request, BY_TOPIC, respond)) == respond(request)
+    assert request == list_offsets_request(counts)
 
 
-def test_three_levels_are_divided_too() -> None:
+def test_request_with_three_levels_is_split() -> None:
     topics = [OffsetFetchRequestTopics(name=name, partition_indexes=list(range(4))) for name in "ab"]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics) for group in "gh"])
-    parts = Parts(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), count_max=3)
+    split = RequestSplit(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), items_max=3)
     found = [
         [(group.group_id, topic.name, topic.partition_indexes) for group in part.groups for topic in group.topics]
-        for part in divided(request, parts)
+        for part in split_request(request, split)
     ]
     assert [entry for part in found for entry in part] == [
         (group, name, indexes) for group in "gh" for name in "ab" for indexes in ([0, 1, 2], [3])
     ]
 
 
-def test_equal_names_come_to_one_handler_so_that_it_can_refuse_them() -> None:
+def test_duplicate_names_stay_in_one_part_so_that_the_handler_can_reject_them() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in "abcdeafaghib"])
-    parts = list(divided(request, Parts(("topics",), ("topics",), together=True, count_max=2)))
+    parts = list(
+        split_request(request, RequestSplit(("topics",), ("topics",), keep_duplicates_together=True, items_max=2))
+    )
     assert [[topic.name for topic in part.topics] for part in parts][:2] == [["a", "a", "b", "b"], ["c", "d"]]
 
 
 @pytest.mark.anyio
-async def test_an_error_of_the_whole_ends_the_work() -> None:
-    asked: list[Any] = []
+async def test_top_level_error_of_a_part_ends_the_request() -> None:
+    handled: list[Any] = []
 
-    def refuse(part: OffsetFetchRequest) -> Any:
+    def fail(part: OffsetFetchRequest) -> Any:
         from headrace_broker.protocol.messages import OffsetFetchResponse
 
-        asked.append(part)
+        handled.append(part)
         return OffsetFetchResponse(error_code=15)
 
     topics = [CreatableTopic(name=str(number)) for number in range(10)]
     large = LargeRequests()
-    parts = Parts(("topics",), ("topics",), count_max=2)
-    response = await large.answer(lambda: CreateTopicsRequest(topics=topics), refuse, lambda whole: whole, (parts,))
+    split = RequestSplit(("topics",), ("topics",), items_max=2)
+    response = await large.handle_split(
+        lambda: CreateTopicsRequest(topics=topics), fail, lambda response: response, (split,)
+    )
     large.close()
     assert response.error_code == 15
-    assert len(asked) == 1
+    assert len(handled) == 1
 
 
-def test_a_request_of_many_slow_parts_holds_up_no_other() -> None:
-    async def slowly(part: ListOffsetsRequest) -> ListOffsetsResponse:
+def test_request_with_many_slow_parts_does_not_delay_other_requests() -> None:
+    started = asyncio.Event()
+
+    async def respond_slowly(part: ListOffsetsRequest) -> ListOffsetsResponse:
+        started.set()
         await asyncio.sleep(0)
-        return answer(part)
+        return respond(part)
 
     async def race() -> list[str]:
         large_requests, order = LargeRequests(), list[str]()
 
-        async def ask_for(name: str, count: int) -> None:
-            await large_requests.answer(lambda: ask({"t": count}), slowly, lambda response: response, (BY_TOPIC,))
+        async def send(name: str, count: int) -> None:
+            await large_requests.handle_split(
+                lambda: list_offsets_request({"t": count}), respond_slowly, lambda response: response, (BY_TOPIC,)
+            )
             order.append(name)
 
-        first = asyncio.ensure_future(ask_for("many", 3000))
-        await asyncio.sleep(0.01)
-        await asyncio.gather(first, ask_for("few", 6))
+        first = asyncio.ensure_future(send("many", 3000))
+        await started.wait()
+        await asyncio.gather(first, send("few", 6))
         large_requests.close()
         return order
 

@@ -1,4 +1,4 @@
-"""The broker's cleaner over logs in memory: choice, swap, interruptions at every step, logs that cannot be cleaned."""
+"""The log cleaner with logs in memory: selection, swap, crashes at every step, uncleanable logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from headrace_broker.log.checkpoints import CLEANER_FILE
-from headrace_broker.log.compaction.job import CleaningFailed, CleaningJob, Report
+from headrace_broker.log.compaction.job import CleanerReport, CleaningFailed, CleaningJob
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.manager import LogManager
@@ -33,14 +33,14 @@ BOTH = LogConfig(cleanup_compact=True, cleanup_delete=True, retention_ms=1000)
 
 
 class Watched(InlineCleaner):
-    """Calls `between` after each report."""
+    """Records the jobs, and calls `between` after each report."""
 
     def __init__(self, storage: Storage, between: Callable[[], None] = lambda: None) -> None:
         super().__init__(storage)
         self.jobs: list[CleaningJob] = []
         self.between = between
 
-    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
+    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
         self.jobs.append(job)
         async for report in super().clean(job, is_wanted):
             self.between()
@@ -61,8 +61,8 @@ class Setting:
         self.manager = LogManager(self.storage, ["/data"])
         self.manager.open_directories()
         self.manager.load(lambda topic: log_config, NOW)
-        for log in self.manager.logs.values():  # each is the only replica
-            log.high_watermark = log.log_end_offset
+        for log in self.manager.logs.values():  # each log is the partition's sole replica
+            log.advance_high_watermark(log.log_end_offset)
             log.flush(NOW)
         self.helper = Watched(self.storage)
         self.cleaner = LogCleaner(self.manager, self.storage, config(), self.helper, lambda: self.now)
@@ -71,7 +71,7 @@ class Setting:
         return asyncio.run(self.cleaner.clean_all())
 
     def write(self, topic: str, keys: bytes, *, rolls: bool = True) -> PartitionLog:
-        """One record per key, in segments of some records each; on disk, if `rolls`."""
+        """Append one record per key, in segments of a few records; if `rolls`, roll the last segment and flush."""
         log = self.manager.get_or_create(topic, 0, self.log_config, NOW)
         for number, key in enumerate(keys):
             columns = RecordColumns(keys=[bytes([key])], values=[b"%d" % number * 50], timestamps=NOW)
@@ -79,7 +79,7 @@ class Setting:
         if rolls:
             log.roll(NOW)
             log.flush(NOW)
-        log.high_watermark = log.log_end_offset
+        log.advance_high_watermark(log.log_end_offset)
         return log
 
 
@@ -95,7 +95,7 @@ def cleaned_files(storage: MemoryStorage, directory: str) -> list[str]:
     return [name for name in storage.listdir(directory) if name.endswith((".cleaned", ".swap"))]
 
 
-def test_the_dirtiest_log_is_cleaned_first_and_none_twice() -> None:
+def test_dirtiest_log_is_cleaned_first_and_clean_logs_are_skipped() -> None:
     setting = Setting()
     setting.write("half", b"aabb")
     setting.clean()
@@ -112,13 +112,13 @@ def test_the_dirtiest_log_is_cleaned_first_and_none_twice() -> None:
     assert setting.storage.read("/data/cleaner-offset-checkpoint") == b"0\n2\nhalf 0 24\nwhole 0 8\n"
 
 
-def test_other_topics_are_left_alone() -> None:
+def test_topics_without_compaction_are_not_cleaned() -> None:
     setting = Setting(log_config=LogConfig(segment_bytes=500))
     setting.write("deleted", b"aaaa")
     assert setting.clean() == 0
 
 
-def test_where_cleaning_ended_is_known_after_a_restart() -> None:
+def test_cleaner_offset_is_kept_over_a_restart() -> None:
     setting = Setting()
     setting.write("t", b"aabb")
     setting.clean()
@@ -129,8 +129,8 @@ def test_where_cleaning_ended_is_known_after_a_restart() -> None:
     assert offsets(again.manager.get("t", 0)) == [1, 3]
 
 
-def test_epochs_are_on_disk_before_the_records_that_would_tell_them_are_gone() -> None:
-    """R2: after a power failure they would seem to begin later, and nobody would be cut to where they did."""
+def test_leader_epochs_are_synced_before_records_are_removed() -> None:
+    """R2: a power failure would make unsynced epochs start too late, and followers would truncate too little."""
     synced: list[str] = []
 
     class Watching(MemoryStorage):
@@ -147,9 +147,8 @@ def test_epochs_are_on_disk_before_the_records_that_would_tell_them_are_gone() -
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_record_gives_way_to_one_that_a_power_failure_may_take(seed: int) -> None:
-    """Else the older is gone at once, and the newer is not safe before its own segment was compacted: both would be
-    lost."""
+def test_unsynced_record_does_not_replace_an_older_record(seed: int) -> None:
+    """If the older record were removed before the newer record is synced, a power failure could lose both."""
     disk = SimulatedDisk(Random(seed))
     setting = Setting(disk.mount())
     log = setting.write("t", b"abcdefgh")
@@ -157,7 +156,7 @@ def test_no_record_gives_way_to_one_that_a_power_failure_may_take(seed: int) -> 
         columns = RecordColumns(keys=[b"abcdefgh"[number : number + 1]], values=[b"new" * 20], timestamps=NOW)
         log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=NOW)
     log.roll(NOW)
-    log.high_watermark = log.log_end_offset
+    log.advance_high_watermark(log.log_end_offset)
     reports = 0
 
     def fail_after_the_first() -> None:
@@ -173,53 +172,53 @@ def test_no_record_gives_way_to_one_that_a_power_failure_may_take(seed: int) -> 
     assert len(table_of(Setting(disk.mount()).manager.logs["t", 0])) == 8
 
 
-def test_cutting_a_log_below_its_clean_end_makes_it_dirty_again() -> None:
+def test_truncation_below_the_cleaner_offset_lowers_the_cleaner_offset() -> None:
     setting = Setting()
     log = setting.write("t", b"aabbcc")
     setting.clean()
     assert (log.cleaner_offset, offsets(log)) == (6, [1, 3, 5])
     log.truncate_to(4, NOW)
-    cut = log.cleaner_offset
-    assert cut == log.segments[-1].base_offset <= 4
+    after_truncation = log.cleaner_offset
+    assert after_truncation == log.segments[-1].base_offset <= 4
     log.truncate_fully_and_start_at(9, NOW)
-    assert log.cleaner_offset == cut
+    assert log.cleaner_offset == after_truncation
     assert setting.cleaner._dirty_range(log).first_dirty_offset == 9
 
 
-@pytest.mark.parametrize("how", ["cut", "emptied", "deleted", "another leader", "not compacted any more"])
-def test_a_log_that_changes_meanwhile_is_left_as_it_is(how: str) -> None:
+@pytest.mark.parametrize("change", ["truncated", "emptied", "deleted", "new leader epoch", "compaction disabled"])
+def test_cleaning_is_abandoned_when_the_log_changes(change: str) -> None:
     setting = Setting()
     log = setting.write("t", b"abcabcabcabc")
     other = setting.write("u", b"aaaa")
     before = offsets(log)
-    disturb = {
-        "cut": lambda: log.truncate_to(10, NOW),
+    apply_change = {
+        "truncated": lambda: log.truncate_to(10, NOW),
         "emptied": lambda: log.truncate_fully_and_start_at(3, NOW),
         "deleted": lambda: setting.manager.delete("t", 0, NOW),
-        "another leader": lambda: log.assign_epoch(1, log.log_end_offset),
-        "not compacted any more": lambda: setattr(log, "config", LogConfig()),
-    }[how]
-    disturbed: list[bool] = []
+        "new leader epoch": lambda: log.assign_epoch(1, log.log_end_offset),
+        "compaction disabled": lambda: setattr(log, "config", LogConfig()),
+    }[change]
+    changed: list[bool] = []
 
     def between() -> None:
-        if not disturbed and setting.helper.jobs[-1].directory == "/data/t-0":
-            disturbed.append(True)
-            disturb()
+        if not changed and setting.helper.jobs[-1].directory == "/data/t-0":
+            changed.append(True)
+            apply_change()
 
     setting.helper.between = between
     assert setting.clean() == 2
-    assert disturbed
+    assert changed
     assert offsets(other) == [3]
     assert not log.is_being_cleaned
     assert cleaned_files(setting.storage, log.directory) == []
-    if how in ("another leader", "not compacted any more"):
+    if change in ("new leader epoch", "compaction disabled"):
         assert offsets(log) == before
-    elif how == "cut":
+    elif change == "truncated":
         assert offsets(log) == before[:10]
     assert log.cleaner_offset in (None, 0)
 
 
-def test_retention_waits_while_a_log_is_cleaned() -> None:
+def test_retention_waits_until_cleaning_is_done() -> None:
     setting = Setting(log_config=BOTH)
     log = setting.write("t", b"abab")
     setting.now += 10_000_000
@@ -238,10 +237,10 @@ def test_retention_waits_while_a_log_is_cleaned() -> None:
     assert len(log.segments) == 1
 
 
-def test_a_broken_log_is_set_aside_with_one_line_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupt_log_is_marked_uncleanable_once_and_other_logs_are_cleaned(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting()
     broken = setting.write("broken", b"aaaa")
-    sound = setting.write("sound", b"bbbbc")
+    valid = setting.write("valid", b"bbbbc")
     path = broken.segments[0].path(".log")
     data = bytearray(setting.storage.read(path))
     data[-1] ^= 1
@@ -250,9 +249,9 @@ def test_a_broken_log_is_set_aside_with_one_line_and_the_others_go_on(caplog: py
     with caplog.at_level(logging.ERROR):
         setting.clean()
         setting.clean()
-    assert offsets(sound) == [3, 4]
+    assert offsets(valid) == [3, 4]
     (line,) = caplog.messages
-    assert line.startswith(f"broken-0 cannot be compacted and is set aside: {path}: record batch at byte ")
+    assert line.startswith(f"Log broken-0: marked uncleanable: {path}: record batch at byte ")
     assert setting.clean() == 0
     broken.truncate_fully_and_start_at(0, NOW)
     setting.write("broken", b"aa")
@@ -260,7 +259,7 @@ def test_a_broken_log_is_set_aside_with_one_line_and_the_others_go_on(caplog: py
     assert offsets(broken) == [1]
 
 
-def test_a_topic_made_anew_is_not_set_aside_for_the_one_before() -> None:
+def test_recreated_topic_of_an_uncleanable_log_is_cleaned() -> None:
     setting = Setting()
     broken = setting.write("t", b"aaaa")
     path = broken.segments[0].path(".log")
@@ -273,27 +272,27 @@ def test_a_topic_made_anew_is_not_set_aside_for_the_one_before() -> None:
     assert offsets(again) == [3]
 
 
-def test_what_is_written_of_a_deleted_log_does_not_stay_with_the_next_topic_of_its_name() -> None:
-    """The process that cleans knows the directory by its name, which is the new log's by then."""
+def test_cleaned_files_of_a_deleted_log_are_removed_from_the_recreated_topic() -> None:
+    """The cleaner process uses the log directory's name, which the recreated topic's log has by then."""
     setting = Setting()
     setting.write("t", b"aaaa")
 
-    def make_again() -> None:
+    def recreate_topic() -> None:
         setting.manager.delete("t", 0, NOW)
         setting.manager.get_or_create("t", 0, COMPACT, NOW)
-        setting.storage.write(f"/data/t-0/{0:020d}.log.cleaned", b"of the old one")
+        setting.storage.write(f"/data/t-0/{0:020d}.log.cleaned", b"of the deleted log")
 
-    setting.helper.between = make_again
+    setting.helper.between = recreate_topic
     setting.clean()
     assert cleaned_files(setting.storage, "/data/t-0") == []
 
 
-def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_temporary_failure_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting()
     log = setting.write("t", b"aa")
 
     class Full(InlineCleaner):
-        async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
+        async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
             yield CleaningFailed("No space left on device", is_lasting=False)
 
     helper = setting.helper
@@ -305,8 +304,8 @@ def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.L
     setting.now += 1000
     assert setting.clean() == 0
     assert caplog.messages == [
-        "t-0 could not be compacted, trying again in 1 s: No space left on device",
-        "t-0 could not be compacted, trying again in 2 s: No space left on device",
+        "Log t-0: cleaning failed, retrying in 1 s: No space left on device",
+        "Log t-0: cleaning failed, retrying in 2 s: No space left on device",
     ]
     setting.now += 1000
     setting.cleaner._helper = helper
@@ -314,8 +313,8 @@ def test_a_failure_that_may_pass_is_tried_again_later_and_later(caplog: pytest.L
     assert offsets(log) == [1]
 
 
-def test_a_stop_at_any_rename_loses_nothing() -> None:
-    """The swap is a row of renames: from each point between two of them the next start finds a sound log."""
+def test_crash_at_any_rename_loses_no_record() -> None:
+    """The swap is a sequence of renames; after a crash between any two of them the next start finds a valid log."""
     setting = Setting(MortalStorage())
     log = setting.write("t", b"abcabcdabcabc")
     setting.write("t", b"xyz", rolls=False)
@@ -356,7 +355,7 @@ def run_until_killed(storage: MortalStorage) -> None:
 
 
 def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
-    """key -> the offsets of its records, each found where its offset says."""
+    """Return the offsets of each key's records, after checking that the index locates them."""
     table: dict[bytes, list[int]] = {}
     for segment in log.segments:
         for position, header, batch in segment.iter_checked_batches(0):
@@ -368,7 +367,7 @@ def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
     return table
 
 
-def test_switched_off_it_does_nothing() -> None:
+def test_disabled_cleaner_does_not_start() -> None:
     setting = Setting()
     off = LogCleaner(setting.manager, setting.storage, config(**{"log.cleaner.enable": "false"}), setting.helper, int)
 
@@ -380,8 +379,8 @@ def test_switched_off_it_does_nothing() -> None:
     assert off._task is None
 
 
-def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest.LogCaptureFixture) -> None:
-    """How far it is clean must not be told before the new names are on disk."""
+def test_log_is_cleaned_again_when_its_directory_cannot_be_synced(caplog: pytest.LogCaptureFixture) -> None:
+    """The cleaner offset must not advance before the renames are synced."""
 
     class Storage(MemoryStorage):
         fails = False
@@ -397,7 +396,7 @@ def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest
     setting.clean()
     assert log.cleaner_offset is None
     assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
-        "t-0 could not be compacted, trying again in 1 s: /data/t-0 cannot be synced: Input/output error"
+        "Log t-0: cleaning failed, retrying in 1 s: syncing /data/t-0 failed: Input/output error"
     ]
     storage.fails = False
     setting.now += 1_000
@@ -405,9 +404,8 @@ def test_a_directory_that_cannot_be_synced_is_cleaned_again_later(caplog: pytest
     assert log.cleaner_offset is not None
 
 
-def test_a_full_disk_keeps_nobody_from_cleaning_on(caplog: pytest.LogCaptureFixture) -> None:
-    """How far logs are clean cannot be written then: one line, and the cleaner lives."""
-
+def test_cleaner_continues_when_the_checkpoint_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    """On a full disk the cleaner logs one line and keeps running."""
     tried = asyncio.Event()
 
     class Full(MemoryStorage):
@@ -425,4 +423,4 @@ def test_a_full_disk_keeps_nobody_from_cleaning_on(caplog: pytest.LogCaptureFixt
 
     asyncio.run(run(Setting(Full())))
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.getMessage() == "Keeping in memory how far logs are clean: No space left on device"
+    assert record.getMessage() == "Log cleaner: writing the checkpoint failed, retrying: No space left on device"

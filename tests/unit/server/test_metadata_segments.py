@@ -1,4 +1,4 @@
-"""Segments of the metadata log that somebody has removed or cut: what was committed may not be forgotten silently."""
+"""Removed or truncated segments of the metadata log: the start fails instead of losing committed records silently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(base: int) -> str:
 
 
 def closed() -> MemoryStorage:
-    """Three segments of two batches each, closed in good order."""
+    """Three segments of two batches each, closed cleanly."""
     storage = MemoryStorage()
     log = opened(storage)
     for number in range(6):
@@ -40,39 +40,41 @@ def closed() -> MemoryStorage:
 
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("base", [2, 4])
-def test_a_segment_that_is_gone_is_not_forgotten(base: int, was_closed_cleanly: bool) -> None:
-    """Also after a crash: records go last, so that no power failure leaves indexes without them."""
+def test_start_fails_when_a_segment_is_missing(base: int, was_closed_cleanly: bool) -> None:
+    """The start fails after a crash too: segments delete their log file last, so no crash leaves only indexes."""
     storage = closed()
     storage.remove(path(base))
-    with pytest.raises(StartError, match=f"{path(base)} is gone, and its indexes are there: put back a copy"):
+    with pytest.raises(StartError, match=f"{path(base)} is missing, but its index files exist: restore it"):
         opened(storage, was_closed_cleanly=was_closed_cleanly)
 
 
 @pytest.mark.parametrize("base", [0, 2])
 @pytest.mark.parametrize("cut", [1, 0])
-def test_a_segment_that_ends_too_early_is_not_passed_over(base: int, cut: int) -> None:
-    """Cut inside its last batch or right before it: replay would go on with the next segment."""
+def test_start_fails_when_a_segment_ends_before_the_next_one_begins(base: int, cut: int) -> None:
+    """The segment is truncated inside or before its last batch; replay must not skip to the next segment."""
     storage = closed()
     data = storage.read(path(base))
     _, (last, _) = iter_batches(data)
     storage.write(path(base), data[: last + cut])
     with pytest.raises(StartError, match=f"{path(base)} ends before offset {base + 2}, where the next segment begins"):
         opened(storage)
-    assert opened(storage, was_closed_cleanly=False).log_end_offset == base + 1  # what follows was never synced
+    assert opened(storage, was_closed_cleanly=False).log_end_offset == base + 1  # later batches were not synced
 
 
-def test_whole_segments_are_taken_as_they_are() -> None:
+def test_complete_segments_are_loaded() -> None:
     storage = closed()
     assert opened(storage).log_end_offset == 6
     assert opened(storage, was_closed_cleanly=False).log_end_offset == 6
 
 
-def test_damage_that_replay_finds_says_how_to_have_it_fetched() -> None:
-    """In the last batch of a log that was closed in order, which recovery does not look at."""
+def test_corruption_found_by_replay_reports_how_to_refetch_the_log() -> None:
+    """The corruption is in the last batch of a cleanly closed log, which recovery does not check."""
     storage = closed()
     data = bytearray(storage.read(path(4)))
     data[-2] ^= 1
     storage.write(path(4), data)
     log = opened(storage)
-    with pytest.raises(StartError, match=r"is damaged \(.*CRC.*\): put back a copy of it; or, .* remove all of"):
+    with pytest.raises(
+        StartError, match=r"is corrupt \(.*CRC.*\): restore it from a copy; or, .* delete everything in"
+    ):
         list(log.batches(0, log.log_end_offset))

@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: written beside the log, loaded instead of it, fetched in its place, and never half."""
+"""Metadata snapshots: writing, loading at start, fetching from the leader, and crashes during these."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.storage import MemoryStorage
-from headrace_broker.metadata.delta import replayed
+from headrace_broker.metadata.delta import apply_records
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.snapshots import image_of, image_records
+from headrace_broker.metadata.snapshots import image_from_records, image_records
 from headrace_broker.protocol.metadata_records import MetadataRecord, ProducerIdsRecord, TopicRecord
 from headrace_broker.records.batch import iter_batches
 from headrace_broker.server.data_dirs import StartError
@@ -59,12 +59,12 @@ def names(storage: MemoryStorage) -> list[str]:
 
 
 def loaded(log: MetadataLog, end_offset: int) -> MetadataImage:
-    snapshot, records = log.take_snapshot_records()
+    snapshot, records = log.pop_snapshot_records()
     image, start = MetadataImage(), 0
     if snapshot is not None:
-        image, start = image_of(records, snapshot[0] - 1, snapshot[1]), snapshot[0]
+        image, start = image_from_records(records, snapshot[0] - 1, snapshot[1]), snapshot[0]
     for batch, offset, epoch in log.batches(start, end_offset):
-        image = replayed(image, batch, offset, epoch)
+        image = apply_records(image, batch, offset, epoch)
     return image
 
 
@@ -73,20 +73,20 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def snapshotted(log: MetadataLog, images: Sequence[MetadataImage], **policy: int) -> None:
-    """Every image is committed in turn, and a snapshot of each is due."""
+    """Commit the images in order; a snapshot of each is due."""
     now = [images[0]]
-    wanted = SnapshotPolicy(**{"max_bytes_between": 1, **policy})
-    snapshotter = Snapshotter(log, lambda: now[0], wanted, lambda: NOW_MS)
+    snapshot_policy = SnapshotPolicy(**{"max_bytes_between": 1, **policy})
+    snapshotter = Snapshotter(log, lambda: now[0], snapshot_policy, lambda: NOW_MS)
     for image in images:
         now[0] = image
         while log.log_end_offset <= image.offset:
             log.append(block(log.log_end_offset + 1), image.epoch)
-        snapshotter.committed()
+        snapshotter.on_commit()
         await snapshotter.close()
 
 
 class TestFiles:
-    def test_names_and_order_are_kafkas(self) -> None:
+    def test_snapshot_file_names_have_kafkas_format(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 3)
         write_snapshot(log, image_at(2))
@@ -94,7 +94,7 @@ class TestFiles:
         records = parse_snapshot(storage.read(f"{DIRECTORY}/00000000000000000003-0000000001.checkpoint"))
         assert [record.next_producer_id for record in records] == [3000]  # type: ignore[attr-defined]
 
-    def test_every_cut_is_noticed(self) -> None:
+    def test_truncated_or_corrupt_snapshot_is_detected(self) -> None:
         image = MetadataImage(features={"metadata.version": 30}, next_producer_id=5)
         data = b"".join(encode_snapshot(image_records(image), 3, NOW_MS))
         assert len(parse_snapshot(data)) == 2
@@ -110,7 +110,7 @@ class TestFiles:
             with pytest.raises(SnapshotError):
                 parse_snapshot(bytes(broken))
 
-    def test_what_was_left_half_written_is_removed(self) -> None:
+    def test_incomplete_snapshot_is_removed_at_start(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 1)
         log.append_snapshot((1, 1), 0, b"half")
@@ -118,14 +118,14 @@ class TestFiles:
         assert opened(storage).snapshots.ids == []
         assert names(storage) == ["00000000000000000000.log"]
 
-    def test_parts_are_read_and_written_at_positions(self) -> None:
+    def test_snapshot_is_read_and_written_in_chunks(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 4)
         snapshot = write_snapshot(log, image_at(3))
         size, whole = log.read_snapshot(snapshot, 0, 1 << 20) or (0, b"")
         assert size == len(whole)
         other = opened(MemoryStorage())
-        other.append_snapshot(snapshot, 0, b"something that was begun before")
+        other.append_snapshot(snapshot, 0, b"bytes of an abandoned fetch")
         for position in range(0, size, 50):
             part = log.read_snapshot(snapshot, position, 50)
             assert part is not None
@@ -136,7 +136,7 @@ class TestFiles:
 
 
 class TestLog:
-    def test_the_start_reads_the_snapshot_and_what_follows(self) -> None:
+    def test_start_loads_the_snapshot_and_the_records_after_it(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 10)
         write_snapshot(log, image_at(5))
@@ -147,7 +147,7 @@ class TestLog:
         assert again.earliest_snapshot() is None
         assert again.log_start_offset == 0
 
-    def test_a_damaged_snapshot_is_passed_over_for_what_is_sound(self) -> None:
+    def test_corrupt_snapshot_is_ignored_when_an_older_one_is_valid(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 10)
         for offset in (3, 7):
@@ -159,15 +159,15 @@ class TestLog:
         assert again.snapshots.ids == [(4, 1)]
         assert loaded(again, 10) == image_at(9)
 
-    def test_without_its_only_snapshot_a_cut_log_is_refused(self) -> None:
+    def test_start_fails_when_the_only_snapshot_of_a_pruned_log_is_corrupt(self) -> None:
         storage = MemoryStorage()
         run(snapshotted(filled(storage, 0), [image_at(4), image_at(9)], retention_bytes=1))
         path = f"{DIRECTORY}/00000000000000000010-0000000001.checkpoint"
         storage.write(path, b"")
-        with pytest.raises(StartError, match="begins at offset 10 and has no sound snapshot"):
+        with pytest.raises(StartError, match="begins at offset 10 and has no valid snapshot"):
             opened(storage)
 
-    def test_a_fetched_snapshot_takes_the_place_of_everything(self) -> None:
+    def test_fetched_snapshot_replaces_the_log(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 3)
         old = write_snapshot(log, image_at(1))
@@ -184,18 +184,18 @@ class TestLog:
         assert again.log_start_offset == 100
         assert loaded(again, 101) == image_at(100, 8)
 
-    def test_a_fetched_snapshot_that_is_damaged_replaces_nothing(self) -> None:
+    def test_corrupt_fetched_snapshot_does_not_replace_the_log(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 3)
         data = b"".join(encode_snapshot(image_records(image_at(99, 7)), 7, NOW_MS))
         log.append_snapshot((100, 7), 0, data[:-3])
-        with pytest.raises(OSError, match="came damaged"):
+        with pytest.raises(OSError, match="fetched from the leader is corrupt"):
             log.finish_snapshot((100, 7))
         assert (log.log_start_offset, log.log_end_offset, log.latest_snapshot()) == (0, 3, None)
         assert names(storage) == ["00000000000000000000.log"]
 
-    def test_a_log_that_ends_before_its_snapshot_begins_after_it(self) -> None:
-        """What an observer had not flushed is gone after a power failure; its snapshot was synced."""
+    def test_log_that_ends_before_its_snapshot_is_reset_to_the_snapshots_end(self) -> None:
+        """After a power failure an observer's unsynced records are lost, but its snapshot was synced."""
         storage = MemoryStorage()
         log = filled(storage, 3)
         write_snapshot(log, image_at(49))
@@ -204,7 +204,7 @@ class TestLog:
         assert (again.log_start_offset, again.log_end_offset) == (50, 50)
         assert loaded(again, 50) == image_at(49)
 
-    def test_where_epochs_end_with_a_snapshot_before_the_log(self) -> None:
+    def test_end_offset_of_epochs_covered_by_a_snapshot_is_the_snapshots_end(self) -> None:
         log = opened(MemoryStorage())
         log.append_snapshot((100, 7), 0, b"".join(encode_snapshot(image_records(image_at(99, 7)), 7, NOW_MS)))
         log.finish_snapshot((100, 7))
@@ -215,8 +215,8 @@ class TestLog:
         assert log.end_offset_for_epoch(8) == (100, 7)
 
 
-class TestWhen:
-    def test_each_takes_the_log_before_it_away(self) -> None:
+class TestSnapshotSchedule:
+    def test_snapshot_deletes_the_log_that_it_covers(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 0)
         run(snapshotted(log, [image_at(4), image_at(9), image_at(14)], retention_bytes=1))
@@ -232,23 +232,23 @@ class TestWhen:
         assert again.log_start_offset == 15
         assert loaded(again, 16) == image_at(15)
 
-    def test_older_ones_stay_within_the_bytes_that_are_given(self) -> None:
+    def test_older_snapshots_are_kept_within_retention_bytes(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4), image_at(9), image_at(14)], retention_bytes=1 << 20))
         assert [end for end, _ in log.snapshots.ids] == [5, 10, 15]
         assert log.log_start_offset == 0
 
-    def test_nothing_new_is_no_reason(self) -> None:
+    def test_no_snapshot_is_written_without_new_records(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4), image_at(4), image_at(4)], max_interval_ms=0))
         assert log.snapshots.ids == [(5, 1)]
 
-    def test_it_waits_for_bytes(self) -> None:
+    def test_no_snapshot_is_written_before_enough_new_bytes(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4)], max_bytes_between=1_000_000))
         assert log.snapshots.ids == []
 
-    def test_a_disk_that_is_full_costs_only_the_snapshot(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_full_disk_skips_the_snapshot_and_logs_an_error(self, caplog: pytest.LogCaptureFixture) -> None:
         log = filled(MemoryStorage(), 0)
 
         def full(snapshot: tuple[int, int], position: int, data: bytes) -> None:
@@ -257,21 +257,24 @@ class TestWhen:
         log.snapshots.write_part = full  # type: ignore[method-assign]
         run(snapshotted(log, [image_at(4)]))
         assert log.snapshots.ids == []
-        assert "no snapshot of the metadata could be written" in caplog.text
+        assert "Metadata snapshot could not be written" in caplog.text
 
 
-def test_a_thousand_topics_come_in_pieces() -> None:
+def test_snapshot_of_a_thousand_topics_is_encoded_in_chunks() -> None:
     image = MetadataImage()
     records = [TopicRecord(name=f"t{number}", topic_id=number.to_bytes(16)) for number in range(1000)]
-    image = replayed(image, records, 999, 1)
-    pieces = list(encode_snapshot(image_records(image), 1, NOW_MS))
-    assert len(pieces) == 12
-    assert image_of(parse_snapshot(b"".join(pieces)), 999, 1) == image
+    image = apply_records(image, records, 999, 1)
+    chunks = list(encode_snapshot(image_records(image), 1, NOW_MS))
+    assert len(chunks) == 12
+    assert image_from_records(parse_snapshot(b"".join(chunks)), 999, 1) == image
 
 
-def test_a_kill_while_a_fetched_snapshot_takes_the_place_of_the_log_leaves_one_or_the_other() -> None:
-    """What follows the snapshot's offset belongs to another leader's log: gone on with, it contradicts what is
-    committed; and without what was before, no node starts on it."""
+def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snapshot() -> None:
+    """A mixture of the two states is invalid.
+
+    Records after the snapshot's end offset come from the diverged log and must not follow the snapshot. A log without
+    its first records and without a snapshot would not start.
+    """
     before = MortalStorage()
     log = opened(before)
     for number in range(1, 9):
@@ -291,8 +294,8 @@ def test_a_kill_while_a_fetched_snapshot_takes_the_place_of_the_log_leaves_one_o
     assert found == {(None, 8, 1), ((5, 2), 5, 2)}
 
 
-def test_the_epochs_are_synced_with_the_records_of_several_segments() -> None:
-    """Those of before, back after a power failure, would have the log cut where it agrees with the leader's."""
+def test_leader_epochs_are_synced_with_the_records() -> None:
+    """Stale epochs after a power failure would make the log truncate records that agree with the leader's."""
     log = filled(MemoryStorage(), 2)
     log.roll()
     log.append(block(3), 2)

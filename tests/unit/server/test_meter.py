@@ -1,4 +1,4 @@
-"""What is counted of requests and topics stays bounded, whatever clients name and however topics come and go."""
+"""Tests of Meter: the number of request and topic metrics is bounded, whatever clients send."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ METADATA = int(ApiKey.METADATA)
 
 
 def metered(**handlers: Any) -> tuple[Meter, Any]:
-    """A meter, and the router that it watches."""
+    """Return a meter and the router that it measures."""
     routes = {METADATA: SimpleNamespace(versions=(0, 13))}
-    given = {"handle": lambda connection, frame: None, "handler_of": None, "routes_of": lambda listener: routes}
+    given = {"handle": lambda connection, frame: None, "handler_of": None, "routes_for": lambda listener: routes}
     router: Any = SimpleNamespace(**given | handlers)
     return Meter(router), router
 
 
-def test_what_is_not_served_counts_as_one() -> None:
-    """A client may name every number there is, and each would be a family of samples."""
+def test_unsupported_apis_and_versions_share_one_metric() -> None:
+    """A client may send any number as API key or version; a metric for each number would use unbounded memory."""
     meter, router = metered()
     connection = SimpleNamespace(listener="PLAINTEXT")
     for number in range(-1000, 1000):
@@ -32,23 +32,23 @@ def test_what_is_not_served_counts_as_one() -> None:
     assert meter.requests[METADATA].by_version == dict.fromkeys(range(14), 1) | {0: 2, -1: 1986}
 
 
-def test_topics_that_are_gone_count_in_the_sum_only() -> None:
-    held: dict[str, Any] = {}
+def test_metrics_of_deleted_topics_are_folded_into_one_sum() -> None:
+    hosted: dict[str, Any] = {}
     broker: Any = SimpleNamespace(
         append=lambda partition, records, origin: AppendInfo(0, 4, -1, 0),
         read=None,
-        partitions=SimpleNamespace(by_name=held),
+        partitions=SimpleNamespace(by_name=hosted),
     )
     meter, _ = metered()
-    meter.watch(broker)
+    meter.instrument_broker(broker)
     for number in range(1000):
         name = f"t{number}"
-        held[name] = {}
+        hosted[name] = {}
         broker.append(SimpleNamespace(topic=name), memoryview(b"1234567"))
         if number != 500:
-            del held[name]
+            del hosted[name]
     assert len(meter.topics) <= 200
-    meter.forget_topics()
+    meter.fold_deleted_topics()
     assert list(meter.topics) == ["t500"]
-    assert meter.gone_topics.messages_in + meter.topics["t500"].messages_in == 5000
-    assert meter.gone_topics.bytes_in == 7 * 999
+    assert meter.deleted_topics.messages_in + meter.topics["t500"].messages_in == 5000
+    assert meter.deleted_topics.bytes_in == 7 * 999

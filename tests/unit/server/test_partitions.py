@@ -1,4 +1,4 @@
-"""The table of a broker's partitions follows what changed, and says what it has no log of."""
+"""The table of a broker's partitions: applying images, opening logs, removing partitions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class _Table(PartitionTable):
     def __init__(self) -> None:
         self.storage = MemoryStorage()
         self.changes: list[tuple[int, bool]] = []
-        super().__init__(1, self.made, self.changed)
+        super().__init__(1, self.open_log, self.on_change)
 
-    def made(self, topic: TopicImage, index: int) -> PartitionLog:
+    def open_log(self, topic: TopicImage, index: int) -> PartitionLog:
         return PartitionLog.open(self.storage, f"data/{topic.name}-{index}", topic.name, index, LogConfig(), 0)
 
-    def changed(self, partition: Partition, image: PartitionImage, is_new_epoch: bool) -> None:
+    def on_change(self, partition: Partition, image: PartitionImage, is_new_epoch: bool) -> None:
         self.changes.append((partition.index, is_new_epoch))
 
 
@@ -40,32 +40,32 @@ def _topic(*partitions: PartitionImage) -> TopicImage:
     return TopicImage("t", TOPIC_ID, partitions)
 
 
-def test_only_what_belongs_here_is_missing_until_it_is_opened(table: _Table) -> None:
+def test_update_returns_this_brokers_partitions_until_they_are_opened(table: _Table) -> None:
     topic = _topic(MINE, OTHERS, MINE)
-    assert table.follow(topic, range(3)) == [0, 2]
+    assert table.update(topic, range(3)) == [0, 2]
     table.open(topic, 2)
-    assert table.follow(topic, range(3)) == [0]
+    assert table.update(topic, range(3)) == [0]
     assert table.changes == [(2, True), (2, False)]
-    partition = table.require_led("t", 2)
+    partition = table.require_leader("t", 2)
     assert partition is table.by_id[TOPIC_ID][2]
 
 
-def test_what_did_not_change_is_not_looked_at(table: _Table) -> None:
+def test_update_applies_only_the_given_partitions(table: _Table) -> None:
     topic = _topic(MINE, MINE)
-    for index in table.follow(topic, range(2)):
+    for index in table.update(topic, range(2)):
         table.open(topic, index)
     table.changes.clear()
     led_by_other = replace(MINE, leader=2, leader_epoch=1)
-    assert table.follow(_topic(led_by_other, led_by_other), [1]) == []
+    assert table.update(_topic(led_by_other, led_by_other), [1]) == []
     assert table.changes == [(1, True)]
     assert [partition.leader for partition in table] == [1, 2]
 
 
-def test_a_replica_that_was_taken_away_leaves_the_table(table: _Table) -> None:
+def test_reassigned_replica_is_removed_from_the_table(table: _Table) -> None:
     topic = _topic(MINE, MINE)
-    for index in table.follow(topic, range(2)):
+    for index in table.update(topic, range(2)):
         table.open(topic, index)
     moved = _topic(OTHERS, OTHERS)
-    assert [partition.index for partition in table.moved_away(moved, [1])] == [1]
+    assert [partition.index for partition in table.remove_reassigned(moved, [1])] == [1]
     assert [partition.index for partition in table] == [0]
-    assert table.named_max < 1000 + 2 * 2
+    assert table.partitions_per_request_max < 1000 + 2 * 2

@@ -1,4 +1,4 @@
-"""The shell of the quorum on a log in memory: votes on disk first, commits in order, failures that lose nothing."""
+"""The quorum's I/O with a log in memory: votes are synced first, commits are in order, failures lose no records."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.snapshot_files import encode_snapshot
 from headrace_broker.simulation.disk import SimulatedDisk
 from support.quorum import Storage, Voter
+from support.virtual_time import run_in_virtual_time
 
 QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+    run_in_virtual_time(work)
 
 
 def block(number: int) -> ProducerIdsRecord:
@@ -44,8 +45,8 @@ async def started(storage: Storage, **more: Any) -> Voter:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_vote_that_a_killed_process_has_written_is_not_forgotten_once_it_is_acted_upon(seed: int) -> None:
-    """It is not asked for again, so nothing has it synced; after a power failure another would get it, too."""
+def test_vote_written_by_a_killed_process_survives_a_power_failure_after_it_was_read(seed: int) -> None:
+    """Opening the log must sync the vote: if a power failure lost it, the voter could vote twice in the epoch."""
     disk = SimulatedDisk(Random(seed))
 
     def opened() -> MetadataLog:
@@ -61,7 +62,7 @@ def test_a_vote_that_a_killed_process_has_written_is_not_forgotten_once_it_is_ac
     assert opened().read_state() == voted
 
 
-def test_every_start_opens_a_new_epoch_that_is_on_disk_first() -> None:
+def test_every_start_begins_a_new_epoch_written_to_disk_first() -> None:
     async def work() -> None:
         storage = Storage()
         for epoch in (1, 2, 3):
@@ -74,7 +75,7 @@ def test_every_start_opens_a_new_epoch_that_is_on_disk_first() -> None:
     run(work())
 
 
-def test_the_image_is_there_again_after_a_restart() -> None:
+def test_image_is_restored_after_a_restart() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
@@ -89,7 +90,7 @@ def test_the_image_is_there_again_after_a_restart() -> None:
     run(work())
 
 
-def test_batches_share_a_sync_and_are_shown_in_order() -> None:
+def test_batches_share_a_sync_and_are_committed_in_order() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
@@ -104,7 +105,7 @@ def test_batches_share_a_sync_and_are_shown_in_order() -> None:
     run(work())
 
 
-def test_nothing_is_committed_before_a_majority_has_it_on_disk() -> None:
+def test_record_is_not_committed_before_a_majority_has_synced_it() -> None:
     async def work() -> None:
         voter = await started(Storage(), voters=(1, 2, 3))
         committed = voter.quorum.append([block(1)])
@@ -119,7 +120,7 @@ def test_nothing_is_committed_before_a_majority_has_it_on_disk() -> None:
     run(work())
 
 
-def test_who_waits_hears_that_leadership_was_lost() -> None:
+def test_pending_append_fails_when_leadership_is_lost() -> None:
     async def work() -> None:
         voter = await started(Storage(), voters=(1, 2, 3))
         committed = voter.quorum.append([block(1)])
@@ -134,7 +135,7 @@ def test_who_waits_hears_that_leadership_was_lost() -> None:
     run(work())
 
 
-def test_a_failed_sync_is_an_error_and_takes_nothing_back() -> None:
+def test_failed_sync_fails_appends_and_keeps_the_committed_image() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
@@ -154,12 +155,12 @@ def test_a_failed_sync_is_an_error_and_takes_nothing_back() -> None:
     run(work())
 
 
-def test_offsets_are_waited_for() -> None:
+def test_wait_for_offset_completes_when_the_offset_is_committed() -> None:
     async def work() -> None:
         voter = await started(Storage())
         end = voter.quorum.next_offset
-        await voter.quorum.reached(end)
-        waiting = voter.quorum.reached(end + 2)
+        await voter.quorum.wait_for_offset(end)
+        waiting = voter.quorum.wait_for_offset(end + 2)
         await voter.quorum.append([block(1)])
         assert not waiting.done()
         await voter.quorum.append([block(2)])
@@ -169,7 +170,7 @@ def test_offsets_are_waited_for() -> None:
     run(work())
 
 
-def test_a_follower_loads_the_leaders_snapshot_and_those_who_follow_see_the_difference() -> None:
+def test_follower_loads_the_leaders_snapshot_and_publishes_the_difference() -> None:
     async def work() -> None:
         leader = await started(Storage())
         await leader.quorum.append([*bootstrap_records(MetadataImage()), block(7)])
@@ -178,23 +179,23 @@ def test_a_follower_loads_the_leaders_snapshot_and_those_who_follow_see_the_diff
 
         follower = Voter(Storage(), voters=(1, 2, 3))
         follower.peers.grants = False
-        told: list[int] = []
-        follower.committed.subscribe(lambda delta, image: told.append(image.next_producer_id))
+        published: list[int] = []
+        follower.committed.subscribe(lambda delta, image: published.append(image.next_producer_id))
         follower.start()
         quorum = follower.quorum
         await follower.deposed()
         epoch = quorum.raft.epoch
-        fetch = messages.fetch_answer(ErrorCode.NONE, 2, epoch, high_watermark=snapshot[0], snapshot=snapshot)
+        fetch = messages.fetch_response(ErrorCode.NONE, 2, epoch, high_watermark=snapshot[0], snapshot=snapshot)
         (await follower.peers.fetches.get())(fetch)
         for position in range(0, len(data), 100):
-            part = messages.snapshot_answer(
+            chunk = messages.fetch_snapshot_response(
                 ErrorCode.NONE, 2, epoch,
                 snapshot=snapshot, size=len(data), position=position, data=data[position : position + 100],
             )  # fmt: skip
-            (await follower.peers.fetches.get())(part)
-        await quorum.reached(snapshot[0])
+            (await follower.peers.fetches.get())(chunk)
+        await quorum.wait_for_offset(snapshot[0])
         assert follower.image.next_producer_id == 7000
-        assert told == [7000]
+        assert published == [7000]
         assert quorum.log.log_start_offset == snapshot[0]
         await leader.stop()
         await follower.stop()
@@ -202,18 +203,18 @@ def test_a_follower_loads_the_leaders_snapshot_and_those_who_follow_see_the_diff
     run(work())
 
 
-def test_a_quorum_state_that_cannot_be_read_is_refused() -> None:
+def test_start_fails_when_quorum_state_is_unreadable() -> None:
     async def work() -> None:
         storage = Storage()
         await (await started(storage)).stop()
         storage.write(QUORUM_STATE, b"{broken")
-        with pytest.raises(StartError, match=r"quorum-state: this voter's state cannot be read .*, remove it"):
+        with pytest.raises(StartError, match=r"quorum-state: the quorum state is invalid .*, delete it"):
             Voter(storage)
 
     run(work())
 
 
-def test_a_lost_quorum_state_never_leads_back_to_an_old_epoch() -> None:
+def test_epoch_does_not_decrease_when_quorum_state_is_lost() -> None:
     async def work() -> None:
         storage = Storage()
         for _ in range(3):
@@ -226,35 +227,38 @@ def test_a_lost_quorum_state_never_leads_back_to_an_old_epoch() -> None:
     run(work())
 
 
-def test_kafkas_own_quorum_state_is_understood() -> None:
+def test_quorum_state_written_by_kafka_is_read() -> None:
     kafkas = b'{"leaderId":1,"leaderEpoch":7,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     assert QuorumState.from_json(kafkas) == QuorumState(7, 1, -1, ())
 
 
-def test_a_claim_that_no_member_makes_is_told_with_where_it_came_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_request_is_logged_with_its_source(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         voter = await started(Storage(), voters=(1, 2, 3))
         for _ in range(3):
-            await voter.quorum.handle(messages.begin_request(voter.config, 2, 2**31 - 1), "10.0.0.9")
-        assert voter.quorum.leads
+            await voter.quorum.handle(messages.begin_quorum_epoch_request(voter.config, 2, 2**31 - 1), "10.0.0.9")
+        assert voter.quorum.is_active_leader
         await voter.stop()
 
     run(work())
     (line,) = [record.getMessage() for record in caplog.records if "10.0.0.9" in record.getMessage()]
     assert "BeginQuorumEpochRequest" in line
-    assert "of node 1 in epoch 2147483647" in line
+    assert "for node 1 in epoch 2147483647" in line
 
 
-def test_a_voter_that_fetches_is_there_again_though_the_leader_has_sent_it_nothing() -> None:
-    """The last of a rolling restart would stop without handing over what it leads."""
+def test_voter_that_fetches_counts_as_alive_without_a_connection_from_the_leader() -> None:
+    """If its fetches were ignored, the last node of a rolling restart would assume that the majority is dead.
+
+    It would then skip its controlled shutdown.
+    """
 
     async def work() -> None:
         voter = await started(Storage(), voters=(1, 2, 3))
-        voter.quorum.peers.refusing.update((2, 3))
-        assert voter.quorum.majority_is_gone
+        voter.quorum.peers.refused_nodes.update((2, 3))
+        assert voter.quorum.is_majority_lost
         fetch = messages.fetch_request(replace(voter.config, node_id=2), voter.quorum.raft.epoch, (0, 0), 0)
         voter.quorum.handle(fetch)
-        assert not voter.quorum.majority_is_gone
+        assert not voter.quorum.is_majority_lost
         await voter.stop()
 
     run(work())

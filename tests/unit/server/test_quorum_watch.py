@@ -1,8 +1,7 @@
-"""What an operator is told of a quorum that does not work, and clocks that are apart."""
+"""Reports about an unavailable or misconfigured quorum, and about clock skew."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -13,86 +12,88 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.quorum_watch import QuorumWatch
 from headrace_broker.server.node import Node
+from support.virtual_time import run_in_virtual_time
 
 VOTERS = {1: ("a", 9093), 2: ("b", 9093), 3: ("c", 9093)}
 HOUR_MS = 3_600_000
 
 
-def watch(leader_id: int = -1, **faults: str) -> tuple[QuorumWatch, list[str]]:
+def watch(leader_id: int = -1, **connection_errors: str) -> tuple[QuorumWatch, list[str]]:
+    """A watch and the list of its reported misconfigurations; `n2` is the error of the connection to voter 2."""
     raft = SimpleNamespace(leader_id=leader_id, config=SimpleNamespace(majority=2))
-    peers = SimpleNamespace(faults={int(name[1:]): fault for name, fault in faults.items()})
+    peers = SimpleNamespace(connection_errors={int(name[1:]): error for name, error in connection_errors.items()})
     quorum: Any = SimpleNamespace(raft=raft, peers=peers, log=SimpleNamespace(voters=frozenset()))
-    told: list[str] = []
-    return QuorumWatch(quorum, VOTERS, 1, "CLUSTER", told.append), told
+    reported: list[str] = []
+    return QuorumWatch(quorum, VOTERS, 1, "CLUSTER", reported.append), reported
 
 
-def test_why_there_is_no_controller() -> None:
-    assert "have elected no leader yet" in watch(n2="does not answer")[0].why()
-    lost = watch(n2="refuses connections", n3="does not answer")[0].why()
-    assert lost.startswith("a majority of controller.quorum.voters is not reachable")
-    assert "2@b:9093 refuses connections, 3@c:9093 does not answer" in lost
-    assert watch(leader_id=2)[0].why().startswith("node 2 leads it, and not all ")
+def test_unavailable_reason_describes_voters_and_leader() -> None:
+    assert "have not elected a leader yet" in watch(n2="does not respond")[0].unavailable_reason()
+    reason = watch(n2="refuses connections", n3="does not respond")[0].unavailable_reason()
+    assert reason.startswith("a majority of controller.quorum.voters is not reachable")
+    assert "2@b:9093 refuses connections, 3@c:9093 does not respond" in reason
+    assert watch(leader_id=2)[0].unavailable_reason().startswith("node 2 is the leader, and this node has not yet ")
 
 
-def test_a_lost_majority_is_told_now_and_then_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_majority_is_logged_periodically_and_its_return_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     watched, _ = watch(n2="refuses connections", n3="refuses connections")
     for _ in range(300):  # ten minutes
-        watched.look()
+        watched.check()
     assert caplog.text.count("has no leader") == 4 + 9  # after 4, 10, 20 and 40 s, then once a minute
     watched._quorum.raft.leader_id = 3  # type: ignore[misc]
-    watched.look()
-    watched.look()
-    assert caplog.text.count("has a leader again, node 3") == 1
+    watched.check()
+    watched.check()
+    assert caplog.text.count("has a leader again: node 3") == 1
 
 
-def test_who_is_refused_by_a_voter_does_not_start() -> None:
-    watched, told = watch()
+def test_node_rejected_by_a_voter_fails_to_start() -> None:
+    watched, reported = watch()
     for _ in range(2):
-        watched._on_refusal(2, ErrorCode.INCONSISTENT_VOTER_SET)
-    watched._on_refusal(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
-    assert len(told) == 2
-    assert "2@b:9093 does not count node 1 among its voters" in told[0]
-    assert "here it is 1@a:9093,2@b:9093,3@c:9093" in told[0]
-    assert "belongs to another cluster than this node" in told[1]
-    another, told = watch()
-    another._on_refusal(2, ErrorCode.INVALID_VOTER_KEY)
-    assert told[0].startswith("at b:9093 there is another node than voter 2: controller.quorum.voters must name each")
-    running, told = watch()
+        watched._on_misconfigured_voter(2, ErrorCode.INCONSISTENT_VOTER_SET)
+    watched._on_misconfigured_voter(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
+    assert len(reported) == 2
+    assert "2@b:9093 does not have node 1 in its controller.quorum.voters" in reported[0]
+    assert "on this node they are 1@a:9093,2@b:9093,3@c:9093" in reported[0]
+    assert "belongs to another cluster than this node" in reported[1]
+    another, reported = watch()
+    another._on_misconfigured_voter(2, ErrorCode.INVALID_VOTER_KEY)
+    assert reported[0].startswith("the node at b:9093 is not voter 2: controller.quorum.voters must list each node")
+    running, reported = watch()
     running._caught_up.set()
-    running._on_refusal(2, ErrorCode.INCONSISTENT_VOTER_SET)
-    assert told == []
+    running._on_misconfigured_voter(2, ErrorCode.INCONSISTENT_VOTER_SET)
+    assert reported == []
 
 
-def test_a_voter_that_counts_others_than_the_leader_does_not_start(caplog: pytest.LogCaptureFixture) -> None:
-    watched, told = watch(leader_id=2)
+def test_node_with_other_voters_than_the_leader_fails_to_start(caplog: pytest.LogCaptureFixture) -> None:
+    watched, reported = watch(leader_id=2)
     watched._quorum.log.voters = frozenset((1, 2, 4))
     watched._on_caught_up()
-    assert len(told) == 1
-    assert "of node 1 names 1, 2, 3, the metadata quorum's leader counts 1, 2, 4: it must be the same in" in told[0]
-    strange, told = watch(leader_id=4)
-    strange.look()
-    assert len(told) == 1
-    assert "of node 1 names 1, 2, 3, the metadata quorum's leader is node 4: it must be the same in" in told[0]
-    running, told = watch(leader_id=2)
+    assert len(reported) == 1
+    assert "node 1 has 1, 2, 3, but the metadata quorum's leader has 1, 2, 4: configure the same" in reported[0]
+    unknown_leader, reported = watch(leader_id=4)
+    unknown_leader.check()
+    assert len(reported) == 1
+    assert "node 1 has 1, 2, 3, but the metadata quorum's leader is node 4: configure the same" in reported[0]
+    running, reported = watch(leader_id=2)
     running._quorum.log.voters = frozenset((1, 2, 3))
     running._on_caught_up()
     running._quorum.log.voters = frozenset((1, 2, 4))
     caplog.clear()
     for _ in range(2):
-        running.look()
-    assert (told, caplog.text.count("counts 1, 2, 4")) == ([], 1)
+        running.check()
+    assert (reported, caplog.text.count("leader has 1, 2, 4")) == ([], 1)
 
 
-def test_a_quorum_that_is_not_joined_in_time() -> None:
+def test_start_fails_when_the_quorum_is_not_joined_in_time() -> None:
     async def work() -> None:
         watched, _ = watch(n2="refuses connections", n3="refuses connections")
         with pytest.raises(
             StartError, match=r"within 10 ms \(initial.broker.registration.timeout.ms\).*2@b:9093 refuses"
         ):
-            await watched.caught_up(10)
+            await watched.wait_until_caught_up(10)
 
-    asyncio.run(work())
+    run_in_virtual_time(work())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,9 @@ def test_a_quorum_that_is_not_joined_in_time() -> None:
         (1_000 - HOUR_MS - 1, "ahead of the controller's, more than"),
     ],
 )
-def test_clocks(written_ms: int | None, words: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_clock_skew_to_the_controller_is_logged_or_fails_the_start(
+    written_ms: int | None, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     node: Any = SimpleNamespace(
         node_id=1,
         quorum=SimpleNamespace(log=SimpleNamespace(timestamp_of=lambda offset: written_ms)),

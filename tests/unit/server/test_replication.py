@@ -1,4 +1,4 @@
-"""Replication on a broker that a test plays: who joins and who is waited for, and fetching that nothing ends."""
+"""Replication with a fake broker: ISR changes, the high watermark, and a fetcher that survives errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.client.connection import Connection
+from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import ConnectionLostError
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
@@ -43,61 +43,58 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.handlers import delete_records
-from headrace_broker.server.membership.departures import Departures
-from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.server.liveness.suspected_brokers import SuspectedBrokers
+from headrace_broker.server.network.purgatory import Purgatory
 from headrace_broker.server.replicas import replica_fetcher
 from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 from headrace_broker.server.replicas.replication import Replication
 from support.images import TOPIC_ID, cluster_image, partition_image
+from support.virtual_time import run_in_virtual_time
 
 NOW = 1_700_000_000_000
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    async def in_time() -> None:
-        async with asyncio.timeout(5):
-            await work
-
-    asyncio.run(in_time())
+    run_in_virtual_time(work, timeout_s=5)
 
 
-class PlayedBroker:
-    """Broker 1 with partition t-0; a test answers what it asks of the controller."""
+class FakeBroker:
+    """Broker 1 with partition t-0; the test responds to its controller requests in `alter_requests`."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.node_id = 1
         self.image = image
         self.config = BrokerConfig.from_properties({"node.id": "1", "replica.fetch.backoff.ms": "40"})
-        self.waiting = Waiting(asyncio.get_running_loop())
+        self.purgatory = Purgatory(asyncio.get_running_loop())
         self.lifecycle = SimpleNamespace(epoch=101)
-        self.departures = Departures()
-        self.router = SimpleNamespace(wakefulness=SimpleNamespace(heard=lambda size_bytes: None))
-        self.fetch_sessions = SimpleNamespace(disturbed=lambda partition: None)
+        self.suspected_brokers = SuspectedBrokers()
+        self.router = SimpleNamespace(busy_poll=SimpleNamespace(record_read=lambda size_bytes: None))
+        self.fetch_sessions = SimpleNamespace(force_complete=lambda partition: None)
         self.node = SimpleNamespace(own_channel=self)
-        self.has_committed = asyncio.Event()
-        self.asked: asyncio.Queue[tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]]
-        self.asked = asyncio.Queue()
+        self.high_watermark_advanced = asyncio.Event()
+        self.alter_requests: asyncio.Queue[tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]]
+        self.alter_requests = asyncio.Queue()
         self.replication = Replication(self)  # type: ignore[arg-type]
-        self.partitions = PartitionTable(1, self._open, self._changed)
+        self.partitions = PartitionTable(1, self._open, self._on_change)
         self.partitions.open(image.topics["t"], 0)
         (self.partition,) = self.partitions
 
     def _open(self, topic: Any, index: int) -> PartitionLog:
         return PartitionLog.open(MemoryStorage(), "/data/t-0", "t", index, LogConfig(min_insync_replicas=2), NOW)
 
-    def _changed(self, partition: Partition, image: Any, is_new_epoch: bool) -> None:
-        self.replication.follow(partition, image, is_new_epoch=is_new_epoch)
+    def _on_change(self, partition: Partition, image: Any, is_new_epoch: bool) -> None:
+        self.replication.on_partition_change(partition, image, is_new_epoch=is_new_epoch)
 
     async def request(self, request: AlterPartitionRequest, timeout_ms: int) -> AlterPartitionResponse:
-        answer: asyncio.Future[AlterPartitionResponse] = asyncio.get_running_loop().create_future()
-        self.asked.put_nowait((request, answer))
-        return await answer
+        response: asyncio.Future[AlterPartitionResponse] = asyncio.get_running_loop().create_future()
+        self.alter_requests.put_nowait((request, response))
+        return await response
 
-    def committed(self, partition: Partition, size_bytes: int) -> None:
-        self.has_committed.set()
+    def on_high_watermark_advanced(self, partition: Partition, size_bytes: int) -> None:
+        self.high_watermark_advanced.set()
 
-    def readable(self, partition: Partition, size_bytes: int) -> None:
-        """Nobody reads."""
+    def complete_delayed_reads(self, partition: Partition, size_bytes: int) -> None:
+        """There are no consumers."""
 
     def now_ms(self) -> int:
         return NOW
@@ -107,26 +104,26 @@ class PlayedBroker:
         self.partition.log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
 
     def fetched(self, replica: int) -> None:
-        """A follower has everything."""
+        """A follower fetches from the log end offset."""
         wanted = FetchPartition(partition=0, fetch_offset=self.partition.log.log_end_offset, log_start_offset=0)
-        self.replication.fetched(self.partition, replica, 100 + replica, wanted)
+        self.replication.on_follower_fetch(self.partition, replica, 100 + replica, wanted)
 
 
 def wanted_isr(request: AlterPartitionRequest) -> list[int]:
     return [state.broker_id for state in request.topics[0].partitions[0].new_isr_with_epochs]
 
 
-def test_a_follower_that_was_fenced_joins_as_soon_as_it_is_not() -> None:
-    """Also where nothing is written any more, so that it has nothing to ask."""
+def test_caught_up_follower_joins_the_isr_when_it_is_unfenced() -> None:
+    """The follower joins even if there are no new records, when no fetch of the follower triggers the ISR change."""
 
     async def work() -> None:
         partition = partition_image("123", "12", 1)
-        broker = PlayedBroker(cluster_image(partition, fenced="3"))
+        broker = FakeBroker(cluster_image(partition, fenced="3"))
         broker.fetched(3)
-        assert broker.asked.empty()
+        assert broker.alter_requests.empty()
         broker.image = cluster_image(partition)
-        broker.replication.brokers_changed()
-        request, _ = await broker.asked.get()
+        broker.replication.on_brokers_change()
+        request, _ = await broker.alter_requests.get()
         assert wanted_isr(request) == [1, 2, 3]
         broker.replication.close()
 
@@ -134,16 +131,16 @@ def test_a_follower_that_was_fenced_joins_as_soon_as_it_is_not() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 101, 103, 2**62])
-def test_who_names_another_epoch_than_the_replicas_own_commits_nothing(epoch: int) -> None:
-    """Else any client would have records committed that no replica has: it would say it were one."""
+def test_fetch_with_another_broker_epoch_does_not_advance_the_high_watermark(epoch: int) -> None:
+    """A client that claims to be a replica must not advance the high watermark past records that no follower has."""
 
     async def work() -> None:
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 1)))
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 1)))
         broker.append()
         broker.fetched(3)
         wanted = FetchPartition(partition=0, fetch_offset=1, log_start_offset=0)
         with pytest.raises(ApiError) as refused:
-            broker.replication.fetched(broker.partition, 2, epoch, wanted)
+            broker.replication.on_follower_fetch(broker.partition, 2, epoch, wanted)
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert broker.partition.log.high_watermark == 0
         broker.fetched(2)
@@ -153,311 +150,308 @@ def test_who_names_another_epoch_than_the_replicas_own_commits_nothing(epoch: in
     run(work())
 
 
-def refusal(code: ErrorCode) -> AlterPartitionResponse:
+def error_response(code: ErrorCode) -> AlterPartitionResponse:
     partition = AlterPartitionResponsePartitionData(partition_index=0, error_code=code)
     return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[partition])])
 
 
-def test_nobody_waits_for_a_follower_that_the_controller_does_not_let_join() -> None:
+def test_high_watermark_does_not_wait_for_a_follower_that_the_controller_rejects() -> None:
     async def work() -> None:
-        broker = PlayedBroker(cluster_image(partition_image("123", "12", 1)))
+        broker = FakeBroker(cluster_image(partition_image("123", "12", 1)))
         broker.fetched(3)
         broker.append()
         broker.fetched(2)
-        request, answer = await broker.asked.get()
+        request, response = await broker.alter_requests.get()
         assert wanted_isr(request) == [1, 2, 3]
         assert broker.partition.log.high_watermark == 0
         broker.image = cluster_image(partition_image("123", "12", 1), fenced="3")
-        answer.set_result(refusal(ErrorCode.INELIGIBLE_REPLICA))
-        await broker.has_committed.wait()
+        response.set_result(error_response(ErrorCode.INELIGIBLE_REPLICA))
+        await broker.high_watermark_advanced.wait()
         assert broker.partition.log.high_watermark == 1
         broker.replication.close()
 
     run(work())
 
 
-def test_a_change_of_the_in_sync_replicas_that_went_wrong_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_isr_change_is_sent_again(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        broker = PlayedBroker(cluster_image(partition_image("123", "12", 1)))
+        broker = FakeBroker(cluster_image(partition_image("123", "12", 1)))
         broker.fetched(3)
-        _, answer = await broker.asked.get()
-        answer.set_exception(AssertionError("nobody expected that"))
-        request, _ = await broker.asked.get()
+        _, response = await broker.alter_requests.get()
+        response.set_exception(AssertionError("unexpected exception"))
+        request, _ = await broker.alter_requests.get()
         assert wanted_isr(request) == [1, 2, 3]
-        assert "nobody expected that" in caplog.text
+        assert "unexpected exception" in caplog.text
         broker.replication.close()
 
     run(work())
 
 
-class PlayedLeader:
-    """In the place of a connection: answers requests as it is told, and asked for more sets `silent`, where given."""
+class FakeLeader:
+    """Replaces a connection: returns the given responses, then sets `exhausted` and does not respond any more."""
 
     is_open = True
 
-    def __init__(self, *answers: Callable[[], Any], silent: asyncio.Event | None = None) -> None:
-        self._answers = list(answers)
-        self._silent = silent
+    def __init__(self, *responses: Callable[[], Any], exhausted: asyncio.Event | None = None) -> None:
+        self._responses = list(responses)
+        self._exhausted = exhausted
 
     def version_for(self, *arguments: Any, **bounds: int) -> int:
         return 17
 
     def request(self, request: Any, version: int | None = None) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(self._answer(request))
+        return asyncio.ensure_future(self._respond(request))
 
-    async def _answer(self, request: Any) -> Any:
-        if self._silent is not None and not self._answers:
-            self._silent.set()
+    async def _respond(self, request: Any) -> Any:
+        if self._exhausted is not None and not self._responses:
+            self._exhausted.set()
             return await asyncio.Future()
-        return self._answers.pop(0)()
+        return self._responses.pop(0)()
 
     def close(self) -> None:
         pass
 
 
-def fetch_answer(**partition: Any) -> FetchResponse:
-    answer = PartitionData(partition_index=0, **{"high_watermark": 0, "records": b"", **partition})
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
+def fetch_response(**partition: Any) -> FetchResponse:
+    data = PartitionData(partition_index=0, **{"high_watermark": 0, "records": b"", **partition})
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
     return FetchResponse(session_id=1, responses=[topic])
 
 
-def lost() -> Any:
-    raise ConnectionLostError("the leader is gone")
+def disconnect() -> Any:
+    raise ConnectionLostError("the leader is dead")
 
 
-def broken() -> Any:
-    raise AssertionError("nobody expected that")
+def fail_unexpectedly() -> Any:
+    raise AssertionError("unexpected exception")
 
 
-@pytest.mark.parametrize("second", [lost, broken])
-def test_fetching_goes_on_whatever_happens_to_a_leader(
+@pytest.mark.parametrize("second", [disconnect, fail_unexpectedly])
+def test_fetching_continues_after_the_connection_fails_during_list_offsets(
     monkeypatch: pytest.MonkeyPatch, second: Callable[[], Any]
 ) -> None:
-    """Here while it is asked where its log begins, which is no fetch."""
     done = asyncio.Event()
 
     def last() -> Any:
         done.set()
-        return fetch_answer()
+        return fetch_response()
 
     def out_of_range() -> FetchResponse:
-        return fetch_answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        return fetch_response(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
 
-    leaders = iter([PlayedLeader(out_of_range, second, last, lost), PlayedLeader(last, lost)])
+    leaders = iter([FakeLeader(out_of_range, second, last, disconnect), FakeLeader(last, disconnect)])
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
         return next(leaders)
 
     async def work() -> None:
-        monkeypatch.setattr(Connection, "open", opened)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
         await done.wait()
         broker.replication.close()
 
     run(work())
 
 
-def test_a_partition_that_is_taken_away_while_the_leader_is_asked_where_it_begins(
+def test_partition_removed_during_list_offsets_is_not_fetched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was asked for again all the same, which ended the fetching of all others for good."""
-    asked_after = asyncio.Event()
+    """A fetcher that requests a removed partition again fails permanently, also for all other partitions."""
+    fetched_after = asyncio.Event()
 
-    class Leader(PlayedLeader):
-        async def _answer(self, request: Any) -> Any:
+    class Leader(FakeLeader):
+        async def _respond(self, request: Any) -> Any:
             if isinstance(request, ListOffsetsRequest):
                 fetcher.remove(broker.partition)
-                answer = ListOffsetsPartitionResponse(partition_index=0, offset=5)
-                return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[answer])])
-            if self._answers:
-                return self._answers.pop()()
-            await asyncio.sleep(0.03)  # as a long poll, and longer than it rested
+                result = ListOffsetsPartitionResponse(partition_index=0, offset=5)
+                return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[result])])
+            if self._responses:
+                return self._responses.pop()()
+            await asyncio.sleep(0.03)  # a long poll, longer than the backoff
             if fetcher.fetches > 3:
-                asked_after.set()
+                fetched_after.set()
             return FetchResponse(session_id=1, responses=[])
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        return Leader(lambda: fetch_answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        return Leader(lambda: fetch_response(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
 
     async def work() -> None:
         nonlocal broker, fetcher
-        monkeypatch.setattr(Connection, "open", opened)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
         fetcher = broker.replication.fetchers[2]
         topic = broker.image.topics["t"]
         fetcher.add(Partition(topic, 1, broker._open(topic, 1)), 1)
-        await asked_after.wait()
+        await fetched_after.wait()
         broker.replication.close()
 
-    broker: PlayedBroker
+    broker: FakeBroker
     fetcher: replica_fetcher.ReplicaFetcher
     run(work())
 
 
-def test_what_nobody_expected_ends_no_fetching(
+def test_fetching_continues_after_an_unexpected_exception(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = asyncio.Event()
 
     def last() -> Any:
         done.set()
-        return fetch_answer()
+        return fetch_response()
 
-    leaders = iter([PlayedLeader(broken), PlayedLeader(last, lost)])
+    leaders = iter([FakeLeader(fail_unexpectedly), FakeLeader(last, disconnect)])
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
         return next(leaders)
 
     async def work() -> None:
-        monkeypatch.setattr(Connection, "open", opened)
-        monkeypatch.setattr(replica_fetcher, "_AFTER_FAULT_S", 0.01)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
         await done.wait()
         broker.replication.close()
 
     run(work())
-    assert "nobody expected that" in caplog.text
+    assert "unexpected exception" in caplog.text
 
 
-@pytest.mark.parametrize("asked_before_s", [0.0, 0.3])
-def test_a_new_partition_waits_for_no_long_poll(monkeypatch: pytest.MonkeyPatch, asked_before_s: float) -> None:
-    """Neither for one that has just begun, of which nobody knows yet whether it will be one."""
-    nudged, polled = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("requested_before_s", [0.0, 0.3])
+def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatch, requested_before_s: float) -> None:
+    """A request that was just sent, and may become a long poll, is ended too."""
+    second_request_sent, polled = asyncio.Event(), asyncio.Event()
 
-    class Polled(PlayedLeader):
+    class Polled(FakeLeader):
         def send(self, request: Any, version: int, callback: Any) -> None:
-            nudged.set()
+            second_request_sent.set()
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        return Polled(fetch_answer, silent=polled)
+        return Polled(fetch_response, exhausted=polled)
 
     async def work() -> None:
-        monkeypatch.setattr(Connection, "open", opened)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
         await polled.wait()
         fetcher = broker.replication.fetchers[2]
-        if asked_before_s:
-            assert fetcher._asked_at is not None
-            fetcher._asked_at -= asked_before_s
+        if requested_before_s:
+            assert fetcher._requested_at is not None
+            fetcher._requested_at -= requested_before_s
         fetcher.add(broker.partition, 1)
-        async with asyncio.timeout(5):
-            await nudged.wait()
+        await second_request_sent.wait()
         broker.replication.close()
 
     run(work())
 
 
-def test_a_follower_that_is_far_behind_asks_for_more_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless what comes is the last it lacks: then the leader hears of it when it is there."""
-    done, asked = asyncio.Event(), list[tuple[int, int, int]]()
+def test_lagging_follower_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the last records it appends first, so that the next fetch reports the new end offset to the leader."""
+    done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
         for offset in range(3)
     ]
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        answers = (lambda batch=batch: fetch_answer(high_watermark=3, records=batch) for batch in batches)
-        return PlayedLeader(*answers, silent=done)
+        responses = (lambda batch=batch: fetch_response(high_watermark=3, records=batch) for batch in batches)
+        return FakeLeader(*responses, exhausted=done)
 
     async def work() -> None:
-        monkeypatch.setattr(Connection, "open", opened)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
-        plain = PlayedLeader.request
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
+        original_request = FakeLeader.request
 
-        def request(self: PlayedLeader, request: Any, version: int | None = None) -> asyncio.Future[Any]:
+        def request(self: FakeLeader, request: Any, version: int | None = None) -> asyncio.Future[Any]:
             (wanted,) = request.topics[0].partitions
-            asked.append((wanted.fetch_offset, wanted.last_fetched_epoch, broker.partition.log.log_end_offset))
-            return plain(self, request, version)
+            requested.append((wanted.fetch_offset, wanted.last_fetched_epoch, broker.partition.log.log_end_offset))
+            return original_request(self, request, version)
 
-        monkeypatch.setattr(PlayedLeader, "request", request)
+        monkeypatch.setattr(FakeLeader, "request", request)
         await done.wait()
-        assert asked == [(0, -1, 0), (1, 0, 0), (2, 0, 1), (3, 0, 3)]
+        assert requested == [(0, -1, 0), (1, 0, 0), (2, 0, 1), (3, 0, 3)]
         broker.replication.close()
 
     run(work())
 
 
-def test_a_log_start_that_moved_while_more_was_asked_for_ahead_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who deletes records waits for that, and of a partition without news nothing else would be asked."""
-    done, asked = asyncio.Event(), list[dict[int, int]]()
+def test_new_log_start_offset_is_sent_after_a_fetch_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords waits for the new offset, so the next request must contain the partition without new records."""
+    done, requested = asyncio.Event(), list[dict[int, int]]()
     behind = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
         for offset in range(3)
     ]
 
-    def answer(idle: list[PartitionData], records: bytes) -> Callable[[], FetchResponse]:
+    def respond(idle: list[PartitionData], records: bytes) -> Callable[[], FetchResponse]:
         more = PartitionData(partition_index=1, high_watermark=3, log_start_offset=0, records=records)
         topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[*idle, more])
         return lambda: FetchResponse(session_id=1, responses=[topic])
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
         idle = [PartitionData(partition_index=0, high_watermark=1, log_start_offset=start) for start in (0, 1)]
-        answers = answer(idle[:1], behind[0]), answer(idle[1:], behind[1]), answer([], behind[2])
-        return Leader(*answers, silent=done)
+        responses = respond(idle[:1], behind[0]), respond(idle[1:], behind[1]), respond([], behind[2])
+        return Leader(*responses, exhausted=done)
 
-    class Leader(PlayedLeader):
+    class Leader(FakeLeader):
         def request(self, request: Any, version: int | None = None) -> asyncio.Future[Any]:
-            named = [partition for topic in request.topics for partition in topic.partitions]
-            asked.append({partition.partition: partition.log_start_offset for partition in named})
+            partitions = [partition for topic in request.topics for partition in topic.partitions]
+            requested.append({partition.partition: partition.log_start_offset for partition in partitions})
             return super().request(request, version)
 
     async def work() -> None:
-        monkeypatch.setattr(Connection, "open", opened)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
         broker.append()
         topic = broker.image.topics["t"]
         other = broker.partitions.by_name["t"][1] = Partition(topic, 1, broker._open(topic, 1))
         broker.replication.fetchers[2].add(other, 0)
         await done.wait()
-        assert asked == [{0: 0, 1: 0}, {1: 0}, {1: 0}, {0: 1, 1: 0}]
+        assert requested == [{0: 0, 1: 0}, {1: 0}, {1: 0}, {0: 1, 1: 0}]
         broker.replication.close()
 
     run(work())
 
 
-def test_a_partition_that_is_gone_is_not_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics come and go for as long as a broker runs, and each partition has a log."""
-    asked = asyncio.Event()
+def test_removed_partition_is_not_leaked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics are created and deleted as long as a broker runs, and each partition object refers to a log."""
+    requested = asyncio.Event()
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        return PlayedLeader(silent=asked)
+        return FakeLeader(exhausted=requested)
 
     async def work() -> None:
-        monkeypatch.setattr(Connection, "open", opened)
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 2)))
-        await asked.wait()
+        monkeypatch.setattr(BrokerConnection, "open", opened)
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 2)))
+        await requested.wait()
         fetcher = broker.replication.fetchers[2]
-        broker.replication.forget(broker.partition)
-        told_with_the_next_request = fetcher._gone
-        assert broker.partition in told_with_the_next_request
+        broker.replication.remove(broker.partition)
+        assert broker.partition in fetcher._to_forget  # until the next request
         kept = [name for name, value in vars(fetcher).items() if isinstance(value, dict) and broker.partition in value]
-        assert kept == ["_gone"]
+        assert kept == ["_to_forget"]
         broker.replication.close()
 
     run(work())
 
 
-def is_fenced(broker: PlayedBroker) -> None:
+def fence_lagging_follower(broker: FakeBroker) -> None:
     broker.image = cluster_image(partition_image("123", "123", 1), fenced="3")
-    broker.replication.brokers_changed()
+    broker.replication.on_brokers_change()
 
 
-def has_lost_leadership(broker: PlayedBroker) -> None:
+def lose_leadership(broker: FakeBroker) -> None:
     broker.image = cluster_image(partition_image("123", "123", 3, leader_epoch=1))
-    broker.partitions.follow(broker.image.topics["t"], (0,))
+    broker.partitions.update(broker.image.topics["t"], (0,))
 
 
 @pytest.mark.parametrize(
-    ("what_happens", "told"),
-    [(is_fenced, ErrorCode.NONE), (has_lost_leadership, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
+    ("event", "expected_code"),
+    [(fence_lagging_follower, ErrorCode.NONE), (lose_leadership, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
-def test_who_deletes_records_is_told_as_soon_as_nobody_is_waited_for(
-    what_happens: Callable[[PlayedBroker], None], told: ErrorCode
+def test_delete_records_completes_when_the_last_lagging_follower_is_fenced_or_leadership_is_lost(
+    event: Callable[[FakeBroker], None], expected_code: ErrorCode
 ) -> None:
-    """The next leader may be the one that has not followed: there the records are."""
+    """After lost leadership the request fails: the new leader may be the lagging follower, which has the records."""
 
     async def work() -> None:
-        broker = PlayedBroker(cluster_image(partition_image("123", "123", 1)))
+        broker = FakeBroker(cluster_image(partition_image("123", "123", 1)))
         broker.append()
         for replica in (2, 3):
             broker.fetched(replica)
@@ -471,11 +465,11 @@ def test_who_deletes_records_is_told_as_soon_as_nobody_is_waited_for(
         )
         await asyncio.sleep(0)
         deleted = FetchPartition(partition=0, fetch_offset=1, log_start_offset=1)
-        broker.replication.fetched(broker.partition, 2, 102, deleted)
+        broker.replication.on_follower_fetch(broker.partition, 2, 102, deleted)
         await asyncio.sleep(0.01)
         assert not deleting.done()
-        what_happens(broker)
-        assert (await deleting).topics[0].partitions[0].error_code == told
+        event(broker)
+        assert (await deleting).topics[0].partitions[0].error_code == expected_code
         broker.replication.close()
 
     run(work())

@@ -1,4 +1,4 @@
-"""Counting and sweeping connections, and what is made of the handler modules."""
+"""Tests of RequestRouter: connection quotas, idle and unread connections, and the routes of the handler modules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headrace_broker.protocol.apis import API
 from headrace_broker.protocol.framing import encode_request
 from headrace_broker.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace_broker.server.network.connection import Connection, ConnectionLimits
-from headrace_broker.server.network.listeners import BROKER, CONTROLLER
-from headrace_broker.server.network.receive_memory import ReceiveMemory
+from headrace_broker.server.network.listener_types import BROKER, CONTROLLER
+from headrace_broker.server.network.request_memory import RequestMemoryPool
 from headrace_broker.server.network.routing import RequestRouter, Routes, load_routes
 
 
@@ -48,10 +48,10 @@ def router(**limits: int) -> RequestRouter:
         setattr(config, name, value)
     brokers = range(config.brokers)
     node: Any = SimpleNamespace(config=config, image=SimpleNamespace(brokers=brokers))
-    wakefulness: Any = SimpleNamespace(heard=lambda size_bytes: None)
+    busy_poll: Any = SimpleNamespace(record_read=lambda size_bytes: None)
     no_routes: dict[str, Routes] = {BROKER: {}, CONTROLLER: {}}
     return RequestRouter(
-        node, no_routes, connections_max=100, wakefulness=wakefulness, receive_memory=ReceiveMemory(1_000_000)
+        node, no_routes, connections_max=100, busy_poll=busy_poll, request_memory=RequestMemoryPool(1_000_000)
     )
 
 
@@ -62,13 +62,13 @@ def connect(to: RequestRouter, host: str = "127.0.0.1", listener: str = "PLAINTE
     return connection, transport
 
 
-def test_clients_cannot_take_the_connections_of_controllers() -> None:
-    """Else whoever opens connections without end leaves a cluster without a controller, once the present one goes."""
+def test_clients_cannot_use_connections_reserved_for_controllers() -> None:
+    """A client that opens connections without end must not prevent the election of a new controller."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000)
-    taken = 0
+    accepted = 0
     while not connect(flooded)[1].closed:
-        taken += 1
-    assert taken == 88
+        accepted += 1
+    assert accepted == 88
     assert not any(connect(flooded, listener="CONTROLLER")[1].closed for _ in range(12))
     assert connect(flooded, listener="CONTROLLER")[1].closed
     limited = router(max_connections=0)
@@ -76,12 +76,12 @@ def test_clients_cannot_take_the_connections_of_controllers() -> None:
     assert not connect(limited, listener="CONTROLLER")[1].closed
 
 
-def test_clients_cannot_take_the_connections_of_replicas_that_share_their_listener() -> None:
-    """Who comes when clients have all they may is served as long as nobody else comes, unless it is a replica."""
+def test_clients_cannot_use_connections_reserved_for_followers_on_shared_listener() -> None:
+    """Beyond the clients' quota, a new connection replaces the oldest one on probation that no follower uses."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
     clients = [connect(flooded) for _ in range(88)]
     replica, replica_transport = connect(flooded)
-    flooded.is_replicas(replica)
+    flooded.connection_quotas.mark_replica(replica)
     late = [connect(flooded)[1] for _ in range(100)]
     assert not replica_transport.closed
     assert not any(transport.closed for _, transport in clients)
@@ -94,7 +94,7 @@ def test_clients_cannot_take_the_connections_of_replicas_that_share_their_listen
     assert (first.closed, second.closed) == (True, False)
 
 
-def test_connections_are_limited_in_all_and_per_host() -> None:
+def test_connections_are_limited_in_total_and_per_host() -> None:
     both = router(max_connections=3, max_connections_per_ip=2)
     assert not connect(both)[1].closed
     second, _ = connect(both)
@@ -105,7 +105,7 @@ def test_connections_are_limited_in_all_and_per_host() -> None:
     assert not connect(both)[1].closed
 
 
-def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
+def test_idle_connections_are_closed_and_active_connections_stay_open() -> None:
     swept = router(connections_max_idle_ms=30_000)
     _, idle = connect(swept)
     busy, busy_transport = connect(swept)
@@ -116,7 +116,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
     assert not busy_transport.closed
 
 
-def test_minus_one_never_closes_an_idle_connection() -> None:
+def test_connections_max_idle_ms_minus_one_never_closes_idle_connections() -> None:
     swept = router(connections_max_idle_ms=-1)
     _, idle = connect(swept)
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_minus_one_never_closes_an_idle_connection() -> None:
     assert not idle.closed
 
 
-def test_every_handler_serves_versions_that_its_api_has() -> None:
+def test_handlers_support_only_versions_of_their_api() -> None:
     routes = load_routes()
     assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 37, 44, 46, 60}.issubset(routes[BROKER])
     assert {1, 18, 52, 53, 54, 56, 59, 62, 63, 67}.issubset(routes[CONTROLLER])
@@ -137,10 +137,10 @@ def test_every_handler_serves_versions_that_its_api_has() -> None:
         assert (route.handle is None) != (route.handle_frame is None), api
 
 
-def test_what_a_controller_is_asked_divides_or_is_short() -> None:
-    """Else one request of a hundred megabytes holds up heartbeats and fetches until the leader has no followers."""
+def test_requests_to_controllers_are_split_or_limited_in_size() -> None:
+    """A request of a hundred megabytes must not delay heartbeats and fetches until the leader loses its quorum."""
     for route in load_routes()[CONTROLLER].values():
-        assert route.parts or route.frame_bytes_max < 1 << 20, route.api.name
+        assert route.request_splits or route.frame_bytes_max < 1 << 20, route.api.name
     client = Connection(long_requests := router(), "CONTROLLER", ConnectionLimits())
     transport: Any = Transport("127.0.0.1")
     client.connection_made(transport)
@@ -156,26 +156,26 @@ def test_what_a_controller_is_asked_divides_or_is_short() -> None:
     assert transport.closed
 
 
-def test_peers_that_do_not_read_are_cut_off_when_they_hold_too_much() -> None:
+def test_clients_that_do_not_read_are_disconnected_when_unsent_responses_exceed_limit() -> None:
     swept = router()
-    few, few_transport = connect(swept)
-    few_transport.unwritten_bytes = 1_000_000
-    few.pause_writing()
+    small, small_transport = connect(swept)
+    small_transport.unwritten_bytes = 1_000_000
+    small.pause_writing()
     for _ in range(2):
-        few.active = False
+        small.active = False
         swept.sweep(1)
-    assert not few_transport.closed
+    assert not small_transport.closed
     assert swept.response_bytes_max() == 16 * 1024 * 1024
-    much, much_transport = connect(swept)
-    much_transport.unwritten_bytes = 200_000_000
-    much.pause_writing()
-    few.active = True  # this one still talks
+    large, large_transport = connect(swept)
+    large_transport.unwritten_bytes = 200_000_000
+    large.pause_writing()
+    small.active = True  # this client still sends requests
     assert swept.response_bytes_max() == 64 * 1024
     swept.sweep(1)
-    assert not much_transport.closed
-    few.active = True
+    assert not large_transport.closed
+    small.active = True
     swept.sweep(1)
-    assert much_transport.closed
-    assert not few_transport.closed
-    much.connection_lost(None)
+    assert large_transport.closed
+    assert not small_transport.closed
+    large.connection_lost(None)
     assert swept.unsent_bytes == 1_000_000

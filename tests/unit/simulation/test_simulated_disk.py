@@ -1,4 +1,4 @@
-"""The simulated disk: a kill loses nothing, a power failure whatever was not synced."""
+"""The simulated disk: a killed process loses no data, a power failure loses unsynced data."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from headrace_broker.simulation.disk import ProcessIsDeadError, SimulatedDisk
 
 
 def disks() -> list[SimulatedDisk]:
-    made = [SimulatedDisk(Random(seed)) for seed in range(40)]
-    for disk in made:
+    created = [SimulatedDisk(Random(seed)) for seed in range(40)]
+    for disk in created:
         disk.mount().makedirs("/d")
-    return made
+    return created
 
 
-def test_a_dead_process_touches_nothing_and_the_next_one_finds_everything() -> None:
+def test_dead_process_cannot_access_its_disk_and_the_next_process_reads_its_data() -> None:
     disk = disks()[0]
     storage = disk.mount()
     file = storage.open("/d/log")
     file.write(b"abc", file.size())
     storage.is_dead = True
-    for touch in (
+    for access in (
         lambda: file.write(b"d", file.size()),
         lambda: storage.read("/d/log"),
         lambda: storage.sync("/d/log"),
     ):
         with pytest.raises(ProcessIsDeadError):
-            touch()
+            access()
     assert disk.mount().read("/d/log") == b"abc"
 
 
-def test_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+def test_power_loss_keeps_synced_data_and_any_part_of_unsynced_data() -> None:
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")
@@ -49,7 +49,7 @@ def test_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
     assert any(left.endswith(b"\0") for left in found)
 
 
-def test_files_that_were_never_synced_are_lost_newest_first() -> None:
+def test_power_loss_removes_never_synced_files_newest_first() -> None:
     counts = set()
     for disk in disks():
         storage = disk.mount()
@@ -63,7 +63,7 @@ def test_files_that_were_never_synced_are_lost_newest_first() -> None:
 
 
 @pytest.mark.parametrize("synced", [False, True])
-def test_a_replaced_file_is_old_or_new_until_its_directory_is_synced(synced: bool) -> None:
+def test_replaced_file_is_old_or_new_until_its_directory_is_synced(synced: bool) -> None:
     found = set()
     for disk in disks():
         storage = disk.mount()
@@ -77,7 +77,7 @@ def test_a_replaced_file_is_old_or_new_until_its_directory_is_synced(synced: boo
     assert found == ({b"new"} if synced else {b"old", b"new"})
 
 
-def test_a_removed_file_may_come_back() -> None:
+def test_removed_file_may_reappear_after_power_loss() -> None:
     found = set()
     for disk in disks():
         storage = disk.mount()
@@ -89,7 +89,7 @@ def test_a_removed_file_may_come_back() -> None:
     assert found == {False, True}
 
 
-def test_an_append_can_end_in_the_middle() -> None:
+def test_append_can_be_torn() -> None:
     lengths = set()
     for disk in disks():
         storage = disk.mount()
@@ -101,7 +101,7 @@ def test_an_append_can_end_in_the_middle() -> None:
     assert {0, 10} < lengths
 
 
-def test_a_full_disk_and_one_that_cannot_sync_say_so() -> None:
+def test_full_disk_and_failing_sync_raise_os_error() -> None:
     disk = disks()[0]
     storage = disk.mount()
     file = storage.open("/d/log")
@@ -115,8 +115,8 @@ def test_a_full_disk_and_one_that_cannot_sync_say_so() -> None:
         file.sync()
 
 
-def test_power_loss_leaves_holes_in_a_preallocated_file() -> None:
-    """What is written before the end of a file gets to the disk in any order, a sector at a time."""
+def test_power_loss_can_leave_holes_in_a_preallocated_file() -> None:
+    """Sectors written below the end of a file reach the disk in any order."""
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")
@@ -138,7 +138,7 @@ def test_power_loss_leaves_holes_in_a_preallocated_file() -> None:
     assert len(found) == 8
 
 
-def test_a_cut_is_lost_whole_or_not_at_all() -> None:
+def test_truncation_is_lost_as_a_whole_or_not_at_all() -> None:
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")

@@ -1,4 +1,4 @@
-"""The simulated event loop: whose turn it is, what time it is, and what a crash leaves undone."""
+"""The simulated event loop: the order of callbacks, the clocks, and crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make_loop(seed: int = 0) -> SimulatedLoop:
     return SimulatedLoop(seed)  # type: ignore[abstract]
 
 
-def test_a_nodes_callbacks_run_in_order_and_a_seed_decides_between_nodes() -> None:
+def test_callbacks_of_a_node_run_in_order_and_the_seed_interleaves_nodes() -> None:
     def order(seed: int) -> list[str]:
         loop, ran = make_loop(seed), []
         nodes = [SimulatedNode(name) for name in "ab"]
@@ -22,7 +22,7 @@ def test_a_nodes_callbacks_run_in_order_and_a_seed_decides_between_nodes() -> No
         async def main() -> None:
             for number in range(5):
                 for node in nodes:
-                    loop.within(node, loop.call_soon, ran.append, f"{node.name}{number}")
+                    loop.run_in_node(node, loop.call_soon, ran.append, f"{node.name}{number}")
             await asyncio.sleep(1)
 
         loop.run(main())
@@ -35,7 +35,7 @@ def test_a_nodes_callbacks_run_in_order_and_a_seed_decides_between_nodes() -> No
         assert [name for name in item if name[0] == "a"] == ["a0", "a1", "a2", "a3", "a4"]
 
 
-def test_time_passes_only_when_nobody_has_anything_to_do() -> None:
+def test_time_advances_only_when_no_callback_is_ready() -> None:
     loop = make_loop()
 
     async def main() -> tuple[float, float]:
@@ -51,7 +51,7 @@ def test_time_passes_only_when_nobody_has_anything_to_do() -> None:
     assert 3605 <= monotonic == world < 3605.1
 
 
-def test_each_node_has_a_clock_of_its_own() -> None:
+def test_each_node_has_its_own_clock() -> None:
     loop = make_loop()
     fast = SimulatedNode("fast", Clock(rate=2.0, wall_ahead_us=5_000_000))
     seen: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def test_each_node_has_a_clock_of_its_own() -> None:
 
     async def main() -> None:
         begin_us = loop.now_us
-        await loop.within(fast, lambda: loop.create_task(sleeps()))
+        await loop.run_in_node(fast, lambda: loop.create_task(sleeps()))
         seen["world"] = (loop.now_us - begin_us) / 1e6
 
     loop.run(main())
@@ -73,7 +73,7 @@ def test_each_node_has_a_clock_of_its_own() -> None:
     assert seen["wall"] == pytest.approx(1_700_000_000_000 + 10_000 + 5_000, abs=10)
 
 
-def test_a_crashed_node_does_nothing_more_not_even_its_finally_blocks() -> None:
+def test_crashed_node_runs_nothing_not_even_finally_blocks() -> None:
     loop, ran = make_loop(), []
     node = SimulatedNode("n")
 
@@ -85,8 +85,8 @@ def test_a_crashed_node_does_nothing_more_not_even_its_finally_blocks() -> None:
             ran.append("finally")
 
     async def main() -> None:
-        loop.within(node, lambda: loop.create_task(works()))
-        loop.within(node, loop.call_later, 0.5, ran.append, "timer")
+        loop.run_in_node(node, lambda: loop.create_task(works()))
+        loop.run_in_node(node, loop.call_later, 0.5, ran.append, "timer")
         await asyncio.sleep(0.1)
         loop.crash(node)
         await asyncio.sleep(5)
@@ -96,12 +96,12 @@ def test_a_crashed_node_does_nothing_more_not_even_its_finally_blocks() -> None:
     loop.close()
 
 
-def test_a_paused_nodes_callbacks_wait() -> None:
+def test_callbacks_of_a_paused_node_run_after_it_is_resumed() -> None:
     loop, ran = make_loop(), []
     node = SimulatedNode("n")
 
     async def main() -> None:
-        loop.within(node, loop.call_later, 0.5, ran.append, "timer")
+        loop.run_in_node(node, loop.call_later, 0.5, ran.append, "timer")
         loop.pause(node)
         await asyncio.sleep(5)
         assert ran == []
@@ -113,7 +113,7 @@ def test_a_paused_nodes_callbacks_wait() -> None:
     loop.run(main())
 
 
-def test_work_in_a_thread_takes_the_nodes_time_and_ends_with_it() -> None:
+def test_executor_work_takes_simulated_time_and_is_dropped_when_its_node_crashes() -> None:
     loop, ran = make_loop(), []
     node = SimulatedNode("n")
     node.file_work_us = (200_000, 200_000)
@@ -124,9 +124,9 @@ def test_work_in_a_thread_takes_the_nodes_time_and_ends_with_it() -> None:
         async def works() -> None:
             await loop.run_in_executor(None, ran.append, "work")
 
-        await loop.within(node, lambda: loop.create_task(works()))
+        await loop.run_in_node(node, lambda: loop.create_task(works()))
         assert loop.now_us - begin_us >= 200_000
-        loop.within(node, lambda: loop.create_task(works()))
+        loop.run_in_node(node, lambda: loop.create_task(works()))
         await asyncio.sleep(0.1)
         loop.crash(node)
         await asyncio.sleep(1)
@@ -136,24 +136,24 @@ def test_work_in_a_thread_takes_the_nodes_time_and_ends_with_it() -> None:
     loop.close()
 
 
-def test_an_exception_of_a_callback_is_noted_with_its_node() -> None:
+def test_callback_exception_is_recorded_with_its_node() -> None:
     loop = make_loop()
     node = SimulatedNode("n")
 
     async def main() -> None:
-        loop.within(node, loop.call_soon, lambda: 1 // 0)
+        loop.run_in_node(node, loop.call_soon, lambda: 1 // 0)
         await asyncio.sleep(1)
 
     loop.run(main())
     assert [failure["node"] for failure in loop.failures] == ["n"]
 
 
-def test_a_world_in_which_nothing_will_happen_says_so() -> None:
+def test_deadlocked_simulation_raises() -> None:
     loop = make_loop()
 
     async def main() -> None:
         await loop.create_future()
 
-    with pytest.raises(RuntimeError, match="never happen"):
+    with pytest.raises(RuntimeError, match="deadlocked"):
         loop.run(main())
     loop.close()

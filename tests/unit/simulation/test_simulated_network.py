@@ -1,4 +1,4 @@
-"""The simulated network: order, links that are cut, and how the end of a process or a machine shows."""
+"""The simulated network: ordering, blocked links, and connections of dead processes and machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_broker.simulation.network import SimulatedNetwork
 
 
 class Peer(asyncio.Protocol):
-    """Keeps what it gets."""
+    """Collects the data it receives."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -30,8 +30,8 @@ class Peer(asyncio.Protocol):
         self.lost.append(error)
 
 
-class Two:
-    """A server and a client, each on a node."""
+class ClientAndServer:
+    """A client and a server, each on a simulated node of its own."""
 
     def __init__(self) -> None:
         self.loop = SimulatedLoop(1)  # type: ignore[abstract]
@@ -44,7 +44,7 @@ class Two:
             self.accepted.append(Peer())
             return self.accepted[-1]
 
-        self.loop.within(self.server, self.network.listen, "server", 9, accept)
+        self.loop.run_in_node(self.server, self.network.listen, "server", 9, accept)
 
     async def connect(self) -> Peer:
         async def work() -> Peer:
@@ -52,9 +52,9 @@ class Two:
             assert isinstance(protocol, Peer)
             return protocol
 
-        return await self.loop.within(self.client, lambda: self.loop.create_task(work()))
+        return await self.loop.run_in_node(self.client, lambda: self.loop.create_task(work()))
 
-    def run(self, work: Callable[[Two], Awaitable[None]]) -> None:
+    def run(self, work: Callable[[ClientAndServer], Awaitable[None]]) -> None:
         async def main() -> None:
             self.listen()
             await work(self)
@@ -64,148 +64,148 @@ class Two:
 
 
 def test_bytes_arrive_in_order() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         for number in range(200):
             peer.transport.write(bytes([number]))
         await asyncio.sleep(1)
-        assert two.accepted[0].data == bytes(range(200))
+        assert pair.accepted[0].data == bytes(range(200))
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_a_cut_link_holds_bytes_back_until_it_is_healed() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_blocked_link_delays_data_until_it_is_healed() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.isolate({"client"}, {"server"}, one_way=True)
+        pair.network.isolate({"client"}, {"server"}, one_way=True)
         peer.transport.write(b"question")
-        two.accepted[0].transport.write(b"this way is open")
+        pair.accepted[0].transport.write(b"this way is open")
         await asyncio.sleep(10)
-        assert (two.accepted[0].data, peer.data) == (b"", b"this way is open")
-        two.network.heal()
+        assert (pair.accepted[0].data, peer.data) == (b"", b"this way is open")
+        pair.network.heal()
         await asyncio.sleep(5)
-        assert two.accepted[0].data == b"question"
+        assert pair.accepted[0].data == b"question"
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_connecting_over_a_cut_link_hangs_until_it_is_healed() -> None:
-    async def work(two: Two) -> None:
-        two.network.isolate({"client"}, {"server"})
-        connecting = asyncio.ensure_future(two.connect())
+def test_connecting_over_a_blocked_link_hangs_until_it_is_healed() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        pair.network.isolate({"client"}, {"server"})
+        connecting = asyncio.ensure_future(pair.connect())
         await asyncio.sleep(10)
         assert not connecting.done()
-        two.network.heal()
+        pair.network.heal()
         await asyncio.sleep(1)
         assert connecting.done()
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_a_killed_process_resets_its_connections_and_refuses_new_ones() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_connections_of_a_killed_process_are_reset_and_new_ones_refused() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.loop.crash(two.server)
-        two.network.killed(two.server)
+        pair.loop.crash(pair.server)
+        pair.network.on_process_exit(pair.server)
         await asyncio.sleep(0.1)
         assert isinstance(peer.lost[0], ConnectionResetError)
         with pytest.raises(ConnectionRefusedError):
-            await two.connect()
+            await pair.connect()
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_a_machine_without_power_is_silent_until_it_is_back() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_machine_without_power_is_silent_until_it_restarts() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.down.add("server")
-        two.loop.crash(two.server)
-        two.network.killed(two.server, silently=True)
+        pair.network.powered_off.add("server")
+        pair.loop.crash(pair.server)
+        pair.network.on_process_exit(pair.server, silently=True)
         peer.transport.write(b"anybody?")
         await asyncio.sleep(10)
         assert peer.lost == []
-        two.network.down.discard("server")
-        two.network.booted("server")
+        pair.network.powered_off.discard("server")
+        pair.network.on_machine_started("server")
         await asyncio.sleep(1)
         assert isinstance(peer.lost[0], ConnectionResetError)
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_a_connection_that_breaks_is_lost_at_both_ends() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_reset_closes_connection_at_both_ends() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.break_connections("server", "client")
+        pair.network.reset_connections("server", "client")
         peer.transport.write(b"on the way")
         await asyncio.sleep(1)
-        assert [type(error) for error in (*peer.lost, *two.accepted[0].lost)] == [ConnectionResetError] * 2
+        assert [type(error) for error in (*peer.lost, *pair.accepted[0].lost)] == [ConnectionResetError] * 2
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_latency_of_one_node_delays_its_messages() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_extra_latency_of_a_node_delays_its_messages() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.slow["server"] = 400_000
+        pair.network.extra_latency_us["server"] = 400_000
         peer.transport.write(b"x")
         await asyncio.sleep(0.39)
-        assert two.accepted[0].data == b""
+        assert pair.accepted[0].data == b""
         await asyncio.sleep(0.05)
-        assert two.accepted[0].data == b"x"
+        assert pair.accepted[0].data == b"x"
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_what_a_closed_connection_had_under_way_arrives_after_the_next_one_works() -> None:
-    async def work(two: Two) -> None:
-        first = await two.connect()
+def test_in_flight_data_of_a_closed_connection_arrives_after_data_of_a_newer_connection() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        first = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.stall("client", "server", 2_000_000)
+        pair.network.stall("client", "server", 2_000_000)
         first.transport.write(b"late")
         first.transport.abort()
-        second = await two.connect()
+        second = await pair.connect()
         second.transport.write(b"early")
         await asyncio.sleep(1)
-        assert [peer.data for peer in two.accepted] == [b"", b"early"]
+        assert [peer.data for peer in pair.accepted] == [b"", b"early"]
         await asyncio.sleep(2)
-        assert [peer.data for peer in two.accepted] == [b"late", b"early"]
-        assert two.accepted[0].lost == [None]
+        assert [peer.data for peer in pair.accepted] == [b"late", b"early"]
+        assert pair.accepted[0].lost == [None]
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_a_killed_process_has_sent_what_it_wrote() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_data_written_by_a_killed_process_still_arrives() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.isolate({"client"}, {"server"})
+        pair.network.isolate({"client"}, {"server"})
         peer.transport.write(b"last words")
-        two.loop.crash(two.client)
-        two.network.killed(two.client)
+        pair.loop.crash(pair.client)
+        pair.network.on_process_exit(pair.client)
         await asyncio.sleep(1)
-        two.network.heal()
+        pair.network.heal()
         await asyncio.sleep(5)
-        assert (two.accepted[0].data, two.accepted[0].lost) == (b"last words", [None])
+        assert (pair.accepted[0].data, pair.accepted[0].lost) == (b"last words", [None])
 
-    Two().run(work)
+    ClientAndServer().run(work)
 
 
-def test_after_a_long_cut_old_connections_are_taken_up_later_than_new_ones_are_made() -> None:
-    async def work(two: Two) -> None:
-        peer = await two.connect()
+def test_after_a_long_outage_old_connections_resume_later_than_new_ones_connect() -> None:
+    async def work(pair: ClientAndServer) -> None:
+        peer = await pair.connect()
         await asyncio.sleep(0.1)
-        two.network.isolate({"client"}, {"server"})
+        pair.network.isolate({"client"}, {"server"})
         peer.transport.write(b"held back")
         await asyncio.sleep(2)
-        two.network.heal()
-        await two.connect()
-        assert two.accepted[0].data == b""
+        pair.network.heal()
+        await pair.connect()
+        assert pair.accepted[0].data == b""
         await asyncio.sleep(3)
-        assert two.accepted[0].data == b"held back"
+        assert pair.accepted[0].data == b"held back"
 
-    Two().run(work)
+    ClientAndServer().run(work)

@@ -1,4 +1,4 @@
-"""The offsets file: whole at any time, and nobody's entries are lost."""
+"""The offsets file is always complete, and writes keep the entries of other connectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.stores import java_hashmap
 from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
 
 
-def test_offsets_come_back(tmp_path: Path) -> None:
+def test_written_offsets_are_read_by_another_store(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "deeper" / "connect.offsets")
     store.load()
     store.write("c", [({"table": "t", "protocol": "1"}, {"incrementing": 7})])
@@ -20,10 +20,10 @@ def test_offsets_come_back(tmp_path: Path) -> None:
     again.load()
     assert again.read("c", [{"protocol": "1", "table": "t"}, {"table": "other"}]) == [{"incrementing": 7}, None]
     assert again.of_connector("d") == [({"filename": "x"}, {"position": 1})]
-    assert again.of_connector("nobody") == []
+    assert again.of_connector("unknown") == []
 
 
-def test_null_removes_an_offset(tmp_path: Path) -> None:
+def test_null_offset_removes_the_entry(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.write("c", [({"a": 1}, {"n": 1}), ({"a": 2}, {"n": 2})])
     store.write("c", [({"a": 1}, None)])
@@ -31,7 +31,7 @@ def test_null_removes_an_offset(tmp_path: Path) -> None:
     assert java_hashmap.load(store.path.read_bytes()) == {b'["c",{"a":2}]': b'{"n":2}'}
 
 
-def test_the_key_bytes_that_are_there_are_kept(tmp_path: Path) -> None:
+def test_existing_key_bytes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
     path.write_bytes(java_hashmap.dump({b'["c", {"table":"t","protocol":"1"}]': b'{"n":1}', b"\xff\xfe": b"?"}))
     store = FileOffsetStore(path)
@@ -43,7 +43,7 @@ def test_the_key_bytes_that_are_there_are_kept(tmp_path: Path) -> None:
     }
 
 
-def test_no_file_and_an_empty_file_mean_no_offsets(tmp_path: Path) -> None:
+def test_missing_or_empty_file_means_no_offsets(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.load()
     store.path.touch()
@@ -51,14 +51,14 @@ def test_no_file_and_an_empty_file_mean_no_offsets(tmp_path: Path) -> None:
     assert store.read("c", [{"a": 1}]) == [None]
 
 
-def test_a_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_invalid_offsets_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
     path.write_text("position=7")
     with pytest.raises(OffsetFileError, match=str(path)):
         FileOffsetStore(path).load()
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.write("c", [({"a": 1}, {"n": 1})])
     before = store.path.read_bytes()
@@ -72,7 +72,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert store.path.read_bytes() == before
 
 
-def test_two_workers_cannot_have_the_same_file(tmp_path: Path) -> None:
+def test_offsets_file_is_locked_by_one_worker(tmp_path: Path) -> None:
     first, second = FileOffsetStore(tmp_path / "offsets"), FileOffsetStore(tmp_path / "offsets")
     first.lock()
     try:

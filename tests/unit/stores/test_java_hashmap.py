@@ -1,4 +1,4 @@
-"""The standalone offsets file is byte for byte what Java's ObjectOutputStream writes."""
+"""The standalone offsets file is byte for byte identical to the output of Java's ObjectOutputStream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from headrace.stores import java_hashmap
 from headrace.stores.java_hashmap import JavaStreamError
 
-# Written by OpenJDK 17: new HashMap<byte[], byte[]>() with put("k0", "v0"), and empty.
+# Written by OpenJDK 17: new HashMap<byte[], byte[]>() with put("k0", "v0"), and an empty map.
 GOLDEN_ONE = bytes.fromhex(
     "aced0005737200116a6176612e7574696c2e486173684d61700507dac1c31660d103000246000a6c6f6164466163746f724900097468726573"
     "686f6c6478703f4000000000000c77080000001000000001757200025b42acf317f8060854e00200007870000000026b307571007e000200"
@@ -21,38 +21,38 @@ GOLDEN_SHARED = bytes.fromhex(
 )
 
 
-def test_writes_the_bytes_that_java_writes() -> None:
+def test_dump_writes_the_same_bytes_as_java() -> None:
     assert java_hashmap.dump({b"k0": b"v0"}) == GOLDEN_ONE
 
 
-def test_reads_what_java_wrote() -> None:
+def test_load_reads_the_output_of_java() -> None:
     assert java_hashmap.load(GOLDEN_ONE) == {b"k0": b"v0"}
     assert java_hashmap.load(GOLDEN_SHARED) == {b"k0": b"v0", b"same": b"same"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 13, 24, 25, 1000])
-def test_reads_what_it_writes(size: int) -> None:
+def test_load_reads_the_output_of_dump(size: int) -> None:
     entries = {b"key %d" % n: (None if n % 7 == 3 else b"value" * n) for n in range(size)}
     assert java_hashmap.load(java_hashmap.dump(entries)) == entries
 
 
 @pytest.mark.parametrize(("size", "capacity"), [(0, 16), (12, 16), (13, 32), (24, 32), (25, 64)])
-def test_capacity_doubles_when_three_quarters_are_full(size: int, capacity: int) -> None:
+def test_table_capacity_doubles_at_load_factor(size: int, capacity: int) -> None:
     assert java_hashmap.table_capacity(size) == capacity
 
 
-def test_null_keys_and_values() -> None:
+def test_null_keys_and_values_round_trip_through_java_hash_map() -> None:
     assert java_hashmap.load(java_hashmap.dump({None: b"x", b"y": None})) == {None: b"x", b"y": None}
 
 
-@pytest.mark.parametrize("cut", range(len(GOLDEN_SHARED)))
-def test_a_cut_file_is_refused(cut: int) -> None:
+@pytest.mark.parametrize("size", range(len(GOLDEN_SHARED)))
+def test_truncated_file_is_rejected(size: int) -> None:
     with pytest.raises(JavaStreamError):
-        java_hashmap.load(GOLDEN_SHARED[:cut])
+        java_hashmap.load(GOLDEN_SHARED[:size])
 
 
-def test_what_is_no_map_of_byte_arrays_is_refused() -> None:
-    with pytest.raises(JavaStreamError, match="does not begin with"):
+def test_stream_without_hash_map_of_byte_arrays_is_rejected() -> None:
+    with pytest.raises(JavaStreamError, match="does not start with"):
         java_hashmap.load(b"{}" * 50)
     with pytest.raises(JavaStreamError, match=r"java\.util\.TreeMap"):
         java_hashmap.load(GOLDEN_ONE.replace(b"java.util.HashMap", b"java.util.TreeMap"))

@@ -1,4 +1,4 @@
-"""Offset keys are the bytes that Java writes, and are found again whatever the order of a partition's fields."""
+"""Offset keys have the same bytes as in Java, and lookups do not depend on the order of a partition's fields."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import pytest
 from headrace.stores import offset_keys
 
 
-def test_keys_are_in_the_order_of_a_java_hashmap() -> None:
+def test_json_keys_are_in_java_hash_map_order() -> None:
     assert offset_keys.encode_key("c", {"table": "t", "protocol": "1"}) == b'["c",{"protocol":"1","table":"t"}]'
     offset = {"timestamp": 1, "incrementing": 2, "timestamp_nanos": 3}
     assert offset_keys.encode_value(offset) == b'{"timestamp_nanos":3,"incrementing":2,"timestamp":1}'
 
 
-def test_text_beyond_ascii_stays_utf_8() -> None:
+def test_non_ascii_text_is_encoded_as_utf_8() -> None:
     assert offset_keys.encode_key("ü", {"file": "ä"}) == '["ü",{"file":"ä"}]'.encode()
 
 
-def test_reading_back() -> None:
+def test_offset_keys_and_values_are_decoded() -> None:
     assert offset_keys.decode_key(b'["c",{"a":1}]') == ("c", {"a": 1})
     assert offset_keys.decode_value(b'{"position":7}') == {"position": 7}
     assert offset_keys.decode_value(None) is None
 
 
 @pytest.mark.parametrize("key", [b"null", b"[]", b'["c"]', b'[1,{"a":1}]', b"not json"])
-def test_what_is_no_key_is_refused(key: bytes) -> None:
+def test_invalid_offset_key_is_rejected(key: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         offset_keys.decode_key(key)
 
 
-def test_equal_partitions_have_one_name() -> None:
+def test_canonical_form_of_equal_source_partitions_is_equal() -> None:
     assert offset_keys.canonical({"a": 1, "b": 2}) == offset_keys.canonical({"b": 2, "a": 1})
     assert offset_keys.canonical({"a": 1}) != offset_keys.canonical({"a": "1"})

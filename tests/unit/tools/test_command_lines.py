@@ -1,4 +1,4 @@
-"""The tools' command lines: Kafka's manners, properties from options, console scripts, brokers among processes."""
+"""The tools' command lines: option parsing like Kafka's, client properties, console scripts, finding brokers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SCRIPTS = {
     if name.startswith("kafka-")
 }
 TOOLS = {module.rpartition(".")[2]: importlib.import_module(module) for module, _, _ in SCRIPTS.values()}
-WITHOUT_A_SERVER = {"dump_log", "server_start", "server_stop", "storage"}
+WITHOUT_BOOTSTRAP_SERVER = {"dump_log", "server_start", "server_stop", "storage"}
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_help_and_version(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_options_exit_with_status_0(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     main = TOOLS[tool].main
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    assert ("--bootstrap-server" in capsys.readouterr().out) == (tool not in WITHOUT_A_SERVER)
+    assert ("--bootstrap-server" in capsys.readouterr().out) == (tool not in WITHOUT_BOOTSTRAP_SERVER)
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -42,7 +42,7 @@ def test_help_and_version(tool: str, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS.keys() - {"server_stop"}))
-def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_without_arguments_prints_help_and_fails(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         TOOLS[tool].main([])
     assert ended.value.code == 1
@@ -87,7 +87,7 @@ def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFi
             [*SERVER, "describe", "--status", "--human-readable"],
             "only supported along with --replica",
         ),
-        ("metadata_quorum", [*SERVER, "add-controller"], "add-controller: not available yet"),
+        ("metadata_quorum", [*SERVER, "add-controller"], "add-controller: not supported yet"),
         ("metadata_quorum", [*SERVER, "delete"], "invalid choice: 'delete'"),
         ("leader_election", SERVER, "Missing required option(s): election-type"),
         (
@@ -107,7 +107,11 @@ def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFi
         ("storage", ["format", "-c", "f"], 'Missing required argument "[cluster-id]"'),
         ("storage", ["info"], 'Missing required argument "[config]"'),
         ("storage", ["feature-dependencies"], 'Missing required argument "[feature]"'),
-        ("configs", ["--bootstrap-controller", "h:1", "--describe", "--topic", "t"], "brokers describe topics"),
+        (
+            "configs",
+            ["--bootstrap-controller", "h:1", "--describe", "--topic", "t"],
+            "controllers do not describe topics",
+        ),
         ("cluster", [*SERVER, "cluster-id", "-C", "h:1"], "can't be used with option"),
         ("cluster", ["list-endpoints", "-C", "h:1", "--include-fenced-brokers"], "only supported with --bootstrap-se"),
         (
@@ -139,7 +143,7 @@ def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFi
                 "--transactional-id",
                 "x",
             ],
-            "--transactional-id: not available yet",
+            "--transactional-id: not supported yet",
         ),
         ("consumer_perf_test", [*SERVER, "--num-records", "1"], "Exactly one of the following arguments is required"),
         ("consumer_perf_test", [*SERVER, "--topic", "t"], 'Missing required argument "[num-records]"'),
@@ -165,11 +169,13 @@ def test_without_arguments_the_help_is_shown(tool: str, capsys: pytest.CaptureFi
             "takes the following options: [group], [topic]",
         ),
         ("configs", [*SERVER, "--describe"], "Exactly one entity must be specified"),
-        ("configs", [*SERVER, "--describe", "--user", "u"], "--user: not available yet"),
+        ("configs", [*SERVER, "--describe", "--user", "u"], "--user: not supported yet"),
         ("configs", [*SERVER, "--alter", "--topic", "t"], "At least one of --add-config"),
     ],
 )
-def test_wrong_command_lines(tool: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_line_prints_error_and_usage(
+    tool: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         TOOLS[tool].main(arguments)
     output = capsys.readouterr()
@@ -186,7 +192,7 @@ def test_wrong_command_lines(tool: str, arguments: list[str], message: str, caps
         ("consumer_perf_test", []),
     ],
 )
-def test_metrics_that_are_not_printed_are_warned_of(
+def test_print_metrics_warns_that_it_has_no_effect(
     tool: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def started(work: Coroutine[object, object, int], **_: object) -> int:
@@ -195,10 +201,10 @@ def test_metrics_that_are_not_printed_are_warned_of(
 
     monkeypatch.setattr(TOOLS[tool], "run", started)
     assert TOOLS[tool].main([*SERVER, "--topic", "t", "--num-records", "1", *arguments, "--print-metrics"]) == 0
-    assert "--print-metrics: this client keeps no metrics" in capsys.readouterr().err
+    assert "--print-metrics has no effect: this client has no metrics" in capsys.readouterr().err
 
 
-def test_regular_expressions_are_validated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_regex_reports_validity(capsys: pytest.CaptureFixture[str]) -> None:
     assert consumer_groups.main(["--validate-regex", "a.*"]) == 0
     assert consumer_groups.main(["--validate-regex", "a("]) == 1
     valid, invalid = capsys.readouterr().out.splitlines()
@@ -206,7 +212,7 @@ def test_regular_expressions_are_validated(capsys: pytest.CaptureFixture[str]) -
     assert invalid.startswith("The regular expression `a(` is invalid: ")
 
 
-def test_properties_files_and_pairs(tmp_path: Path) -> None:
+def test_properties_are_read_from_files_and_key_value_pairs(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("client.id = caf\\u00e9\n# comment\nacks:1\n", encoding="latin-1")
     assert load_properties(str(file)) == {"client.id": "café", "acks": "1"}
@@ -215,7 +221,7 @@ def test_properties_files_and_pairs(tmp_path: Path) -> None:
         load_properties(str(tmp_path / "missing.properties"))
 
 
-def test_values_may_begin_with_a_dash() -> None:
+def test_option_values_may_begin_with_a_dash() -> None:
     parse = topics._parser().parse
     assert parse([*SERVER, "--describe", "--topic-id", "-dash"]).topic_id == "-dash"
     assert parse([*SERVER, "--describe", "--topic-i", "--x"]).topic_id == "--x"
@@ -232,7 +238,7 @@ def produced(*arguments: str, interactive: bool = False) -> dict[str, str]:
     return console_producer.producer_properties(options, interactive=interactive)
 
 
-def test_producer_options_go_before_properties(tmp_path: Path) -> None:
+def test_console_producer_options_override_properties(tmp_path: Path) -> None:
     file = tmp_path / "p.properties"
     file.write_text("linger.ms=1\nbatch.size=2\nacks=1\n")
     assert produced() == {"bootstrap.servers": "h:1", "linger.ms": "1000", "client.id": "console-producer"}
@@ -251,7 +257,7 @@ def consumed(*arguments: str) -> dict[str, str]:
     return console_consumer.consumer_properties(parser, options)
 
 
-def test_consumer_properties(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_consumer_options_set_properties_and_conflicts_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert consumed() == {
         "bootstrap.servers": "h:1",
         "auto.offset.reset": "latest",
@@ -272,13 +278,13 @@ def test_consumer_properties(capsys: pytest.CaptureFixture[str]) -> None:
 # -- kafka-configs ---------------------------------------------------------------------------------------------------
 
 
-def test_config_additions() -> None:
+def test_add_config_accepts_lists_in_brackets() -> None:
     assert configs.parse_additions("a=1,b=[x,y] , c = z,d=") == {"a": "1", "b": "x,y", "c": "z", "d": ""}
     with pytest.raises(ToolError, match='in the format "key=val"'):
         configs.parse_additions("a,b=1")
 
 
-def test_config_descriptions() -> None:
+def test_config_description_includes_source_and_synonyms() -> None:
     own = DescribeConfigsResourceResult(
         name="retention.ms",
         value="5",
@@ -301,7 +307,7 @@ def test_config_descriptions() -> None:
     ]
 
 
-# -- brokers among processes -----------------------------------------------------------------------------------------
+# -- finding broker processes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -323,11 +329,11 @@ def test_config_descriptions() -> None:
         ("java kafka.Kafka a.properties", None),
     ],
 )
-def test_brokers_are_known_by_their_command_lines(command: str, found: BrokerCommand | None) -> None:
+def test_broker_processes_are_recognized_by_their_command_lines(command: str, found: BrokerCommand | None) -> None:
     assert parse_command(command.split()) == found
 
 
-def test_a_broker_file_is_relative_to_its_process(tmp_path: Path) -> None:
+def test_properties_file_is_relative_to_working_directory_of_broker(tmp_path: Path) -> None:
     (tmp_path / "b.properties").write_text("node.id=4\nprocess.roles=broker\n")
     command = BrokerCommand("b.properties", {"node.id": "5"})
     assert command.properties(str(tmp_path)) == {"node.id": "5", "process.roles": "broker"}
@@ -336,7 +342,7 @@ def test_a_broker_file_is_relative_to_its_process(tmp_path: Path) -> None:
 # -- installation ----------------------------------------------------------------------------------------------------
 
 
-def test_every_tool_is_a_console_script_under_both_names() -> None:
+def test_every_tool_is_a_console_script_with_and_without_sh() -> None:
     folder = ROOT / "broker" / "headrace_broker" / "tools"
     assert TOOLS.keys() == {path.stem for path in folder.glob("*.py") if "\ndef entry()" in path.read_text()}
     for name, (module, _, function) in SCRIPTS.items():
@@ -344,7 +350,7 @@ def test_every_tool_is_a_console_script_under_both_names() -> None:
         assert SCRIPTS[f"{name.removesuffix('.sh')}.sh"] == SCRIPTS[name.removesuffix(".sh")]
 
 
-def test_tools_import_no_client_before_they_know_what_to_do() -> None:
+def test_importing_tools_does_not_import_the_client() -> None:
     names = ", ".join(tool.__name__ for tool in TOOLS.values())
     code = f"import sys, {names}; print([name for name in sys.modules if name.startswith('headrace_broker.client.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

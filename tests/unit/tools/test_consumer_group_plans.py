@@ -1,4 +1,4 @@
-"""kafka-consumer-groups: its tables, with Kafka's own widths and blanks, and the arithmetic of offset resets."""
+"""kafka-consumer-groups: its tables, with Kafka's column widths, and the calculation of offset resets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace_broker.tools import offset_resets as resets
 from headrace_broker.tools.command_line import ToolError
 
 
-def test_offsets_table() -> None:
+def test_offsets_table_has_kafkas_columns_and_widths() -> None:
     rows = [
         tables.OffsetRow("topic", 0, 5, 9, 3, "consumer-1-abcdefghijkl", "/127.0.0.1", "client"),
         tables.OffsetRow("topic", 1, None, 9),
@@ -31,7 +31,7 @@ def test_offsets_table() -> None:
     assert verbose[2].split()[3:5] == ["3", "5"]
 
 
-def test_members_table() -> None:
+def test_members_table_has_kafkas_columns_and_widths() -> None:
     rows = [
         tables.MemberRow("id-1", "", "/h", "c", [("b", 1), ("a", 2), ("a", 0)]),
         tables.MemberRow("id-2", "", "/h", "c", []),
@@ -53,7 +53,7 @@ def test_members_table() -> None:
     assert static[1].split() == ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
 
 
-def test_state_and_list_tables() -> None:
+def test_state_and_list_tables_have_kafkas_columns_and_widths() -> None:
     assert tables.state_table("g", "h:9092  (1)", "range", "Stable", 2, verbose=False) == [
         "",
         "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS",
@@ -68,7 +68,7 @@ def test_state_and_list_tables() -> None:
     ]
 
 
-def test_reset_and_delete_tables() -> None:
+def test_reset_and_delete_tables_have_kafkas_columns_and_widths() -> None:
     assert tables.resets_table({"g": {("t", 10): 1, ("t", 9): 2}}) == [
         "",
         "GROUP           TOPIC           PARTITION  NEW-OFFSET",
@@ -98,12 +98,12 @@ def test_reset_and_delete_tables() -> None:
         ("pt10m", 600_000),
     ],
 )
-def test_durations(text: str, length_ms: int) -> None:
+def test_duration_is_converted_to_milliseconds(text: str, length_ms: int) -> None:
     assert resets.parse_duration_ms(text) == length_ms
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "PT1X", "P1H"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(ToolError, match="cannot be parsed to a Duration"):
         resets.parse_duration_ms(text)
 
@@ -116,17 +116,17 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         ("2017-01-01T01:00:00.000+01:00", 1_483_228_800_000),
     ],
 )
-def test_datetimes_are_utc_unless_they_say_otherwise(text: str, timestamp: int) -> None:
+def test_datetimes_are_utc_unless_they_have_a_zone(text: str, timestamp: int) -> None:
     assert resets.parse_datetime_ms(text) == timestamp
 
 
 @pytest.mark.parametrize("text", ["2017-01-01", "2017-13-01T00:00:00.000", "yesterdayT"])
-def test_what_is_no_datetime_is_refused(text: str) -> None:
+def test_invalid_datetime_is_rejected(text: str) -> None:
     with pytest.raises(ToolError, match="Error parsing timestamp"):
         resets.parse_datetime_ms(text)
 
 
-def test_topic_arguments() -> None:
+def test_topic_arguments_select_all_or_some_partitions() -> None:
     assert resets.parse_topics(["a:0,2", "b"]) == ([("a", 0), ("a", 2)], ["b"])
     for bad in ("a:", "a:0:1"):
         with pytest.raises(ToolError, match="expected topic name and partitions"):
@@ -135,16 +135,16 @@ def test_topic_arguments() -> None:
         resets.parse_topics(["a:0,x"])
 
 
-def test_shifts_need_a_committed_offset() -> None:
-    assert resets.shifted([("t", 0)], {("t", 0): 5}, -7) == {("t", 0): -2}
+def test_shift_requires_a_committed_offset() -> None:
+    assert resets.shift_offsets([("t", 0)], {("t", 0): 5}, -7) == {("t", 0): -2}
     with pytest.raises(ToolError, match="Cannot shift offset for partition t-1"):
-        resets.shifted([("t", 1)], {("t", 0): 5}, 1)
+        resets.shift_offsets([("t", 1)], {("t", 0): 5}, 1)
 
 
-def test_offsets_are_brought_inside_of_the_log() -> None:
+def test_reset_offsets_are_limited_to_the_range_of_the_log() -> None:
     low, fine, high = ("t", 0), ("t", 1), ("t", 2)
     starts, ends = dict.fromkeys((low, fine, high), 10), dict.fromkeys((low, fine, high), 20)
-    plan, warnings = resets.bounded({low: 9, fine: 20, high: 21}, starts, ends)
+    plan, warnings = resets.clamp_offsets({low: 9, fine: 20, high: 21}, starts, ends)
     assert plan == {low: 10, fine: 20, high: 20}
     assert warnings == [
         "New offset (9) is lower than earliest offset for topic partition t-0. Value will be set to 10.",
@@ -152,7 +152,7 @@ def test_offsets_are_brought_inside_of_the_log() -> None:
     ]
 
 
-def test_plans_survive_csv() -> None:
+def test_reset_plan_is_unchanged_after_export_and_import_as_csv() -> None:
     plans = {"g,1": {("t", 1): 5, ("t", 0): 3}, "h": {("u", 0): 0}}
     text = resets.to_csv(plans, with_group=True)
     assert text == '"g,1",t,0,3\n"g,1",t,1,5\nh,u,0,0\n'
@@ -164,7 +164,7 @@ def test_plans_survive_csv() -> None:
 
 
 @pytest.mark.parametrize("line", ["t,0", "t,x,1", "g,t,0,-1", "a,b,c,d,e"])
-def test_bad_lines_of_a_plan_are_named(line: str) -> None:
+def test_invalid_csv_line_is_reported_by_number(line: str) -> None:
     with pytest.raises(ToolError, match="line 2 of the reset plan"):
         resets.from_csv(f"t,0,1\n{line}\n", ["g"])
     with pytest.raises(ToolError, match="line 1 of the reset plan"):

@@ -1,4 +1,4 @@
-"""kafka-dump-log prints what Kafka's DumpLogSegments prints (taken from Kafka 4.3 on the same files)."""
+"""kafka-dump-log has the output of Kafka's DumpLogSegments (compared with Kafka 4.3 on the same files)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.storage import DiskStorage
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.protocol.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from headrace_broker.protocol.metadata_records import PartitionRecord, encode_metadata_record
 from headrace_broker.protocol.versioned import encode_key, encode_value
@@ -36,7 +36,7 @@ def dump(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_batches_records_and_control_records(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_records_and_control_records_are_printed(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
     columns = RecordColumns(
         values=[b"value", None], keys=[None, b"k"], headers=[[], [("h", b"x"), ("i", None)]], timestamps=[NOW, NOW + 5]
     )
@@ -136,7 +136,7 @@ def test_metadata_records_are_decoded(log: PartitionLog, capsys: pytest.CaptureF
     assert lines[4].startswith("| payload: Error at 1, skipping.")
 
 
-def test_damage_and_bad_arguments_are_reported(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corruption_and_invalid_arguments_are_reported(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
     append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))
     path = log.segments[0].path(".log")
     with open(path, "r+b") as file:
@@ -150,15 +150,15 @@ def test_damage_and_bad_arguments_are_reported(log: PartitionLog, capsys: pytest
     assert main(["--files", str(Path(path).with_name("1.log"))]) == 1
     assert "No such file" in capsys.readouterr().err
     assert main(["--files", path, "--value-decoder-class", "com.example.Mine"]) == 1
-    assert "com.example.Mine is not available" in capsys.readouterr().err
+    assert "com.example.Mine is not supported" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_gone_is_no_fault_of_the_file(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_pipe_is_not_reported_as_a_file_error(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))
-    monkeypatch.setattr("headrace_broker.tools.dump_log._dump_file", _nobody_reads)
-    with pytest.raises(BrokenPipeError):  # which the console script knows how to end on
+    monkeypatch.setattr("headrace_broker.tools.dump_log._dump_file", _raise_broken_pipe)
+    with pytest.raises(BrokenPipeError):  # the console script handles it
         main(["--files", log.segments[0].path(".log")])
 
 
-def _nobody_reads(*_: object) -> None:
+def _raise_broken_pipe(*_: object) -> None:
     raise BrokenPipeError

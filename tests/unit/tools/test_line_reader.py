@@ -1,4 +1,4 @@
-"""Lines become records as Kafka's LineMessageReader makes them."""
+"""Lines are parsed into records like Kafka's LineMessageReader does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace_broker.tools.line_reader import LineReader, LineSplitter
         (b"v\x0bt\x1c\xe2\x80\xa8\x85\n", [b"v\x0bt\x1c\xe2\x80\xa8\x85"]),
     ],
 )
-def test_lines_are_the_same_whatever_the_chunks(data: bytes, lines: list[bytes], size: int) -> None:
+def test_line_splitting_does_not_depend_on_chunk_size(data: bytes, lines: list[bytes], size: int) -> None:
     splitter = LineSplitter()
     found: list[bytes] = []
     for start in range(0, len(data), size):
@@ -29,34 +29,34 @@ def test_lines_are_the_same_whatever_the_chunks(data: bytes, lines: list[bytes],
     assert found + splitter.finish() == lines
 
 
-def test_lines_are_values_without_properties() -> None:
+def test_lines_are_record_values_if_no_properties_are_set() -> None:
     reader = LineReader({})
-    columns, fault = reader.read([b"a\tb", b"", b"\xff"])
-    assert (columns.values, columns.keys, columns.headers, fault) == ([b"a\tb", b"", b"\xff"], None, None, None)
+    columns, error = reader.read([b"a\tb", b"", b"\xff"])
+    assert (columns.values, columns.keys, columns.headers, error) == ([b"a\tb", b"", b"\xff"], None, None, None)
     assert reader.line_number == 3
 
 
-def test_keys_headers_and_nulls() -> None:
+def test_keys_headers_and_nulls_are_parsed() -> None:
     reader = LineReader(
         {"parse.key": "TRUE", "parse.headers": "true", "key.separator": "=>", "null.marker": "NULL"},
     )
-    columns, fault = reader.read([b"h1:v1,h2:NULL,h2:\tk=>v=>w", b"NULL\tNULL=>NULL", b"\xc3\xa9:1\t=>"])
-    assert fault is None
+    columns, error = reader.read([b"h1:v1,h2:NULL,h2:\tk=>v=>w", b"NULL\tNULL=>NULL", b"\xc3\xa9:1\t=>"])
+    assert error is None
     assert columns.headers == [[("h1", b"v1"), ("h2", None), ("h2", b"")], [], [("é", b"1")]]
     assert columns.keys == [b"k", None, b""]
     assert columns.values == [b"v=>w", None, b""]
 
 
-def test_a_null_marker_applies_to_plain_values_too() -> None:
+def test_null_marker_is_a_null_value_if_keys_are_not_parsed() -> None:
     assert LineReader({"null.marker": "-"}).read([b"-", b"--"])[0].values == [None, b"--"]
 
 
-def test_the_records_before_a_bad_line_are_kept() -> None:
+def test_records_before_an_invalid_line_are_returned() -> None:
     reader = LineReader({"parse.key": "true"})
     reader.read([b"k\tv"])
-    columns, fault = reader.read([b"a\tb", b"no separator", b"c\td"])
+    columns, error = reader.read([b"a\tb", b"no separator", b"c\td"])
     assert (columns.keys, columns.values) == ([b"a"], [b"b"])
-    assert str(fault) == "No key separator found on line number 3: 'no separator'"
+    assert str(error) == "No key separator found on line number 3: 'no separator'"
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_the_records_before_a_bad_line_are_kept() -> None:
         (b"N:v\tk\tv", "Header keys should not be equal to the null marker 'N' as they can't be null"),
     ],
 )
-def test_bad_headers_are_named(line: bytes, message: str) -> None:
+def test_invalid_headers_are_reported(line: bytes, message: str) -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "null.marker": "N"})
-    columns, fault = reader.read([line])
-    assert (len(columns), str(fault)) == (0, message)
+    columns, error = reader.read([line])
+    assert (len(columns), str(error)) == (0, message)
 
 
-def test_errors_can_be_ignored() -> None:
+def test_ignore_error_accepts_lines_without_separators() -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "ignore.error": "true"})
-    columns, fault = reader.read([b"value", b"h\tkey\tvalue"])
-    assert fault is None
+    columns, error = reader.read([b"value", b"h\tkey\tvalue"])
+    assert error is None
     assert columns.keys == [None, b"key"]
     assert columns.values == [b"value", b"value"]
     assert columns.headers == [[], [("h", None)]]
@@ -92,6 +92,6 @@ def test_errors_can_be_ignored() -> None:
         {"headers.separator": "("},
     ],
 )
-def test_separators_that_cannot_be_told_apart_are_refused(properties: dict[str, str]) -> None:
+def test_equal_or_empty_separators_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(ToolError, match=next(iter(properties))):
         LineReader(properties)

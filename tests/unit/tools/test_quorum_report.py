@@ -1,4 +1,4 @@
-"""What kafka-metadata-quorum prints, and the counts of kafka-producer-perf-test."""
+"""The output of kafka-metadata-quorum, and the statistics of kafka-producer-perf-test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_broker.protocol.messages.describe_quorum import DescribeQuorumResp
 from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.consumer_perf_test import format_date
 from headrace_broker.tools.metadata_quorum import replication, status
-from headrace_broker.tools.produce_stats import Failures, ProduceStats
+from headrace_broker.tools.produce_stats import FailureCounts, ProduceStats
 
 
 def replica(node: int, end: int, time_ms: int) -> ReplicaState:
@@ -44,7 +44,7 @@ def test_status() -> None:
     ]
 
 
-def test_replication_is_a_table_with_the_leader_first() -> None:
+def test_replication_lists_the_leader_first() -> None:
     rows = [line.split("\t") for line in replication(quorum(), now_ms=3_000)]
     assert [row[0].strip() for row in rows] == ["NodeId", "2", "1", "3", "4"]
     assert [row[3].strip() for row in rows] == ["Lag", "0", "10", "0", "20"]
@@ -53,42 +53,42 @@ def test_replication_is_a_table_with_the_leader_first() -> None:
     assert len({tuple(map(len, row)) for row in rows}) == 1
 
 
-def test_no_leader_is_said() -> None:
+def test_missing_leader_is_reported() -> None:
     with pytest.raises(ToolError, match="has no leader"):
         status(quorum(leader=-1), "id")
 
 
-def test_counts_of_acknowledgements() -> None:
+def test_produce_stats_count_acknowledged_records() -> None:
     stats = ProduceStats(1_000, 0, 1_000)
-    assert stats.acknowledged(500, 50_000, 10, 500) == []
-    assert stats.acknowledged(250, 25_000, 20, 1_000) == [
+    assert stats.add_acknowledged(500, 50_000, 10, 500) == []
+    assert stats.add_acknowledged(250, 25_000, 20, 1_000) == [
         "750 records sent, 750.0 records/sec (0.07 MB/sec), 13.3 ms avg latency, 20.0 ms max latency."
     ]
-    assert stats.acknowledged(250, 25_000, 100, 1_500) == []
+    assert stats.add_acknowledged(250, 25_000, 100, 1_500) == []
     assert stats.total_line(2_000) == (
         "1000 records sent, 500.000000 records/sec (0.05 MB/sec), 35.00 ms avg latency, 100.00 ms max latency, "
         "20 ms 50th, 100 ms 95th, 100 ms 99th, 100 ms 99.9th."
     )
 
 
-def test_steady_state_is_announced_once() -> None:
+def test_steady_state_message_is_printed_once() -> None:
     stats = ProduceStats(10, 0, 1, is_steady_state=True)
-    assert stats.acknowledged(5, 5, 1, 10)[0] == "In steady state."
-    assert stats.acknowledged(5, 5, 1, 20)[0].startswith("5 records sent")
+    assert stats.add_acknowledged(5, 5, 1, 10)[0] == "In steady state."
+    assert stats.add_acknowledged(5, 5, 1, 20)[0].startswith("5 records sent")
     assert "10 steady state records sent" in stats.total_line(20)
 
 
-def test_dates_as_java_writes_them() -> None:
+def test_dates_are_formatted_like_in_java() -> None:
     text = format_date(1_700_000_000_123, "yyyy-MM-dd HH:mm:ss:SSS")
     assert text.endswith(":20:123")
     assert text.startswith("2023-11-1")
 
 
-def test_failures_are_counted_and_the_first_of_each_kind_is_told() -> None:
-    failures = Failures()
+def test_failures_are_counted_and_the_first_of_each_kind_is_printed() -> None:
+    failures = FailureCounts()
     assert failures.summary(10) == []
-    few = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")
-    assert [line.partition(": ")[0] for line in failures.add(3, few)] == ["t-0"]
+    first = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")
+    assert [line.partition(": ")[0] for line in failures.add(3, first)] == ["t-0"]
     assert failures.add(2, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-1")) == []
     assert failures.add(1, TimedOutError("late")) == ["late (the first of its kind, more are only counted)"]
     assert failures.summary(10) == ["6 of 10 records failed: 5 with NOT_ENOUGH_REPLICAS, 1 with REQUEST_TIMED_OUT"]

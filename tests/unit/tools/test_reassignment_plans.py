@@ -1,4 +1,4 @@
-"""Reassignments as files and as text, and what kafka-reassign-partitions proposes."""
+"""kafka-reassign-partitions: parsing, checking, proposing and formatting plans."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import pytest
 from headrace_broker.client.admin_replicas import Reassignment
 from headrace_broker.tools.command_line import ToolError
 from headrace_broker.tools.reassignment_plans import (
-    Plan,
+    ReassignmentPlan,
     as_json,
     check_brokers,
     check_log_dirs,
     check_plan,
-    listing,
+    list_lines,
     log_dir_states,
     parse_brokers,
     parse_plan,
     parse_topics,
+    plan_states,
     propose,
     replica_moves,
-    states,
 )
 
 
-def plan(*entries: dict[str, Any]) -> Plan:
+def plan(*entries: dict[str, Any]) -> ReassignmentPlan:
     return parse_plan({"version": 1, "partitions": list(entries)})
 
 
-def test_what_is_printed_can_be_executed() -> None:
+def test_printed_assignment_can_be_parsed_as_plan() -> None:
     text = as_json({("b", 1): [2, 3], ("a", 0): [1]}, {("b", 1, 2): "/data"})
     assert text == (
         '{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1],"log_dirs":["any"]},'
         '{"topic":"b","partition":1,"replicas":[2,3],"log_dirs":["/data","any"]}]}'
     )
     read = parse_plan(json.loads(text))
-    assert read == Plan({("a", 0): [1], ("b", 1): [2, 3]}, {("b", 1, 2): "/data"})
+    assert read == ReassignmentPlan({("a", 0): [1], ("b", 1): [2, 3]}, {("b", 1, 2): "/data"})
     check_log_dirs(read, {2: ["/data"]})
 
 
-def test_directories_that_a_plan_names_are_verified() -> None:
-    named = Plan({("b", 1): [2, 3, 4]}, {("b", 1, 2): "/data", ("b", 1, 3): "/data", ("b", 1, 4): "/data"})
+def test_verify_reports_log_directories_named_in_the_plan() -> None:
+    named = ReassignmentPlan({("b", 1): [2, 3, 4]}, {("b", 1, 2): "/data", ("b", 1, 3): "/data", ("b", 1, 4): "/data"})
     assert log_dir_states(named, {("b", 1, 2): "/data", ("b", 1, 3): "/other"}) == [
         "Reassignment of replica b-1-2 completed successfully.",
         "Partition b-1 on broker 3 is not being moved from log dir /other to /data.",
@@ -50,18 +50,18 @@ def test_directories_that_a_plan_names_are_verified() -> None:
     ]
 
 
-@pytest.mark.parametrize("there", [["/other"], ["/data", "/other"]])
-def test_a_plan_cannot_choose_among_the_directories_of_a_broker(there: list[str]) -> None:
-    with pytest.raises(ToolError) as refused:
-        check_log_dirs(Plan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: there})
-    assert str(refused.value) == (
-        f"b-1: log_dirs names /data for broker 2, which has {', '.join(there)}; moves to a certain one of its log "
-        'directories are not built: write "any", and the broker chooses'
+@pytest.mark.parametrize("directories", [["/other"], ["/data", "/other"]])
+def test_plan_cannot_choose_a_log_directory_of_a_broker(directories: list[str]) -> None:
+    with pytest.raises(ToolError) as raised:
+        check_log_dirs(ReassignmentPlan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: directories})
+    assert str(raised.value) == (
+        f"b-1: log_dirs names /data for broker 2, whose log directories are {', '.join(directories)}; choosing a log "
+        'directory is not supported: use "any" to let the broker choose'
     )
 
 
 @pytest.mark.parametrize(
-    ("entries", "fault"),
+    ("entries", "message"),
     [
         ([], "Partition reassignment list cannot be empty"),
         ([{"topic": "a", "partition": 0, "replicas": []}], "Partition replica list cannot be empty"),
@@ -83,13 +83,13 @@ def test_a_plan_cannot_choose_among_the_directories_of_a_broker(there: list[str]
         (["a"], "partitions, entry 1: expected an object"),
     ],
 )
-def test_nonsense_is_refused(entries: list[Any], fault: str) -> None:
-    with pytest.raises(ToolError) as refusal:
+def test_invalid_plan_is_rejected(entries: list[Any], message: str) -> None:
+    with pytest.raises(ToolError) as raised:
         check_plan(plan(*entries))
-    assert str(refusal.value).startswith(fault)
+    assert str(raised.value).startswith(message)
 
 
-def test_topics_and_brokers_are_named_once() -> None:
+def test_duplicate_topics_and_brokers_are_rejected() -> None:
     assert parse_topics({"topics": [{"topic": "a"}]}) == ["a"]
     with pytest.raises(ToolError, match="duplicate entries"):
         parse_topics({"topics": [{"topic": "a"}, {"topic": "a"}]})
@@ -99,7 +99,7 @@ def test_topics_and_brokers_are_named_once() -> None:
             parse_brokers(text)
 
 
-def test_a_proposal_spreads_leaders_and_racks() -> None:
+def test_proposal_spreads_leaders_over_brokers_and_replicas_over_racks() -> None:
     current = {("t", index): [1, 2] for index in range(6)}
     proposed = propose(current, {1: "x", 2: "x", 3: "y", 4: "y"}, 0)
     assert proposed.keys() == current.keys()
@@ -109,10 +109,10 @@ def test_a_proposal_spreads_leaders_and_racks() -> None:
     assert {replicas[0] for replicas in proposed.values()} == {1, 2, 3, 4}
 
 
-def test_states_of_a_plan() -> None:
-    wanted = Plan({("a", 0): [1, 2], ("a", 1): [1, 2], ("a", 2): [1, 2]}, {})
+def test_verify_reports_the_state_of_each_partition() -> None:
+    wanted = ReassignmentPlan({("a", 0): [1, 2], ("a", 1): [1, 2], ("a", 2): [1, 2]}, {})
     moving = {("a", 1): Reassignment((1, 2, 3), (1,), (3,))}
-    assert states(wanted, moving, {("a", 0): [1, 2], ("a", 1): [1, 2, 3], ("a", 2): [3]}) == [
+    assert plan_states(wanted, moving, {("a", 0): [1, 2], ("a", 1): [1, 2, 3], ("a", 2): [3]}) == [
         "Status of partition reassignment:",
         "Reassignment of partition a-0 is completed.",
         "Reassignment of partition a-1 is still in progress.",
@@ -120,35 +120,37 @@ def test_states_of_a_plan() -> None:
     ]
 
 
-def test_what_is_under_way() -> None:
-    assert listing({}) == ["No partition reassignments found."]
-    assert listing({("a", 1): Reassignment((1, 2, 3), (1,), (3,)), ("a", 0): Reassignment((1,), (), ())}) == [
+def test_list_shows_reassignments_in_progress() -> None:
+    assert list_lines({}) == ["No partition reassignments found."]
+    assert list_lines({("a", 1): Reassignment((1, 2, 3), (1,), (3,)), ("a", 0): Reassignment((1,), (), ())}) == [
         "Current partition reassignments:",
         "a-0: replicas: 1.",
         "a-1: replicas: 1,2,3. adding: 1. removing: 3.",
     ]
 
 
-def test_what_is_throttled_is_what_copies_the_moves_under_way_included() -> None:
+def test_throttled_replicas_include_reassignments_in_progress() -> None:
     moving = {("a", 0): Reassignment((1, 2, 3), (3,), (1,)), ("a", 1): Reassignment((1, 4), (4,), ())}
-    begun = plan({"topic": "a", "partition": 0, "replicas": [2, 5]}, {"topic": "b", "partition": 0, "replicas": [3, 1]})
+    started = plan(
+        {"topic": "a", "partition": 0, "replicas": [2, 5]}, {"topic": "b", "partition": 0, "replicas": [3, 1]}
+    )
     current = {("a", 0): [1, 2, 3], ("b", 0): [1, 2]}
-    assert replica_moves(begun, moving, current) == {
-        ("a", 0): ({1, 2}, {5}),  # 3 was only on its way
+    assert replica_moves(started, moving, current) == {
+        ("a", 0): ({1, 2}, {5}),  # 3 was still being added
         ("a", 1): ({1}, {4}),
         ("b", 0): ({1, 2}, {3}),
     }
 
 
 @pytest.mark.parametrize(
-    ("brokers", "fault"),
+    ("brokers", "message"),
     [
-        ([1, 9, 7], "--broker-list 1,9,7: there is no broker 9,7 now; the cluster has 1,2,3"),
-        ([1], "--broker-list 1: topic t has 2 replicas of each partition, which take as many brokers"),
+        ([1, 9, 7], "--broker-list 1,9,7: broker 9,7 is not live; the live brokers are 1,2,3"),
+        ([1], "--broker-list 1: topic t has replication factor 2 and needs at least 2 brokers"),
     ],
 )
-def test_brokers_that_cannot_take_the_partitions_are_named(brokers: list[int], fault: str) -> None:
-    with pytest.raises(ToolError) as refused:
+def test_dead_or_too_few_brokers_are_rejected(brokers: list[int], message: str) -> None:
+    with pytest.raises(ToolError) as raised:
         check_brokers(brokers, {3, 1, 2}, {("t", 0): [1, 2]})
-    assert str(refused.value) == fault
+    assert str(raised.value) == message
     check_brokers([3, 1], {3, 1, 2}, {("t", 0): [1, 2]})

@@ -1,4 +1,4 @@
-"""Records become lines as Kafka's DefaultMessageFormatter writes them."""
+"""Records are formatted like Kafka's DefaultMessageFormatter does."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RECORDS = RecordColumns(
 )
 
 
-def test_values_alone() -> None:
+def test_only_values_are_printed_by_default() -> None:
     assert RecordFormatter({}).format(0, RECORDS) == b"v1\nnull\n"
     assert RecordFormatter({"line.separator": ";", "null.literal": ""}).format(0, RECORDS) == b"v1;;"
     assert RecordFormatter({}).format(0, RecordColumns(values=[])) == b""
     assert RECORDS.values == [b"v1", None]
 
 
-def test_every_part_in_kafkas_order() -> None:
+def test_all_record_fields_are_printed_in_kafkas_order() -> None:
     names = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "key", "value")
     formatter = RecordFormatter({f"print.{name}": "true" for name in names})
     assert formatter.format(3, RECORDS).decode().splitlines() == [
@@ -36,22 +36,22 @@ def test_every_part_in_kafkas_order() -> None:
     ]
 
 
-def test_columns_that_no_record_has() -> None:
+def test_missing_key_is_printed_as_null_and_missing_headers_as_NO_HEADERS() -> None:
     formatter = RecordFormatter({"print.key": "true", "print.headers": "true", "key.separator": "|"})
     assert formatter.format(0, RecordColumns(values=[b"v"])) == b"NO_HEADERS|null|v\n"
 
 
-def test_values_can_be_left_out() -> None:
+def test_values_are_omitted_if_print_value_is_false() -> None:
     assert RecordFormatter({"print.key": "true", "print.value": "false"}).format(0, RECORDS) == b"k1\nnull\n"
     assert RecordFormatter({"print.value": "false"}).format(0, RECORDS) == b""
 
 
-def test_append_time_is_told_from_create_time() -> None:
+def test_log_append_time_is_printed_with_its_label() -> None:
     columns = RecordColumns(values=[b"v"], timestamps=9, timestamp_type=1)
     assert RecordFormatter({"print.timestamp": "true"}).format(0, columns) == b"LogAppendTime:9\tv\n"
 
 
-def test_deserializers_by_class_name() -> None:
+def test_deserializers_are_selected_by_class_name() -> None:
     formatter = RecordFormatter(
         {
             "print.key": "true",
@@ -63,7 +63,7 @@ def test_deserializers_by_class_name() -> None:
     assert formatter.format(0, columns) == b"1099511627776\t-2\nnull\tnull\n"
     with pytest.raises(ValueError, match="Size of data received by IntegerDeserializer is not 4"):
         formatter.format(0, RecordColumns(values=[b"abc"]))
-    with pytest.raises(ValueError, match=r"com\.example\.Mine is not available here; there are"):
+    with pytest.raises(ValueError, match=r"com\.example\.Mine is not supported; supported are"):
         RecordFormatter({"value.deserializer": "com.example.Mine"})
 
 
@@ -79,7 +79,7 @@ def test_deserializers_by_class_name() -> None:
         ("UUIDDeserializer", str(uuid.UUID(int=7)).encode(), str(uuid.UUID(int=7)).encode()),
     ],
 )
-def test_each_deserializer(name: str, data: bytes, text: bytes) -> None:
+def test_deserializer_converts_bytes_to_text(name: str, data: bytes, text: bytes) -> None:
     assert deserializer(name)(data) == text
 
 
@@ -100,11 +100,11 @@ def test_each_deserializer(name: str, data: bytes, text: bytes) -> None:
         (float("nan"), "NaN"),
     ],
 )
-def test_doubles_read_as_javas(value: float, text: str) -> None:
+def test_doubles_are_formatted_like_java(value: float, text: str) -> None:
     assert java_double(value) == text
 
 
-def test_floats_have_their_own_shortest_digits() -> None:
+def test_floats_are_formatted_with_float_precision() -> None:
     third = struct.unpack(">f", struct.pack(">f", 1 / 3))[0]
     assert java_float(third) == "0.33333334"
     assert java_float(16777216.0) == "1.6777216E7"

@@ -1,4 +1,4 @@
-"""kafka-storage: directories that are prepared once, and what is said of them."""
+"""kafka-storage: formatting and showing log directories, and Kafka's version tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def properties(tmp_path: Path, *more: str) -> str:
     return str(path)
 
 
-def test_directories_are_formatted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formatted_directory_cannot_be_formatted_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = properties(tmp_path)
     assert main(["format", "-t", ID, "-c", file, "--standalone"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -35,7 +35,7 @@ def test_directories_are_formatted_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert lines[4].startswith(f"Found metadata: {{cluster.id={ID}, directory.id=")
 
 
-def test_a_bad_id_and_a_bad_file_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_cluster_id_and_missing_file_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["format", "-t", "short", "-c", properties(tmp_path)]) == 1
     assert "cluster id 'short' is not 16 bytes" in capsys.readouterr().err
     assert main(["info", "-c", str(tmp_path / "missing")]) == 1
@@ -46,7 +46,7 @@ def test_a_bad_id_and_a_bad_file_are_told(tmp_path: Path, capsys: pytest.Capture
     assert "controller.quorum.voters" in capsys.readouterr().err
 
 
-def test_problems_are_listed(tmp_path: Path) -> None:
+def test_info_lists_problems(tmp_path: Path) -> None:
     for name, cluster in (("a", ID), ("b", "AAAAAAAAAAAAAAAAAAAAAQ")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id=1\n")
@@ -61,12 +61,12 @@ def test_problems_are_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_random_id_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_uuid_has_22_characters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["random-uuid"]) == 0
     assert len(capsys.readouterr().out.strip()) == 22
 
 
-def test_other_versions_are_not_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_format_rejects_unsupported_feature_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = properties(tmp_path)
     for option in ("--release-version=4.2", "--feature=metadata.version=29", "--feature=kraft.version=1"):
         assert main(["format", "-t", ID, "-c", file, option]) == 1
@@ -95,7 +95,7 @@ def test_other_versions_are_not_formatted(tmp_path: Path, capsys: pytest.Capture
         (["feature-dependencies", "-f", "x=1"], 1, "Unknown feature: x\n"),
     ],
 )
-def test_versions_and_features_as_kafka_tells_of_them(
+def test_version_mapping_and_feature_dependencies_match_kafkas_releases(
     arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == status

@@ -1,4 +1,4 @@
-"""Filters of topics and partitions, and kafka-topics' reports."""
+"""Filters for topics and partitions, and the output of kafka-topics --describe."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPICS = ["b", "a.1", "a-1", "__consumer_offsets"]
         ("[ab].*", ["a-1", "a.1", "b"]),
     ],
 )
-def test_topics_match_as_a_whole(expression: str | None, selected: list[str]) -> None:
+def test_topic_expression_matches_whole_names(expression: str | None, selected: list[str]) -> None:
     assert select_topics(TOPICS, expression, exclude_internal=False) == selected
 
 
@@ -45,7 +45,7 @@ def test_internal_topics_can_be_excluded() -> None:
     assert select_topics(TOPICS, None, exclude_internal=True) == ["a-1", "a.1", "b"]
 
 
-def test_a_bad_expression_is_named() -> None:
+def test_invalid_topic_expression_is_reported() -> None:
     with pytest.raises(ToolError, match=r"a\( is an invalid regex"):
         topic_filter("a(")
 
@@ -62,12 +62,12 @@ def test_a_bad_expression_is_named() -> None:
         ("other", []),
     ],
 )
-def test_partition_rules(rules: str, partitions: list[int]) -> None:
+def test_topic_partition_filter_selects_partitions(rules: str, partitions: list[int]) -> None:
     _, is_wanted = topic_partition_filter(rules)
     assert [number for number in range(5) if is_wanted("t", number)] == partitions
 
 
-def test_bad_partitions_are_named() -> None:
+def test_invalid_partitions_are_reported() -> None:
     with pytest.raises(ToolError, match="Invalid rule specification: t:x"):
         topic_partition_filter("t:x")
     with pytest.raises(ToolError, match="numeric partition ids, but received: 1,x"):
@@ -78,7 +78,7 @@ def test_bad_partitions_are_named() -> None:
     assert not is_wanted("t", 0)
 
 
-def test_times_have_names() -> None:
+def test_time_accepts_names_and_timestamps() -> None:
     assert [parse_time(text) for text in ("latest", "-1", "earliest", "max-timestamp", "1700")] == [
         -1,
         -1,
@@ -101,7 +101,7 @@ TOPIC = TopicDescription(
 LIVE = {1, 2}
 
 
-def test_everything_is_described() -> None:
+def test_describe_shows_topic_and_all_partitions() -> None:
     assert list(describe(TOPIC, Report(), LIVE)) == [
         "Topic: t\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 3\tReplicationFactor: 2\t"
         "Configs: retention.ms=1,cleanup.policy=compact",
@@ -120,22 +120,22 @@ def test_everything_is_described() -> None:
         (Report(at_min_isr=True), [0]),
     ],
 )
-def test_reports_show_partitions_in_trouble_only(report: Report, partitions: list[int]) -> None:
+def test_report_flags_select_partitions_by_state(report: Report, partitions: list[int]) -> None:
     lines = list(describe(TOPIC, report, LIVE))
     assert [int(line.split("Partition: ")[1].split("\t")[0]) for line in lines] == partitions
 
 
-def test_a_leader_that_is_gone_is_unavailable() -> None:
+def test_partition_with_dead_leader_is_unavailable() -> None:
     assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
 
 
-def test_only_topics_with_overrides() -> None:
+def test_topics_with_overrides_option_shows_only_topics_with_configs() -> None:
     assert len(list(describe(TOPIC, Report(only_overrides=True), LIVE))) == 1
     plain = TopicDescription("p", "", (HEALTHY,))
     assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
 
 
-def test_old_brokers_and_reassignments() -> None:
+def test_describe_shows_reassignments_and_no_elr_from_older_brokers() -> None:
     moving = PartitionDescription(0, 1, (1, 2, 3), (1, 2), reassignment=Reassignment((1, 2, 3), (3,), (1,)))
     topic = TopicDescription("t", "AAAAAAAAAAAAAAAAAAAAAA", (moving,))
     first, second = describe(topic, Report(), LIVE)
@@ -147,17 +147,17 @@ def test_old_brokers_and_reassignments() -> None:
 # -- arguments of --create -------------------------------------------------------------------------------------------
 
 
-def test_replica_assignments() -> None:
+def test_replica_assignment_is_parsed_and_checked() -> None:
     assert parse_assignment("0:1,1:2") == {0: [0, 1], 1: [1, 2]}
     with pytest.raises(ToolError, match="may not contain duplicate entries: 1"):
         parse_assignment("1:1")
     with pytest.raises(ToolError, match=r"Partition 1 has different replication factor: \[1\]"):
         parse_assignment("1:2,1")
-    with pytest.raises(ToolError, match="partition 1: 'x' is no list of ids"):
+    with pytest.raises(ToolError, match="partition 1: 'x' is not a list of broker ids"):
         parse_assignment("1,x")
 
 
-def test_topic_configs() -> None:
+def test_topic_configs_are_parsed_as_name_value_pairs() -> None:
     assert parse_configs(["a=b", " c = d=e "]) == {"a": "b", "c": "d=e"}
     assert parse_configs(None) == {}
     with pytest.raises(ToolError, match='in the format "key=val"'):

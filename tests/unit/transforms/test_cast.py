@@ -25,7 +25,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
-from support.transforms import failures, make, one, source
+from support.transforms import apply_to_value, make_plugin, source_batch, transform_errors
 
 WHOLE: list[tuple[str, Schema, Any, Any]] = [
     ("int8", INT32_SCHEMA, 300, 44),
@@ -57,32 +57,34 @@ WHOLE: list[tuple[str, Schema, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("target", "schema", "value", "expected"), WHOLE)
-def test_whole_values(target: str, schema: Schema, value: Any, expected: Any) -> None:
-    made_schema, made = one(make("Cast$Value", spec=target), value, schema)
-    assert made_schema == Schema(Type(target))
-    assert made == expected
-    assert type(made) is type(expected)
+def test_cast_converts_whole_values(target: str, schema: Schema, value: Any, expected: Any) -> None:
+    new_schema, transformed = apply_to_value(make_plugin("Cast$Value", spec=target), value, schema)
+    assert new_schema == Schema(Type(target))
+    assert transformed == expected
+    assert type(transformed) is type(expected)
 
 
-def test_without_schema() -> None:
-    assert one(make("Cast$Value", spec="int8"), 300) == (None, 44)
-    cast = make("Cast$Value", spec="a:string, b:int32,c:boolean")
-    assert one(cast, {"a": 1.0, "b": "7", "d": 1}) == (None, {"a": "1.0", "b": 7, "c": None, "d": 1})
+def test_cast_converts_schemaless_fields() -> None:
+    assert apply_to_value(make_plugin("Cast$Value", spec="int8"), 300) == (None, 44)
+    cast = make_plugin("Cast$Value", spec="a:string, b:int32,c:boolean")
+    assert apply_to_value(cast, {"a": 1.0, "b": "7", "d": 1}) == (None, {"a": "1.0", "b": 7, "c": None, "d": 1})
 
 
-def test_fields() -> None:
+def test_cast_converts_struct_fields() -> None:
     schema = struct(
         [("a", INT32_SCHEMA), ("b", OPTIONAL_INT32_SCHEMA.replace(default=300, doc="x")), ("c", STRING_SCHEMA)],
         name="n", optional=True,
     )  # fmt: skip
-    made_schema, value = one(make("Cast$Value", spec="a:string,b:int8"), Struct(schema, {"a": 1, "c": "z"}), schema)
-    assert made_schema == struct(
+    new_schema, value = apply_to_value(
+        make_plugin("Cast$Value", spec="a:string,b:int8"), Struct(schema, {"a": 1, "c": "z"}), schema
+    )
+    assert new_schema == struct(
         [("a", STRING_SCHEMA), ("b", INT8_SCHEMA.replace(optional=True, default=44)), ("c", STRING_SCHEMA)],
         name="n", optional=True,
     )  # fmt: skip
     assert value.values == ["1", 44, "z"]
-    keep = make("Cast$Value", spec="a:string,b:int8", replace__null__with__default="false")
-    assert one(keep, Struct(schema, {"a": 1, "c": "z"}), schema)[1].values == ["1", None, "z"]
+    keep = make_plugin("Cast$Value", spec="a:string,b:int8", replace__null__with__default="false")
+    assert apply_to_value(keep, Struct(schema, {"a": 1, "c": "z"}), schema)[1].values == ["1", None, "z"]
 
 
 @pytest.mark.parametrize(
@@ -101,18 +103,18 @@ def test_fields() -> None:
         ("int64", decimal_schema(0), Decimal("Infinity")),
     ],
 )
-def test_what_cannot_be_cast(target: str, schema: Schema | None, value: Any) -> None:
+def test_cast_rejects_unsupported_and_invalid_values(target: str, schema: Schema | None, value: Any) -> None:
     good = {"int": 1, "flo": 1.0, "str": "1"}[target[:3]]
-    batch = source([value, None, value if schema is not None else good], schema)
-    assert list(failures(make("Cast$Value", spec=target), batch)) == ([0] if schema is None else [0, 2])
+    batch = source_batch([value, None, value if schema is not None else good], schema)
+    assert list(transform_errors(make_plugin("Cast$Value", spec=target), batch)) == ([0] if schema is None else [0, 2])
 
 
 @pytest.mark.parametrize("spec", ["", "int128", "a:bytes", "a:b:int8", "int8,int16", "int8,a:int8", "a:array"])
-def test_bad_specs(spec: str) -> None:
+def test_cast_rejects_invalid_specs(spec: str) -> None:
     with pytest.raises(ConfigErrors, match="configuration spec"):
-        make("Cast$Value", spec=spec)
+        make_plugin("Cast$Value", spec=spec)
 
 
-def test_key() -> None:
-    batch = make("Cast$Key", spec="string").apply_batch(source(["v"], keys=[7], key_schema=INT32_SCHEMA))
+def test_cast_applies_to_the_key() -> None:
+    batch = make_plugin("Cast$Key", spec="string").apply_batch(source_batch(["v"], keys=[7], key_schema=INT32_SCHEMA))
     assert (batch.key_schema, batch.keys) == (STRING_SCHEMA, ["7"])

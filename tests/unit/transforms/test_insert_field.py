@@ -15,7 +15,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
-from support.transforms import failures, make, one, records, sink, source
+from support.transforms import apply_to_value, make_plugin, records, sink_batch, source_batch, transform_errors
 
 MAGIC = struct([("magic", INT64_SCHEMA)], name="name", version=1, doc="doc")
 ALL = {
@@ -27,9 +27,9 @@ ALL = {
 }
 
 
-def test_all_fields_with_schema() -> None:
-    batch = source([Struct(MAGIC, {"magic": 42})], MAGIC, partition=3, timestamps=789)
-    (record,) = records(make("InsertField$Value", **ALL).apply_batch(batch))
+def test_insert_field_adds_all_fields_to_structs() -> None:
+    batch = source_batch([Struct(MAGIC, {"magic": 42})], MAGIC, partition=3, timestamps=789)
+    (record,) = records(make_plugin("InsertField$Value", **ALL).apply_batch(batch))
     assert record.value_schema == struct(
         [
             ("magic", INT64_SCHEMA),
@@ -47,9 +47,9 @@ def test_all_fields_with_schema() -> None:
     ]  # fmt: skip
 
 
-def test_all_fields_without_schema() -> None:
-    insert = make("InsertField$Value", **ALL)
-    batch = source([{"magic": 42}], timestamps=[789])
+def test_insert_field_adds_all_fields_to_maps() -> None:
+    insert = make_plugin("InsertField$Value", **ALL)
+    batch = source_batch([{"magic": 42}], timestamps=[789])
     assert records(insert.apply_batch(batch))[0].value == {
         "magic": 42,
         "topic_field": "test",
@@ -59,32 +59,40 @@ def test_all_fields_without_schema() -> None:
     assert batch.values == [{"magic": 42}]
 
 
-def test_offsets_are_for_sinks() -> None:
-    insert = make("InsertField$Value", offset__field="at")
-    batch = insert.apply_batch(sink([{}, {}], offsets=range(5, 7)))
+def test_insert_field_adds_offsets_only_to_sink_records() -> None:
+    insert = make_plugin("InsertField$Value", offset__field="at")
+    batch = insert.apply_batch(sink_batch([{}, {}], offsets=range(5, 7)))
     assert batch.values == [{"at": 5}, {"at": 6}]
-    assert "Only SinkRecord supported" in str(failures(insert, source([{}]))[0])
+    assert "Only SinkRecord supported" in str(transform_errors(insert, source_batch([{}]))[0])
 
 
-def test_nulls_pass_under_their_schema() -> None:
-    insert = make("InsertField$Value", static__field="s", static__value="x")
-    made = records(insert.apply_batch(source([None, Struct(MAGIC, {"magic": 1}), None], MAGIC.replace(optional=False))))
-    assert [record.value_schema is MAGIC or record.value_schema == MAGIC for record in made] == [True, False, True]
-    assert [record.value is None for record in made] == [True, False, True]
-    assert one(insert, None) == (None, None)
+def test_insert_field_changes_neither_nulls_nor_their_schema() -> None:
+    insert = make_plugin("InsertField$Value", static__field="s", static__value="x")
+    transformed = records(
+        insert.apply_batch(source_batch([None, Struct(MAGIC, {"magic": 1}), None], MAGIC.replace(optional=False)))
+    )
+    assert [record.value_schema is MAGIC or record.value_schema == MAGIC for record in transformed] == [
+        True,
+        False,
+        True,
+    ]
+    assert [record.value is None for record in transformed] == [True, False, True]
+    assert apply_to_value(insert, None) == (None, None)
 
 
-def test_null_fields_become_defaults() -> None:
+def test_insert_field_replaces_null_fields_with_defaults() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     for replace, expected in (("true", 7), ("false", None)):
-        insert = make("InsertField$Value", static__field="s", static__value="x", replace__null__with__default=replace)
-        assert insert.apply_batch(source([Struct(schema)], schema)).values == [(expected, "x")]
+        insert = make_plugin(
+            "InsertField$Value", static__field="s", static__value="x", replace__null__with__default=replace
+        )
+        assert insert.apply_batch(source_batch([Struct(schema)], schema)).values == [(expected, "x")]
 
 
-def test_key() -> None:
-    insert = make("InsertField$Key", topic__field="t")
+def test_insert_field_applies_to_the_key() -> None:
+    insert = make_plugin("InsertField$Key", topic__field="t")
     batch = insert.apply_batch(
-        source(
+        source_batch(
             ["v"],
             STRING_SCHEMA,
             keys=[
@@ -95,16 +103,16 @@ def test_key() -> None:
     assert batch.keys == [{"k": 1, "t": "test"}]
 
 
-def test_what_is_no_struct_or_map() -> None:
-    insert = make("InsertField$Value", topic__field="t")
+def test_insert_field_rejects_values_that_are_not_structs_or_maps() -> None:
+    insert = make_plugin("InsertField$Value", topic__field="t")
     assert "Only Struct objects supported for [field insertion], found: INT32" in str(
-        failures(insert, source([1, 2], INT32_SCHEMA))[1]
+        transform_errors(insert, source_batch([1, 2], INT32_SCHEMA))[1]
     )
-    assert list(failures(insert, source([{}, "x", 1]))) == [1, 2]
+    assert list(transform_errors(insert, source_batch([{}, "x", 1]))) == [1, 2]
 
 
-def test_settings() -> None:
+def test_insert_field_rejects_invalid_configuration() -> None:
     with pytest.raises(ConfigErrors, match="No field insertion configured"):
-        make("InsertField$Value")
+        make_plugin("InsertField$Value")
     with pytest.raises(ConfigErrors, match="No value specified for static field: s"):
-        make("InsertField$Value", static__field="s")
+        make_plugin("InsertField$Value", static__field="s")

@@ -5,22 +5,22 @@ import pytest
 from headrace.api.errors import ConfigErrors
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
-from support.transforms import failures, make, one, source
+from support.transforms import apply_to_value, make_plugin, source_batch, transform_errors
 
 ROW = struct([("dont", STRING_SCHEMA), ("abc", INT32_SCHEMA), ("foo", INT32_SCHEMA), ("etc", STRING_SCHEMA)], name="n")
 VALUE = {"dont": "whatever", "abc": 42, "foo": 7, "etc": "etc"}
 
 
-def test_with_schema() -> None:
-    replace = make("ReplaceField$Value", exclude="dont", renames="abc:xyz,foo:bar")
-    schema, value = one(replace, Struct(ROW, VALUE), ROW)
+def test_replace_field_removes_and_renames_struct_fields() -> None:
+    replace = make_plugin("ReplaceField$Value", exclude="dont", renames="abc:xyz,foo:bar")
+    schema, value = apply_to_value(replace, Struct(ROW, VALUE), ROW)
     assert schema == struct([("xyz", INT32_SCHEMA), ("bar", INT32_SCHEMA), ("etc", STRING_SCHEMA)], name="n")
     assert value.values == [42, 7, "etc"]
 
 
-def test_without_schema() -> None:
-    replace = make("ReplaceField$Value", exclude="dont", renames="abc:xyz,foo:bar")
-    assert one(replace, VALUE) == (None, {"xyz": 42, "bar": 7, "etc": "etc"})
+def test_replace_field_removes_and_renames_map_fields() -> None:
+    replace = make_plugin("ReplaceField$Value", exclude="dont", renames="abc:xyz,foo:bar")
+    assert apply_to_value(replace, VALUE) == (None, {"xyz": 42, "bar": 7, "etc": "etc"})
 
 
 @pytest.mark.parametrize(
@@ -34,25 +34,27 @@ def test_without_schema() -> None:
         ({"renames": "abc:foo", "exclude": "foo"}, ["whatever", 42, "etc"]),
     ],
 )
-def test_include_and_exclude(props: dict[str, str], kept: list[object]) -> None:
-    assert one(make("ReplaceField$Value", **props), Struct(ROW, VALUE), ROW)[1].values == kept
+def test_replace_field_includes_and_excludes_fields(props: dict[str, str], kept: list[object]) -> None:
+    assert apply_to_value(make_plugin("ReplaceField$Value", **props), Struct(ROW, VALUE), ROW)[1].values == kept
 
 
-def test_nulls() -> None:
-    replace = make("ReplaceField$Value", exclude="dont")
-    assert one(replace, None, ROW) == (ROW, None)
+def test_replace_field_keeps_null_values_and_fills_null_fields_with_defaults() -> None:
+    replace = make_plugin("ReplaceField$Value", exclude="dont")
+    assert apply_to_value(replace, None, ROW) == (ROW, None)
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7)), ("m", INT32_SCHEMA)])
-    assert one(make("ReplaceField$Value", exclude="m"), Struct(schema), schema)[1].values == [7]
-    keep = make("ReplaceField$Value", exclude="m", replace__null__with__default="false")
-    assert one(keep, Struct(schema), schema)[1].values == [None]
+    assert apply_to_value(make_plugin("ReplaceField$Value", exclude="m"), Struct(schema), schema)[1].values == [7]
+    keep = make_plugin("ReplaceField$Value", exclude="m", replace__null__with__default="false")
+    assert apply_to_value(keep, Struct(schema), schema)[1].values == [None]
 
 
-def test_two_fields_of_one_name() -> None:
-    errors = failures(make("ReplaceField$Value", renames="abc:foo"), source([Struct(ROW, VALUE)], ROW))
+def test_replace_field_rejects_two_fields_renamed_to_the_same_name() -> None:
+    errors = transform_errors(
+        make_plugin("ReplaceField$Value", renames="abc:foo"), source_batch([Struct(ROW, VALUE)], ROW)
+    )
     assert "duplication" in str(errors[0])
 
 
-def test_settings() -> None:
+def test_replace_field_rejects_invalid_configuration() -> None:
     with pytest.raises(ConfigErrors) as caught:
-        make("ReplaceField$Value", include="a,a", exclude="b,,c", renames="a:b:c")
+        make_plugin("ReplaceField$Value", include="a,a", exclude="b,,c", renames="a:b:c")
     assert len(caught.value.errors) == 3

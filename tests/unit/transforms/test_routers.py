@@ -4,7 +4,7 @@ import pytest
 
 from headrace.api.errors import ConfigErrors
 from headrace.data.records import SourceRecord
-from support.transforms import failures, make, records, sink, source
+from support.transforms import make_plugin, records, sink_batch, source_batch, transform_errors
 
 
 @pytest.mark.parametrize(
@@ -17,26 +17,28 @@ from support.transforms import failures, make, records, sink, source
         (".*", "prefix-$0", "t", "prefix-t"),
     ],
 )
-def test_regex_router(regex: str, replacement: str, topic: str, routed: str) -> None:
-    router = make("org.apache.kafka.connect.transforms.RegexRouter", regex=regex, replacement=replacement)
-    batch = router.apply_batch(sink(["a"], topic=topic))
+def test_regex_router_replaces_matching_topics(regex: str, replacement: str, topic: str, routed: str) -> None:
+    router = make_plugin("org.apache.kafka.connect.transforms.RegexRouter", regex=regex, replacement=replacement)
+    batch = router.apply_batch(sink_batch(["a"], topic=topic))
     assert (batch.topic, batch.original_topic) == (routed, topic)
     assert router.apply(SourceRecord(topic=topic)).topic == routed
 
 
-def test_regex_router_settings() -> None:
+def test_regex_router_rejects_invalid_configuration() -> None:
     with pytest.raises(ConfigErrors, match="Invalid regex"):
-        make("RegexRouter", regex="(", replacement="x")
+        make_plugin("RegexRouter", regex="(", replacement="x")
     with pytest.raises(ConfigErrors, match="No group 1"):
-        make("RegexRouter", regex="a", replacement="$1")
+        make_plugin("RegexRouter", regex="a", replacement="$1")
 
 
-def test_timestamp_router() -> None:
-    router = make("TimestampRouter", topic__format="ts-${topic}-${timestamp}", timestamp__format="yyyyMM")
-    made = records(router.apply_batch(source(["a", "b", "c"], timestamps=[1483425001864, 1483425001865, 0])))
-    assert [(record.topic, record.value) for record in made] == [
+def test_timestamp_router_formats_topic_names() -> None:
+    router = make_plugin("TimestampRouter", topic__format="ts-${topic}-${timestamp}", timestamp__format="yyyyMM")
+    transformed = records(
+        router.apply_batch(source_batch(["a", "b", "c"], timestamps=[1483425001864, 1483425001865, 0]))
+    )
+    assert [(record.topic, record.value) for record in transformed] == [
         ("ts-test-201701", "a"),
         ("ts-test-201701", "b"),
         ("ts-test-197001", "c"),
     ]
-    assert "Timestamp missing" in str(failures(router, source(["a", "b"], timestamps=[1, None]))[1])
+    assert "Timestamp missing" in str(transform_errors(router, source_batch(["a", "b"], timestamps=[1, None]))[1])

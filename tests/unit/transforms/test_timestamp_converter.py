@@ -17,7 +17,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
-from support.transforms import failures, make, one, source, values
+from support.transforms import apply_to_value, apply_to_values, make_plugin, source_batch, transform_errors
 
 MOMENT = dt.datetime(1970, 1, 2, 1, 2, 3, 456000, tzinfo=dt.UTC)
 FORMAT = "yyyy MM dd HH mm ss SSS z"
@@ -39,16 +39,18 @@ MILLIS = 90_123_456
         ("string", STRING_SCHEMA, TEXT),
     ],
 )
-def test_every_way(source_schema: Schema, value: Any, target: str, schema: Schema, expected: Any) -> None:
-    convert = make("TimestampConverter$Value", target__type=target, format=FORMAT)
-    assert one(convert, value, source_schema) == (schema, expected)
-    assert one(convert, value) == (None, expected)
+def test_timestamp_converter_converts_between_all_types(
+    source_schema: Schema, value: Any, target: str, schema: Schema, expected: Any
+) -> None:
+    convert = make_plugin("TimestampConverter$Value", target__type=target, format=FORMAT)
+    assert apply_to_value(convert, value, source_schema) == (schema, expected)
+    assert apply_to_value(convert, value) == (None, expected)
 
 
-def test_dates_and_times_are_sources_too() -> None:
-    convert = make("TimestampConverter$Value", target__type="unix")
-    assert one(convert, dt.date(1970, 1, 2), DATE_SCHEMA)[1] == 86_400_000
-    assert one(convert, dt.time(0, 0, 1), TIME_SCHEMA)[1] == 1000
+def test_timestamp_converter_reads_dates_and_times() -> None:
+    convert = make_plugin("TimestampConverter$Value", target__type="unix")
+    assert apply_to_value(convert, dt.date(1970, 1, 2), DATE_SCHEMA)[1] == 86_400_000
+    assert apply_to_value(convert, dt.time(0, 0, 1), TIME_SCHEMA)[1] == 1000
 
 
 @pytest.mark.parametrize(
@@ -62,48 +64,49 @@ def test_dates_and_times_are_sources_too() -> None:
         ("seconds", -2, -2),
     ],
 )
-def test_unix_precision(precision: str, number: int, written: int) -> None:
-    there = make("TimestampConverter$Value", target__type="Timestamp", unix__precision=precision)
-    back = make("TimestampConverter$Value", target__type="unix", unix__precision=precision)
-    assert one(back, *reversed(one(there, number, INT64_SCHEMA))) == (INT64_SCHEMA, written)
+def test_timestamp_converter_applies_unix_precision(precision: str, number: int, written: int) -> None:
+    from_unix = make_plugin("TimestampConverter$Value", target__type="Timestamp", unix__precision=precision)
+    to_unix = make_plugin("TimestampConverter$Value", target__type="unix", unix__precision=precision)
+    schema, timestamp = apply_to_value(from_unix, number, INT64_SCHEMA)
+    assert apply_to_value(to_unix, timestamp, schema) == (INT64_SCHEMA, written)
 
 
-def test_unix_to_unix_knows_no_calendar() -> None:
-    convert = make("TimestampConverter$Value", target__type="unix", unix__precision="microseconds")
-    assert one(convert, 2**62 + 1500, INT64_SCHEMA) == (INT64_SCHEMA, (2**62 + 1500) // 1000 * 1000)
-    assert list(failures(convert, source([True], BOOLEAN_SCHEMA))) == [0]
+def test_timestamp_converter_supports_any_year_from_unix_to_unix() -> None:
+    convert = make_plugin("TimestampConverter$Value", target__type="unix", unix__precision="microseconds")
+    assert apply_to_value(convert, 2**62 + 1500, INT64_SCHEMA) == (INT64_SCHEMA, (2**62 + 1500) // 1000 * 1000)
+    assert list(transform_errors(convert, source_batch([True], BOOLEAN_SCHEMA))) == [0]
 
 
-def test_a_field() -> None:
+def test_timestamp_converter_converts_a_field() -> None:
     schema = struct([("ts", INT64_SCHEMA.replace(optional=True)), ("other", STRING_SCHEMA)], name="n", optional=True)
-    convert = make("TimestampConverter$Value", target__type="Timestamp", field="ts")
-    made_schema, value = one(convert, Struct(schema, {"ts": MILLIS, "other": "x"}), schema)
-    assert made_schema == struct([("ts", OPTIONAL_TIMESTAMP_SCHEMA), ("other", STRING_SCHEMA)], name="n", optional=True)
+    convert = make_plugin("TimestampConverter$Value", target__type="Timestamp", field="ts")
+    new_schema, value = apply_to_value(convert, Struct(schema, {"ts": MILLIS, "other": "x"}), schema)
+    assert new_schema == struct([("ts", OPTIONAL_TIMESTAMP_SCHEMA), ("other", STRING_SCHEMA)], name="n", optional=True)
     assert value.values == [MOMENT, "x"]
-    assert one(convert, None, schema) == (made_schema, None)
-    assert values(convert, [Struct(schema, {"other": "x"})], schema)[0].values == [None, "x"]
-    assert one(convert, {"ts": MILLIS, "a": 1}) == (None, {"ts": MOMENT, "a": 1})
-    assert one(convert, {"a": 1}) == (None, {"a": 1, "ts": None})
-    missing = make("TimestampConverter$Value", target__type="Timestamp", field="nope")
-    assert one(missing, Struct(schema, {"other": "x"}), schema)[1].values == [None, "x"]
+    assert apply_to_value(convert, None, schema) == (new_schema, None)
+    assert apply_to_values(convert, [Struct(schema, {"other": "x"})], schema)[0].values == [None, "x"]
+    assert apply_to_value(convert, {"ts": MILLIS, "a": 1}) == (None, {"ts": MOMENT, "a": 1})
+    assert apply_to_value(convert, {"a": 1}) == (None, {"a": 1, "ts": None})
+    missing = make_plugin("TimestampConverter$Value", target__type="Timestamp", field="nope")
+    assert apply_to_value(missing, Struct(schema, {"other": "x"}), schema)[1].values == [None, "x"]
 
 
-def test_nulls_stay_null() -> None:
-    convert = make("TimestampConverter$Value", target__type="string", format=FORMAT)
-    assert values(convert, [MOMENT, None], OPTIONAL_TIMESTAMP_SCHEMA) == [TEXT, None]
-    assert one(convert, None, OPTIONAL_TIMESTAMP_SCHEMA)[0] == OPTIONAL_STRING_SCHEMA
-    assert one(convert, None) == (None, None)
+def test_timestamp_converter_keeps_nulls() -> None:
+    convert = make_plugin("TimestampConverter$Value", target__type="string", format=FORMAT)
+    assert apply_to_values(convert, [MOMENT, None], OPTIONAL_TIMESTAMP_SCHEMA) == [TEXT, None]
+    assert apply_to_value(convert, None, OPTIONAL_TIMESTAMP_SCHEMA)[0] == OPTIONAL_STRING_SCHEMA
+    assert apply_to_value(convert, None) == (None, None)
 
 
-def test_errors() -> None:
-    convert = make("TimestampConverter$Value", target__type="Timestamp", format=FORMAT)
-    errors = failures(convert, source([TEXT, "bad", None], STRING_SCHEMA.replace(optional=True)))
+def test_timestamp_converter_rejects_invalid_timestamps() -> None:
+    convert = make_plugin("TimestampConverter$Value", target__type="Timestamp", format=FORMAT)
+    errors = transform_errors(convert, source_batch([TEXT, "bad", None], STRING_SCHEMA.replace(optional=True)))
     assert list(errors) == [1]
     assert "bad" in str(errors[1])
-    assert list(failures(convert, source([1], INT32_SCHEMA))) == [0]
-    assert list(failures(convert, source([1.5, MILLIS, True]))) == [0, 2]
-    no_format = make("TimestampConverter$Value", target__type="Timestamp")
-    assert list(failures(no_format, source([TEXT], STRING_SCHEMA))) == [0]
+    assert list(transform_errors(convert, source_batch([1], INT32_SCHEMA))) == [0]
+    assert list(transform_errors(convert, source_batch([1.5, MILLIS, True]))) == [0, 2]
+    no_format = make_plugin("TimestampConverter$Value", target__type="Timestamp")
+    assert list(transform_errors(no_format, source_batch([TEXT], STRING_SCHEMA))) == [0]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,6 @@ def test_errors() -> None:
     [{}, {"target__type": "date"}, {"target__type": "string"}, {"target__type": "string", "format": "bad-format"},
      {"target__type": "unix", "unix__precision": "hours"}],
 )  # fmt: skip
-def test_settings(props: dict[str, str]) -> None:
+def test_timestamp_converter_rejects_invalid_configuration(props: dict[str, str]) -> None:
     with pytest.raises(ConfigErrors):
-        make("TimestampConverter$Value", **props)
+        make_plugin("TimestampConverter$Value", **props)

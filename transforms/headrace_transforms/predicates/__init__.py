@@ -1,1 +1,1 @@
-"""Predicates: which records a transform applies to."""
+"""Predicates, which select the records that a transform applies to."""

@@ -1,4 +1,4 @@
-"""HasHeaderKey: records with at least one header of a name."""
+"""HasHeaderKey: true for records with at least one header with a configured name."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.data.batch import Batch
 
 
 class HasHeaderKeyConfig(Config):
-    """The key of HasHeaderKey."""
+    """Configuration of HasHeaderKey."""
 
     name: str = key("name", non_empty=True, doc="The header's name.")
 
 
 class HasHeaderKey(Predicate):
-    """True for records that have a header of that name."""
+    """True for records that have a header with the configured name."""
 
     config_model = HasHeaderKeyConfig
     java_names = ("org.apache.kafka.connect.transforms.predicates.HasHeaderKey",)
 
     def configure(self, config: HasHeaderKeyConfig) -> None:
-        """Take the name."""
+        """Store the name."""
         self._name = config.name
 
     def test(self, record: Any) -> bool:
@@ -30,7 +30,7 @@ class HasHeaderKey(Predicate):
         return any(header.key == self._name for header in record.headers)
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """`test` for every record."""
+        """Return `test` for every record."""
         if batch.headers is None:
             return [False] * len(batch)
         return [any(header.key == self._name for header in headers) for headers in batch.headers]

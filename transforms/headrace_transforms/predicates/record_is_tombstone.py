@@ -1,4 +1,4 @@
-"""RecordIsTombstone: records whose value is null."""
+"""RecordIsTombstone: true for records whose value is null."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.data.batch import Batch
 
 
 class RecordIsTombstone(Predicate):
-    """True for records without a value."""
+    """True for records whose value is null."""
 
     java_names = ("org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",)
 
@@ -18,7 +18,7 @@ class RecordIsTombstone(Predicate):
         return record.value is None
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """`test` for every record."""
+        """Return `test` for every record."""
         if batch.compact is not None:
             return [False] * len(batch)
         return [value is None for value in batch.values]

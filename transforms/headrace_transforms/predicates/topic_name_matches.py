@@ -1,4 +1,4 @@
-"""TopicNameMatches: records of topics whose name matches a regular expression."""
+"""TopicNameMatches: true for records whose topic name matches a regular expression."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from headrace.data.java_regex import JavaPattern, check_pattern
 
 
 class TopicNameMatchesConfig(Config):
-    """The key of TopicNameMatches."""
+    """Configuration of TopicNameMatches."""
 
     pattern: str = key(
         "pattern",
         non_empty=True,
         validator=check_pattern,
-        doc="Regular expression, in Java's syntax, that the whole name must match.",
+        doc="Java regular expression that the whole topic name must match.",
     )
 
 
 class TopicNameMatches(Predicate):
-    """True for records whose topic matches as a whole."""
+    """True for records whose whole topic name matches."""
 
     config_model = TopicNameMatchesConfig
     java_names = ("org.apache.kafka.connect.transforms.predicates.TopicNameMatches",)
 
     def configure(self, config: TopicNameMatchesConfig) -> None:
-        """Take the pattern."""
+        """Compile the pattern."""
         self._pattern = JavaPattern(config.pattern)
 
     def test(self, record: Any) -> bool:
@@ -36,5 +36,5 @@ class TopicNameMatches(Predicate):
         return record.topic is not None and self._pattern.matches(record.topic)
 
     def test_batch(self, batch: Batch) -> list[bool]:
-        """`test` for every record."""
+        """Return `test` for every record."""
         return [self._pattern.matches(batch.topic)] * len(batch)

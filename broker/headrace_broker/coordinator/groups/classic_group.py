@@ -1,11 +1,11 @@
-"""A group of the classic protocol: its members and the state they are in together.
+"""A group of the classic protocol: its state and its members.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
-               ^  every join, leave or expiry leads back  |
+               ^  a join, leave or session expiry rebalances      |
 
-PreparingRebalance collects joins until the barrier closes, which makes the next generation; CompletingRebalance waits
-for the leader's assignments; Stable has them, and they are in the log. This module holds the data and its invariants;
-`rebalance` moves a group through its states. Metadata and assignments are opaque bytes for every protocol type.
+PreparingRebalance collects JoinGroup requests until the join phase ends and the next generation starts.
+CompletingRebalance waits for the leader's assignments.  In Stable the assignments are in the log.  This module holds
+the data and its invariants; `rebalance` performs the state transitions.  Metadata and assignments are opaque bytes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ _PREVIOUS_STATES = {
 
 
 @dataclass(slots=True, frozen=True)
-class Parked:
-    """A request that waits for the group: where its answer goes, and in which version."""
+class PendingRequest:
+    """A pending JoinGroup or SyncGroup request: the token for its response, and its version."""
 
     token: Token
     version: int
 
 
 class Member:
-    """One member. It is new until its first join is answered; it is silent-proof while a request of it is parked."""
+    """A member of a classic group.  A member is new until its first JoinGroup completes.  Afterwards, its session does
+    not expire while one of its JoinGroup or SyncGroup requests is pending."""
 
     __slots__ = (
         "assignment",
@@ -82,22 +83,23 @@ class Member:
         self.session_timeout_ms = session_timeout_ms
         self.protocols = protocols  # name -> metadata, in the member's order of preference
         self.assignment = assignment
-        self.awaiting_join: Parked | None = None
-        self.awaiting_sync: Parked | None = None
+        self.awaiting_join: PendingRequest | None = None
+        self.awaiting_sync: PendingRequest | None = None
         self.is_new = False
 
     @property
-    def counts_as_alive(self) -> bool:
-        """Whether it needs no heartbeat now; a new member's first wait is bounded all the same."""
+    def is_alive_without_heartbeat(self) -> bool:
+        """Whether a pending request prevents the session from expiring; false for a new member, whose first join has a
+        timeout of its own."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def matches(self, protocols: dict[str, bytes]) -> bool:
-        """Whether these are its protocols, in the same order with the same metadata."""
+        """Whether the member supports exactly `protocols`, in the same order and with the same metadata."""
         return list(self.protocols.items()) == list(protocols.items())
 
 
 class ClassicGroup:
-    """The state of one group. Owned by one shard; members keep the order in which they came."""
+    """The state and the members of one group, used by one shard.  `members` is in the order in which they joined."""
 
     __slots__ = (
         "_protocol_counts",
@@ -130,7 +132,7 @@ class ClassicGroup:
         self.leader_id: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # group instance id -> member id
-        self.pending_joins: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED
+        self.pending_joins: set[str] = set()  # member ids returned with MEMBER_ID_REQUIRED and not used yet
         self.pending_syncs: set[str] = set()  # members of this generation that have not sent SyncGroup
         self.subscribed_topics: frozenset[str] | None = None  # None: unknown
         self.new_member_added = False
@@ -138,7 +140,7 @@ class ClassicGroup:
         self.awaiting_join_count = 0
         self._protocol_counts: Counter[str] = Counter()
 
-    # -- questions
+    # -- properties
 
     @property
     def is_empty(self) -> bool:
@@ -161,7 +163,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: dict[str, bytes]) -> bool:
-        """Whether a member with these protocols could join the members there are."""
+        """Whether a member with this protocol type and these protocols is compatible with the current members."""
         if not protocol_type or not protocols:
             return False
         if not self.members:
@@ -169,22 +171,22 @@ class ClassicGroup:
         return self.protocol_type == protocol_type and any(self._supported_by_all(name) for name in protocols)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume `topic`; a consumer group whose subscription cannot be read counts as subscribed."""
+        """Whether a member subscribes to `topic`; true for a consumer group whose subscriptions cannot be parsed."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
-    def member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member of this identity.
+    def get_member(self, member_id: str, group_instance_id: str | None) -> Member:
+        """Return the member with this member id and instance id.
 
         Raises:
-            ApiError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when another member holds the instance id.
+            ApiError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance id belongs to another member.
         """
         if group_instance_id is not None:
-            holder = self.static_members.get(group_instance_id)
-            if holder is not None and holder != member_id:
+            current_id = self.static_members.get(group_instance_id)
+            if current_id is not None and current_id != member_id:
                 raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
-            if holder is None:
+            if current_id is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = self.members.get(member_id)
         if member is None:
@@ -194,7 +196,7 @@ class ClassicGroup:
     # -- members
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take in a member that `supports` has approved."""
+        """Add a member; the caller has checked `supports`."""
         if not self.members:
             self.protocol_type = protocol_type
         if member.group_instance_id is not None:
@@ -206,14 +208,14 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, or a pending id; the leadership passes to the longest-standing member."""
+        """Remove a member or a pending member id; if it was the leader, the oldest member becomes the leader."""
         member = self.members.pop(member_id, None)
         self.pending_joins.discard(member_id)
         self.pending_syncs.discard(member_id)
         if member is None:
             return
-        assert member.awaiting_join is None, "a parked join is answered before its member is removed"
-        self._uncount(member)
+        assert member.awaiting_join is None, "respond to a pending join before its member is removed"
+        self._remove_protocol_counts(member)
         if member.group_instance_id is not None:
             self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
@@ -222,29 +224,30 @@ class ClassicGroup:
     def update(
         self, member: Member, protocols: dict[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        self._uncount(member)
+        self._remove_protocol_counts(member)
         member.protocols = protocols
         self._protocol_counts.update(protocols.keys())
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def park_join(self, member: Member, parked: Parked) -> Parked | None:
-        """Let a join wait for the barrier; the result is the earlier join of the member that it replaces."""
-        earlier = self.take_join(member)
-        member.awaiting_join = parked
+    def set_pending_join(self, member: Member, pending: PendingRequest) -> PendingRequest | None:
+        """Store the member's pending JoinGroup; return the pending JoinGroup that it replaces, if any."""
+        superseded = self.pop_pending_join(member)
+        member.awaiting_join = pending
         self.awaiting_join_count += 1
-        return earlier
+        return superseded
 
-    def take_join(self, member: Member) -> Parked | None:
-        """The member's parked join, which waits no longer."""
-        parked = member.awaiting_join
-        if parked is not None:
+    def pop_pending_join(self, member: Member) -> PendingRequest | None:
+        """Remove and return the member's pending JoinGroup."""
+        pending = member.awaiting_join
+        if pending is not None:
             member.awaiting_join = None
             self.awaiting_join_count -= 1
-        return parked
+        return pending
 
-    def replace_static(self, member: Member, new_member_id: str) -> None:
-        """Give a static member its new id in place, so that it keeps its rank, assignment and leadership (KIP-345)."""
+    def replace_static_member(self, member: Member, new_member_id: str) -> None:
+        """Change a static member's id; the member keeps its place in the join order, its assignment and its leadership
+        (KIP-345)."""
         old_member_id = member.member_id
         member.member_id = new_member_id
         self.members = {m.member_id: m for m in self.members.values()}
@@ -265,7 +268,10 @@ class ClassicGroup:
         self.state_timestamp_ms = now_ms
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it has joined, else take the first that has; False when nobody has."""
+        """Keep the leader if it has joined, otherwise elect the first member that has joined.
+
+        Return False if no member has joined.
+        """
         if self.leader_id is not None and self.members[self.leader_id].awaiting_join is not None:
             return True
         for member in self.members.values():
@@ -275,14 +281,14 @@ class ClassicGroup:
         return False
 
     def select_protocol(self) -> str:
-        """The protocol that most members vote for, each for its first choice among those all of them support."""
+        """Return the protocol with the most votes; a member votes for its first protocol that all members support."""
         votes: Counter[str] = Counter()
         for member in self.members.values():
             votes[next(name for name in member.protocols if self._supported_by_all(name))] += 1
         return votes.most_common(1)[0][0]
 
     def next_generation(self, now_ms: int) -> None:
-        """Close the join barrier: CompletingRebalance with a protocol elected, or Empty without members."""
+        """End the join phase: select a protocol and enter CompletingRebalance, or Empty if there are no members."""
         self.generation_id += 1
         self.pending_syncs.clear()
         self.initial_delay_left_ms = None
@@ -293,10 +299,10 @@ class ClassicGroup:
         else:
             self.protocol_name = None
             self.transition_to(GroupState.EMPTY, now_ms)
-        self.read_subscriptions()
+        self.update_subscribed_topics()
 
-    def read_subscriptions(self) -> None:
-        """Work out the topics a `consumer` group is subscribed to; other types stay opaque."""
+    def update_subscribed_topics(self) -> None:
+        """Read the subscribed topics from the members' metadata; None unless the protocol type is `consumer`."""
         if not self.uses_consumer_protocol or (self.members and self.protocol_name is None):
             self.subscribed_topics = None
         else:
@@ -306,7 +312,7 @@ class ClassicGroup:
     def _supported_by_all(self, protocol_name: str) -> bool:
         return self._protocol_counts[protocol_name] == len(self.members)
 
-    def _uncount(self, member: Member) -> None:
+    def _remove_protocol_counts(self, member: Member) -> None:
         self._protocol_counts.subtract(member.protocols.keys())
         for name in member.protocols:
             if not self._protocol_counts[name]:

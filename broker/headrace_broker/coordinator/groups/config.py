@@ -1,4 +1,4 @@
-"""What an operator can set about groups. Names and defaults are Kafka's."""
+"""Configuration of the group coordinator, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class GroupConfig:
-    """Bounds and times of the group coordinator; each field names its key in server.properties."""
+    """Limits and timeouts of the group coordinator; the comment of each field is its key in server.properties."""
 
     initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
     max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
     max_size: int = 2**31 - 1  # group.max.size
-    new_member_join_timeout_ms: int = 300_000  # not a key: how long a new member may wait in its first join
+    new_member_join_timeout_ms: int = 300_000  # not configurable: limit on a new member's first JoinGroup
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000  # offsets.retention.minutes
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms

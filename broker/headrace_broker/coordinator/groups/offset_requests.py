@@ -1,8 +1,8 @@
-"""OffsetCommit, OffsetDelete and OffsetFetch of classic groups. Pure.
+"""OffsetCommit, OffsetDelete and OffsetFetch of classic groups.
 
-Who may commit: a member in its own generation (while a rebalance is being prepared, too, but not between the new
-generation and its assignments); and anybody without a generation as long as the group is empty, which is how
-consumers with their own assignment and operators commit.
+A member may commit with the group's current generation, also in PreparingRebalance, but not in CompletingRebalance.  A
+request without a generation may commit while the group is empty: consumers with manual assignment and admin clients
+send such requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace_broker.coordinator.groups.config import GroupConfig
 from headrace_broker.coordinator.groups.offsets import OffsetStore, PartitionOffsets
 from headrace_broker.coordinator.groups.rebalance import Rebalancer
 from headrace_broker.coordinator.groups.records import CommittedOffset, offset_record, offset_tombstone
-from headrace_broker.coordinator.runtime import Outcome, Token
+from headrace_broker.coordinator.runtime import CoordinatorResult, Token
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import (
     OffsetCommitRequest,
@@ -38,7 +38,7 @@ _GROUP_NOT_FOUND_ERROR_VERSION = 9
 
 
 class OffsetRequests:
-    """The offset requests of one shard's groups."""
+    """Handles the offset requests of one shard's groups."""
 
     def __init__(
         self, config: GroupConfig, groups: dict[str, ClassicGroup], offsets: OffsetStore, rebalancer: Rebalancer
@@ -50,40 +50,42 @@ class OffsetRequests:
 
     # -- OffsetCommit
 
-    def commit(self, request: OffsetCommitRequest, version: int, token: Token, now_ms: int) -> Outcome:
-        out = Outcome()
+    def commit(self, request: OffsetCommitRequest, version: int, token: Token, now_ms: int) -> CoordinatorResult:
+        out = CoordinatorResult()
         try:
             self._check_committer(request, version, now_ms)
         except ApiError as error:
-            out.reply(token, commit_response(request, error.code))
+            out.respond(token, commit_response(request, error.code))
             return out
         expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
         topics = []
         for topic in request.topics:
             partitions = []
-            for asked in topic.partitions:
-                error_code = self._commit_one(request.group_id, topic.name, asked, now_ms, expire_ms, out)
+            for requested in topic.partitions:
+                error_code = self._commit_one(request.group_id, topic.name, requested, now_ms, expire_ms, out)
                 partitions.append(
-                    OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error_code)
+                    OffsetCommitResponsePartition(partition_index=requested.partition_index, error_code=error_code)
                 )
             topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-        out.reply(token, OffsetCommitResponse(topics=topics))
+        out.respond(token, OffsetCommitResponse(topics=topics))
         return out
 
     def _commit_one(
         self,
         group_id: str,
         topic: str,
-        asked: OffsetCommitRequestPartition,
+        requested: OffsetCommitRequestPartition,
         now_ms: int,
         expire_ms: int,
-        out: Outcome,
+        out: CoordinatorResult,
     ) -> ErrorCode:
-        metadata = asked.committed_metadata or ""
+        metadata = requested.committed_metadata or ""
         if len(metadata) > self._config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        committed = CommittedOffset(asked.committed_offset, asked.committed_leader_epoch, metadata, now_ms, expire_ms)
-        out.records.append(offset_record(group_id, topic, asked.partition_index, committed))
+        committed = CommittedOffset(
+            requested.committed_offset, requested.committed_leader_epoch, metadata, now_ms, expire_ms
+        )
+        out.records.append(offset_record(group_id, topic, requested.partition_index, committed))
         return ErrorCode.NONE
 
     def _check_committer(self, request: OffsetCommitRequest, version: int, now_ms: int) -> None:
@@ -96,7 +98,7 @@ class OffsetRequests:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_known_error else ErrorCode.ILLEGAL_GENERATION)
         if generation_id < 0 and group.is_empty:
             return
-        member = group.member(request.member_id, request.group_instance_id)
+        member = group.get_member(request.member_id, request.group_instance_id)
         if generation_id != group.generation_id:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         if group.state is GroupState.COMPLETING_REBALANCE:
@@ -105,13 +107,13 @@ class OffsetRequests:
 
     # -- OffsetDelete
 
-    def delete(self, request: OffsetDeleteRequest, token: Token) -> Outcome:
-        out = Outcome()
+    def delete(self, request: OffsetDeleteRequest, token: Token) -> CoordinatorResult:
+        out = CoordinatorResult()
         group = self._groups.get(request.group_id)
         if group is None:
-            out.reply(token, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            out.respond(token, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
         elif not group.is_empty and not group.uses_consumer_protocol:
-            out.reply(token, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+            out.respond(token, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
         else:
             topics = [
                 OffsetDeleteResponseTopic(
@@ -126,10 +128,10 @@ class OffsetRequests:
                 )
                 for topic in request.topics
             ]
-            out.reply(token, OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics))
+            out.respond(token, OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics))
         return out
 
-    def _delete_one(self, group: ClassicGroup, topic: str, partition: int, out: Outcome) -> ErrorCode:
+    def _delete_one(self, group: ClassicGroup, topic: str, partition: int, out: CoordinatorResult) -> ErrorCode:
         if group.is_subscribed_to(topic):
             return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         if self._offsets.get(group.group_id, topic, partition) is not None:
@@ -139,8 +141,11 @@ class OffsetRequests:
     # -- OffsetFetch
 
     def fetch(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        """What the group has committed, for the partitions asked for (-1 where it has nothing) or for all."""
-        stored = self._offsets.topics_of(group.group_id)
+        """Return the committed offsets of the requested partitions, or of all partitions if `group.topics` is None.
+
+        The offset of a partition without a committed offset is -1.
+        """
+        stored = self._offsets.group_offsets(group.group_id)
         if group.topics is None:
             topics = [
                 OffsetFetchResponseTopics(
@@ -175,7 +180,7 @@ def _fetched(partition: int, committed: CommittedOffset) -> OffsetFetchResponseP
 
 
 def commit_response(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """One error for every partition of the request."""
+    """Build a response with the same error for every partition of the request."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

@@ -1,9 +1,10 @@
-"""The offsets that groups have committed: one shard's share of them. Pure.
+"""The committed offsets of one shard's groups.
 
-The store changes by `replay` only, with records that are in the log: a request gives records, never a change.
-Expiry (KIP-211): offsets of an empty group expire a retention after it became empty; of a group without a protocol
-type (commits by assignment only) each by its commit time; of a Stable `consumer` group only those of topics it is no
-longer subscribed to; of any other group never.
+The store changes only in `replay`, with records that are in the log; requests return records and do not change the
+store.  Expiration (KIP-211): the offsets of an empty group expire when the group has been empty for the retention time.
+In a group without a protocol type (manual assignment), an offset expires when the retention time has passed since its
+commit.  In a Stable `consumer` group, the same applies to offsets of topics to which no member is subscribed; its other
+offsets do not expire.  In any other group offsets do not expire.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NO_OFFSETS: dict[str, PartitionOffsets] = {}
 
 
 class OffsetStore:
-    """group -> topic -> partition -> committed offset. Empty inner dictionaries are not kept."""
+    """Maps group -> topic -> partition -> committed offset.  Empty inner dictionaries are removed."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[str, PartitionOffsets]] = {}
@@ -42,37 +43,39 @@ class OffsetStore:
         if not topics:
             del self._offsets[group_id]
 
-    def topics_of(self, group_id: str) -> dict[str, PartitionOffsets]:
-        """All that the group has committed; not to be changed."""
+    def group_offsets(self, group_id: str) -> dict[str, PartitionOffsets]:
+        """Return the group's committed offsets by topic; the caller must not modify them."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        return self.topics_of(group_id).get(topic, {}).get(partition)
+        return self.group_offsets(group_id).get(topic, {}).get(partition)
 
     def topics(self) -> set[str]:
-        """The topics that any group has offsets of."""
+        """Return the topics for which any group has committed offsets."""
         return {topic for by_topic in self._offsets.values() for topic in by_topic}
 
-    # -- records that remove
+    # -- tombstones
 
-    def tombstones_of_group(self, group_id: str) -> Iterator[CoordinatorRecord]:
-        for topic, partitions in self.topics_of(group_id).items():
+    def group_tombstones(self, group_id: str) -> Iterator[CoordinatorRecord]:
+        for topic, partitions in self.group_offsets(group_id).items():
             for partition in partitions:
                 yield offset_tombstone(group_id, topic, partition)
 
-    def tombstones_of_topics(self, topics: frozenset[str]) -> Iterator[CoordinatorRecord]:
-        """Tombstones for every group's offsets in topics that are gone."""
+    def topic_tombstones(self, topics: frozenset[str]) -> Iterator[CoordinatorRecord]:
+        """Yield tombstones for the offsets that any group has committed for these topics."""
         for group_id, by_topic in self._offsets.items():
             for topic in by_topic.keys() & topics:
                 for partition in by_topic[topic]:
                     yield offset_tombstone(group_id, topic, partition)
 
-    def expired(self, group: ClassicGroup, retention_ms: int, now_ms: int) -> Iterator[CoordinatorRecord]:
-        """Tombstones for the group's offsets whose time is over."""
+    def expired_offset_tombstones(
+        self, group: ClassicGroup, retention_ms: int, now_ms: int
+    ) -> Iterator[CoordinatorRecord]:
+        """Yield tombstones for the group's expired offsets."""
         if not _may_expire(group):
             return
         empty_since_ms = group.state_timestamp_ms if group.protocol_type is not None and group.is_empty else -1
-        for topic, partitions in self.topics_of(group.group_id).items():
+        for topic, partitions in self.group_offsets(group.group_id).items():
             if group.is_subscribed_to(topic):
                 continue
             for partition, committed in partitions.items():

@@ -1,10 +1,10 @@
 """The records of `__consumer_offsets`, in Kafka's format.
 
-A key is an int16 type and the key's fields: 0 and 1 an offset, 2 a classic group; other types belong to newer group
-kinds. A value is an int16 version and the value's fields; no value is a tombstone.
+A key is an int16 type and the key's fields: types 0 and 1 are offsets, type 2 is a classic group, other types belong to
+newer kinds of groups.  A value is an int16 version and the value's fields; a null value is a tombstone.
 
-Offsets are written as version 3 (version 1 with an explicit expiry), groups as version 3: what every Kafka since 2.1
-and the lag monitors that parse this topic read. All versions up to 4 are read.
+Offsets are written as version 3 (as version 1 if they have an expire timestamp), groups as version 3: Kafka 2.1 and
+newer, and the lag monitors that parse this topic, can read these versions.  All versions up to 4 can be decoded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from headrace_broker.protocol.versioned import (
 )
 
 NAME_LENGTH_MAX = 8_000
-"""Characters in a name that can surely be stored, with something added: a string holds 32767 bytes."""
+"""Limit on the characters of a name.  A string in a record can hold 32767 bytes, a character takes up to 4 bytes in
+UTF-8, and the coordinator appends a suffix to client ids and instance ids to create member ids."""
 
 _OFFSET_VALUE_VERSION = 3
 _EXPIRING_OFFSET_VALUE_VERSION = 1
@@ -40,16 +41,16 @@ _GROUP_VALUE_VERSION = 3
 
 @dataclass(slots=True, frozen=True)
 class CommittedOffset:
-    """What a group has stored for one partition."""
+    """The committed offset of a group for one partition."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
-    expire_timestamp_ms: int = -1  # -1: by retention
+    expire_timestamp_ms: int = -1  # -1: the retention time applies
 
 
-# -- making records
+# -- building records
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> CoordinatorRecord:
@@ -70,7 +71,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRe
 
 
 def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> CoordinatorRecord:
-    """The group as it is, with its members' own assignments or the ones given."""
+    """Build the group's record with `assignments`, or with the members' current assignments if None."""
     name = group.protocol_name or ""
     members = [
         MemberMetadata(
@@ -97,7 +98,7 @@ def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = Non
 
 
 def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
-    """A group that is new: it exists, and nothing else is known of it."""
+    """Build the record of a new group without members."""
     value = GroupMetadataValue(current_state_timestamp=group.state_timestamp_ms, protocol=None, leader=None, members=[])
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value, _GROUP_VALUE_VERSION)
 
@@ -115,8 +116,8 @@ def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
     )
 
 
-def restored_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group that a record describes: Stable with the members it lists, or Empty."""
+def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """Restore a group from its record: Stable if the record lists members, otherwise Empty."""
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.generation_id = value.generation
     protocol_name = value.protocol or ""
@@ -137,24 +138,24 @@ def restored_group(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
     if value.leader in group.members:
         group.leader_id = value.leader
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY
-    group.read_subscriptions()
+    group.update_subscribed_topics()
     return group
 
 
-# -- bytes
+# -- encoding
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Key and value as they stand in the log."""
+    """Encode a record's key and value."""
     key = encode_key(record.key)
     return key, None if record.value is None else encode_value(record.value, record.value_version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """The record of these bytes, or None for a type that is not of the classic protocol.
+    """Decode a record; return None for a record type that the classic protocol does not use.
 
     Raises:
-        ProtocolError: the bytes are not a record of the type and version they claim.
+        ProtocolError: the bytes are not a valid record of their type and version.
     """
     value_class = _VALUE_CLASSES.get(key_type(key))
     if value_class is None:

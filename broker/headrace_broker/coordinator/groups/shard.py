@@ -1,9 +1,9 @@
-"""GroupShard: all groups and offsets behind one partition of `__consumer_offsets`. Pure.
+"""GroupShard: all groups and offsets of one partition of `__consumer_offsets`.  Does no I/O.
 
-Membership lives in memory and reaches the log when a generation gets its assignments, when a group becomes empty,
-and when a static member is replaced; offsets reach the log with each commit. So a shard rebuilt from the log has the
-same offsets and the same Empty and Stable groups; a group that was in the middle of a rebalance is found in its last
-stored generation, whose members the coordinator tells to join again as they show up.
+Offsets are written to the log with every commit.  Membership is written when a generation receives its assignments,
+when a group becomes empty, and when a static member is replaced.  A shard rebuilt from the log therefore has the same
+offsets and the same Empty and Stable groups.  A group that was rebalancing is restored in its last stored generation;
+its members receive an error for their next request and join again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from headrace_broker.coordinator.groups.classic_group import ClassicGroup, GroupState, Member
 from headrace_broker.coordinator.groups.config import GroupConfig
-from headrace_broker.coordinator.groups.joining import ClientIdentity, Joining
-from headrace_broker.coordinator.groups.membership import Membership
+from headrace_broker.coordinator.groups.join_requests import ClientIdentity, JoinRequests
+from headrace_broker.coordinator.groups.member_requests import MemberRequests
 from headrace_broker.coordinator.groups.offset_requests import OffsetRequests
 from headrace_broker.coordinator.groups.offsets import OffsetStore
 from headrace_broker.coordinator.groups.rebalance import Rebalancer
-from headrace_broker.coordinator.groups.records import group_tombstone, restored_group
-from headrace_broker.coordinator.runtime import CoordinatorRecord, Outcome, Token
+from headrace_broker.coordinator.groups.records import group_from_record, group_tombstone
+from headrace_broker.coordinator.runtime import CoordinatorRecord, CoordinatorResult, Token
 from headrace_broker.coordinator.timers import Timers
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.group_records import (
@@ -41,12 +41,12 @@ from headrace_broker.protocol.messages.describe_groups import DescribedGroup, De
 from headrace_broker.protocol.messages.list_groups import ListedGroup
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 
-_GROUP_NOT_FOUND_ERROR_VERSION = 6  # of DescribeGroups; before, a group that does not exist is Dead without an error
+_GROUP_NOT_FOUND_ERROR_VERSION = 6  # of DescribeGroups; earlier versions return Dead without an error
 _GROUP_TYPE = "classic"
 
 
 class GroupShard:
-    """The shard's request handlers, and its part of the runtime's contract. `new_id` makes member ids unique."""
+    """The request handlers of one shard, and the methods of `runtime.Shard`.  `new_id` generates unique member ids."""
 
     def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
         self.groups: dict[str, ClassicGroup] = {}
@@ -54,53 +54,53 @@ class GroupShard:
         self._config = config
         self._timers = Timers()
         self._rebalancer = Rebalancer(config, self.groups, self._timers)
-        self._joining = Joining(config, self.groups, self._rebalancer, new_id)
-        self._membership = Membership(self.groups, self._rebalancer)
+        self._joining = JoinRequests(config, self.groups, self._rebalancer, new_id)
+        self._membership = MemberRequests(self.groups, self._rebalancer)
         self._offset_requests = OffsetRequests(config, self.groups, self.offsets, self._rebalancer)
 
     # -- membership
 
     def join(
         self, request: JoinGroupRequest, version: int, client: ClientIdentity, token: Token, now_ms: int
-    ) -> Outcome:
+    ) -> CoordinatorResult:
         return self._joining.join(request, version, client, token, now_ms)
 
-    def sync(self, request: SyncGroupRequest, version: int, token: Token, now_ms: int) -> Outcome:
+    def sync(self, request: SyncGroupRequest, version: int, token: Token, now_ms: int) -> CoordinatorResult:
         return self._membership.sync(request, version, token, now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
         return self._membership.heartbeat(request, now_ms)
 
-    def leave(self, request: LeaveGroupRequest, version: int, token: Token, now_ms: int) -> Outcome:
+    def leave(self, request: LeaveGroupRequest, version: int, token: Token, now_ms: int) -> CoordinatorResult:
         return self._membership.leave(request, version, token, now_ms)
 
     # -- offsets
 
-    def commit(self, request: OffsetCommitRequest, version: int, token: Token, now_ms: int) -> Outcome:
+    def commit(self, request: OffsetCommitRequest, version: int, token: Token, now_ms: int) -> CoordinatorResult:
         return self._offset_requests.commit(request, version, token, now_ms)
 
-    def delete_offsets(self, request: OffsetDeleteRequest, token: Token) -> Outcome:
+    def delete_offsets(self, request: OffsetDeleteRequest, token: Token) -> CoordinatorResult:
         return self._offset_requests.delete(request, token)
 
     def fetch(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
         return self._offset_requests.fetch(group)
 
-    def topics_deleted(self, topics: frozenset[str]) -> Outcome:
-        """Forget every group's offsets in topics that are gone."""
-        return Outcome(records=list(self.offsets.tombstones_of_topics(topics)))
+    def on_topics_deleted(self, topics: frozenset[str]) -> CoordinatorResult:
+        """Remove every group's offsets of the deleted topics."""
+        return CoordinatorResult(records=list(self.offsets.topic_tombstones(topics)))
 
-    def expire(self, group_ids: Iterable[str], now_ms: int) -> Outcome:
-        """Remove these groups' offsets whose retention is over, and those without members and offsets altogether."""
-        out = Outcome()
+    def expire(self, group_ids: Iterable[str], now_ms: int) -> CoordinatorResult:
+        """Remove expired offsets of these groups, and the groups that then have neither members nor offsets."""
+        out = CoordinatorResult()
         for group in filter(None, map(self.groups.get, group_ids)):
-            expired = list(self.offsets.expired(group, self._config.offsets_retention_ms, now_ms))
+            expired = list(self.offsets.expired_offset_tombstones(group, self._config.offsets_retention_ms, now_ms))
             out.records.extend(expired)
-            count = sum(map(len, self.offsets.topics_of(group.group_id).values()))
+            count = sum(map(len, self.offsets.group_offsets(group.group_id).values()))
             if group.is_empty and not group.pending_joins and len(expired) == count:
                 out.records.append(group_tombstone(group.group_id))
         return out
 
-    # -- looking at groups and deleting them
+    # -- describing, listing and deleting groups
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         group = self.groups.get(group_id)
@@ -117,7 +117,7 @@ class GroupShard:
         )
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-        """The groups in these states (in lower case; none given: all) and of these types."""
+        """List the groups in these states (lower case; empty means all) and of these types."""
         if types and _GROUP_TYPE not in types:
             return []
         return [
@@ -131,29 +131,29 @@ class GroupShard:
             if not states or group.state.lower() in states
         ]
 
-    def delete_groups(self, group_ids: list[str], token: Token) -> Outcome:
-        """Delete empty groups with their offsets; the reply is a list of results, one per group."""
-        out = Outcome()
+    def delete_groups(self, group_ids: list[str], token: Token) -> CoordinatorResult:
+        """Delete empty groups with their offsets; the response is a list with one result per group."""
+        out = CoordinatorResult()
         results = [self._delete_group(group_id, out) for group_id in group_ids]
-        out.reply(token, results)
+        out.respond(token, results)
         return out
 
-    def _delete_group(self, group_id: str, out: Outcome) -> DeletableGroupResult:
+    def _delete_group(self, group_id: str, out: CoordinatorResult) -> DeletableGroupResult:
         group = self.groups.get(group_id)
         if group is None:
             return _not_deleted(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
             return _not_deleted(group_id, ErrorCode.NON_EMPTY_GROUP)
-        out.records.extend(self.offsets.tombstones_of_group(group_id))
+        out.records.extend(self.offsets.group_tombstones(group_id))
         out.records.append(group_tombstone(group_id))
         return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
 
-    # -- the runtime's contract
+    # -- runtime.Shard
 
     def replay(self, record: CoordinatorRecord) -> None:
         if isinstance(record.key, GroupMetadataKey):
             if isinstance(record.value, GroupMetadataValue):
-                self.groups[record.key.group] = restored_group(record.key.group, record.value)
+                self.groups[record.key.group] = group_from_record(record.key.group, record.value)
             else:
                 self.groups.pop(record.key.group, None)
         else:
@@ -166,9 +166,9 @@ class GroupShard:
         if record.value is not None and record.key.group not in self.groups:
             self.groups[record.key.group] = ClassicGroup(record.key.group, record.value.commit_timestamp)
 
-    def loaded(self, now_ms: int) -> Outcome:
-        """Give every member a whole session to show up, and cut groups that are over group.max.size now."""
-        out = Outcome()
+    def on_loaded(self, now_ms: int) -> CoordinatorResult:
+        """Start a full session for every member, and rebalance groups that have more members than group.max.size."""
+        out = CoordinatorResult()
         for group in self.groups.values():
             for member in group.members.values():
                 self._rebalancer.refresh_session(group, member, now_ms)
@@ -176,42 +176,42 @@ class GroupShard:
                 self._rebalancer.prepare_rebalance(group, now_ms, out)
         return out
 
-    def appended(self, outcome: Outcome, now_ms: int) -> Outcome:
-        """Apply what only the log may change here: offsets, and groups that were deleted."""
-        for record in outcome.records:
+    def on_appended(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
+        """Apply the appended offset records and group tombstones, then run the result's `on_appended`."""
+        for record in result.records:
             if not isinstance(record.key, GroupMetadataKey):
                 self._replay_offset(record)
             elif record.value is None:
                 group = self.groups.pop(record.key.group, None)
                 if group is not None:
-                    self._rebalancer.forget_group(group)
-        after = Outcome()
-        if outcome.on_appended is not None:
-            outcome.on_appended(after, now_ms)
+                    self._rebalancer.cancel_timers(group)
+        after = CoordinatorResult()
+        if result.on_appended is not None:
+            result.on_appended(after, now_ms)
         return after
 
-    def append_failed(self, outcome: Outcome, error: ErrorCode, now_ms: int) -> Outcome:
-        after = Outcome()
-        if outcome.on_append_failed is not None:
-            outcome.on_append_failed(after, error, now_ms)
+    def on_append_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
+        after = CoordinatorResult()
+        if result.on_append_failed is not None:
+            result.on_append_failed(after, error, now_ms)
         return after
 
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_deadline_ms()
 
-    def run_timers(self, now_ms: int) -> Iterator[Outcome]:
+    def run_timers(self, now_ms: int) -> Iterator[CoordinatorResult]:
         for key in self._timers.pop_due(now_ms):
-            out = Outcome()
+            out = CoordinatorResult()
             self._rebalancer.run_timer(key, now_ms, out)
             yield out
 
-    def clock_jumped(self, jump_ms: int) -> None:
+    def on_clock_jump(self, jump_ms: int) -> None:
         self._timers.shift(jump_ms)
 
-    def unload(self, error: ErrorCode) -> Outcome:
-        out = Outcome()
+    def unload(self, error: ErrorCode) -> CoordinatorResult:
+        out = CoordinatorResult()
         for group in self.groups.values():
-            self._rebalancer.refuse_all(group, error, out)
+            self._rebalancer.fail_all_pending_requests(group, error, out)
         self.groups.clear()
         return out
 

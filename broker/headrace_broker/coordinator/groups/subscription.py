@@ -1,8 +1,8 @@
-"""The topics in a consumer's subscription, as far as the coordinator needs them.
+"""Reads the topics of a consumer's subscription.
 
-Consumer embedded protocol, any version: int16 version, int32 count, topic names (int16 length, UTF-8), then parts
-that only clients read. Only used to tell which offsets are in use (expiry, OffsetDelete); a subscription that cannot
-be read is never an error for the client that sent it.
+Format of the embedded consumer protocol, any version: int16 version, int32 count, topic names (int16 length, UTF-8),
+then fields that only clients read.  The offsets of a subscribed topic do not expire, and OffsetDelete rejects them.  If
+a subscription cannot be parsed, its member still joins the group and the subscribed topics are unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The union of the subscriptions' topics, or None when one of them cannot be read."""
+    """Return the union of the subscriptions' topics, None if one of them cannot be parsed."""
     topics: set[str] = set()
     try:
         for subscription in subscriptions:
@@ -25,13 +25,15 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 def _topics(subscription: bytes) -> list[str]:
     _version, count = struct.unpack_from(">hi", subscription, 0)
     if not 0 <= count <= len(subscription) // 2:
-        raise ValueError(f"{count} topics in {len(subscription)} bytes")
+        raise ValueError(f"A subscription of {len(subscription)} bytes cannot contain {count} topics")
     position, topics = 6, []
     for _ in range(count):
         (length,) = struct.unpack_from(">h", subscription, position)
         position += 2
         if length < 0 or position + length > len(subscription):
-            raise ValueError(f"a topic name of {length} bytes")
+            raise ValueError(
+                f"Error reading string of length {length}, only {len(subscription) - position} bytes available"
+            )
         topics.append(subscription[position : position + length].decode())
         position += length
     return topics

@@ -1,9 +1,9 @@
-"""Compaction: of a topic's records only the newest per key stay, in Kafka's way, offset by offset the same.
+"""Log compaction: keeps only the newest record of each key, with the same results as Kafka's log cleaner.
 
-`choice` says which log is cleaned next and up to where, `cleaning` makes the new segments in two passes over the old
-ones, with `key_map` (newest offset per key), `batch_filter` (what stays of a batch), `transactions` (what an aborted
-transaction takes with it) and `grouping` (which segments become one). Everything here is pure, or works on the storage
-port it is given; the broker runs it in a process of its own (`server.cleaning.cleaner`).
+`cleanable` determines the part of a log to clean and whether it is due. `cleaning` builds the new segments in two
+passes over the old ones. It uses `offset_map` (newest offset of each key), `batch_filter` (the records of a batch to
+retain), `transactions` (batches of aborted transactions) and `grouping` (which segments to merge). All modules are pure
+or use only the storage they are given. The broker runs them in a separate process (`server.cleaning.cleaner`).
 """
 
 from __future__ import annotations

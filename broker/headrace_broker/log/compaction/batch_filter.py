@@ -1,8 +1,9 @@
-"""What compaction leaves of a batch: all of it, some of its records, only its header, or nothing. Pure.
+"""Determines what compaction retains of a batch: the batch, some of its records, only its header, or nothing. Pure.
 
-Offsets never change. A batch that loses records keeps its base offset, its last offset and its producer's sequence. A
-batch with tombstones, or a transaction marker that marks nothing any more, is given its delete horizon the first time
-it is met (KIP-534): the time until which they stay, in place of the base timestamp, with attribute bit 6 set.
+Offsets never change: a batch from which records are removed keeps its base offset, last offset and sequence numbers.
+The first cleaning of a batch with tombstones, or of a transaction marker without remaining data, sets its delete
+horizon (KIP-534): the time from which compaction may remove the tombstones or the marker. The delete horizon is stored
+as the base timestamp, with attribute bit 6 set.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace_broker.log.compaction.job import LastRecord
-from headrace_broker.log.compaction.key_map import KeyMap
+from headrace_broker.log.compaction.offset_map import OffsetMap
 from headrace_broker.log.compaction.transactions import TransactionTracker
 from headrace_broker.records.batch import (
     COMPRESSION_MASK,
@@ -24,16 +25,16 @@ from headrace_broker.records.batch import (
 from headrace_broker.records.builder import replace_records
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, compress
-from headrace_broker.records.reader import read_batch, uncompressed
+from headrace_broker.records.reader import decompress_batch, read_batch
 from headrace_broker.records.varint import decode_varint, encode_varint
 
 
 class BatchFilter:
-    """Decides batch by batch, in the order of the log."""
+    """Filters the batches of a log one by one, in the order of the log."""
 
     def __init__(
         self,
-        key_map: KeyMap,
+        offset_map: OffsetMap,
         transactions: TransactionTracker,
         *,
         map_end_offset: int,
@@ -42,45 +43,46 @@ class BatchFilter:
         high_watermark: int,
         last_records: Iterable[LastRecord] = (),
     ) -> None:
-        """`key_map` covers the dirty records before `map_end_offset`; what lies behind stays as it is."""
-        self._key_map = key_map
+        """`offset_map` covers the dirty records before `map_end_offset`; later records are retained."""
+        self._offset_map = offset_map
         self._transactions = transactions
         self._map_end_offset = map_end_offset
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
         self._high_watermark = high_watermark
         self.segment_end = -1
-        """Where the segment that is written now ends; its last batch stays, if only as a header."""
+        """End offset of the segment being written; its last batch is retained, at least as an empty batch."""
         self._last_records = {record.producer_id: record for record in last_records}
         self.records_before = 0
         self.records_after = 0
 
-    def keep(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """Return the batch as it is to be written, None when nothing of it stays. Raises CorruptBatchError."""
+    def filter_batch(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
+        """Return the batch to write, None if the batch is removed completely. Raises CorruptBatchError."""
         self.records_before += header.records_count
         is_discardable = self._transactions.is_discardable(header, batch)
         horizon_ms = header.base_timestamp if header.has_delete_horizon else None
         if is_discardable and (not header.is_control or (horizon_ms is not None and horizon_ms <= self._now_ms)):
-            return self._emptied(header)
+            return self._empty_batch(header)
         if header.is_control:
             kept, columns = list(range(header.records_count)), RecordColumns(values=[], timestamps=[])
             needs_horizon = is_discardable
         else:
             columns = read_batch(batch, 0, header)
-            kept = self._kept(header, columns)
+            kept = self._retained_indexes(header, columns)
             needs_horizon = any(columns.values[index] is None for index in kept)
         if not kept:
-            return self._emptied(header)
+            return self._empty_batch(header)
         self.records_after += len(kept)
         needs_horizon = needs_horizon and horizon_ms is None
         if len(kept) == header.records_count and not needs_horizon:
             return batch
-        return _rewritten(header, batch, kept, self._now_ms + self._delete_retention_ms if needs_horizon else None)
+        return _rewrite_batch(header, batch, kept, self._now_ms + self._delete_retention_ms if needs_horizon else None)
 
-    def _kept(self, header: BatchHeader, columns: RecordColumns) -> list[int]:
-        """Return which records stay: the newest of their keys, tombstones until their horizon, and all behind the map.
+    def _retained_indexes(self, header: BatchHeader, columns: RecordColumns) -> list[int]:
+        """Return the indexes of the records to retain.
 
-        Records without a key have no place in a compacted log.
+        These are the newest record of each key, tombstones until their delete horizon, and all records after the offset
+        map. Records without a key are removed.
         """
         count = len(columns)
         offsets: Sequence[int] = columns.offsets or ()
@@ -90,17 +92,20 @@ class BatchFilter:
         return [
             index
             for index, (offset, key, value, newest) in enumerate(
-                zip(offsets, keys, columns.values, self._key_map.newest(keys), strict=True)
+                zip(offsets, keys, columns.values, self._offset_map.latest_offsets(keys), strict=True)
             )
             if offset >= end_offset
             or (key is not None and (newest is None or offset >= newest) and (value is not None or keeps_tombstones))
         ]
 
-    def _emptied(self, header: BatchHeader) -> Buffer | None:
-        """Return the bare header where that still says something: a producer's last sequence, the log's last offset, or
-        a segment's, by which recovery knows that nothing is lost there."""
-        says_where = header.next_offset in (self._high_watermark, self.segment_end)
-        if not says_where and not self._is_last_of_producer(header):
+    def _empty_batch(self, header: BatchHeader) -> Buffer | None:
+        """Return the batch without records if it must be retained, else None.
+
+        It is retained if it contains the last sequence of a producer, the last offset before the high watermark, or the
+        last offset of the segment. Without the last, recovery would find a gap before the next segment.
+        """
+        is_last_batch = header.next_offset in (self._high_watermark, self.segment_end)
+        if not is_last_batch and not self._is_last_of_producer(header):
             return None
         attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_MASK)
         return replace_records(header, b"", attributes=attributes, records_count=0, base_timestamp=NO_TIMESTAMP)
@@ -114,9 +119,12 @@ class BatchFilter:
         return header.is_control and header.producer_epoch == last.epoch
 
 
-def _rewritten(header: BatchHeader, batch: memoryview, kept: Sequence[int], horizon_ms: int | None) -> bytearray:
-    """Return the batch with these of its records, byte for byte but for timestamps that count from a new horizon."""
-    records = bytes(memoryview(uncompressed(batch, 0, header, DECOMPRESSED_SIZE_BYTES_MAX))[HEADER_SIZE:])
+def _rewrite_batch(header: BatchHeader, batch: memoryview, kept: Sequence[int], horizon_ms: int | None) -> bytearray:
+    """Return the batch with only the records `kept`, copied byte by byte.
+
+    A new delete horizon replaces the base timestamp, so the records' timestamp deltas are recomputed.
+    """
+    records = bytes(memoryview(decompress_batch(batch, 0, header, DECOMPRESSED_SIZE_BYTES_MAX))[HEADER_SIZE:])
     try:
         bounds = _record_bounds(records, header.records_count)
         spans = [(bounds[index], bounds[index + 1]) for index in kept]
@@ -142,7 +150,7 @@ def _rewritten(header: BatchHeader, batch: memoryview, kept: Sequence[int], hori
 
 
 def _record_bounds(records: bytes, count: int) -> list[int]:
-    """Return where each record begins, and where the last one ends."""
+    """Return the byte offset at which each record starts, followed by the end of the last record."""
     position = 0
     bounds = [0]
     for _ in range(count):
@@ -154,7 +162,7 @@ def _record_bounds(records: bytes, count: int) -> list[int]:
             position = body + length
         bounds.append(position)
     if position != len(records):
-        raise ValueError(f"they end at byte {position} of {len(records)}")
+        raise ValueError(f"the last record ends at byte {position} of {len(records)}")
     return bounds
 
 
@@ -164,7 +172,7 @@ def _timestamp_delta(records: bytes, start: int) -> int:
 
 
 def _with_delta(records: bytes, span: tuple[int, int], delta: int) -> bytes:
-    """Return a record with another timestamp delta: its attributes, the delta, and the rest as it is."""
+    """Return the record with another timestamp delta."""
     _, body = decode_varint(records, span[0])
     _, rest = decode_varint(records, body + 1)
     changed = records[body : body + 1] + encode_varint(delta) + records[rest : span[1]]

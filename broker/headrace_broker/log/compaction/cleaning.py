@@ -1,9 +1,10 @@
-"""Clean one log: learn the newest offset of each key in its dirty part, then write its segments anew.
+"""Clean one log in two passes: build the offset map of its dirty part, then rewrite its segments.
 
-Works on the storage port and on nothing but the files: no clock, no broker. The first pass stops when the key map is
-full, and only what it has seen is compacted then. The second pass writes each group of old segments as one new segment
-with `.cleaned` names, safe on disk before it is reported; whoever asked puts them in place, in this order. That order
-matters: a tombstone must not go while an older record of its key stays.
+This module accesses only the log's files, through the storage interface, and neither the broker nor the clock. The
+first pass stops when the offset map is full; then only the records read so far are cleaned. The second pass writes each
+group of old segments as one new segment with `.cleaned` files, which are synced before the segment is reported. The
+broker replaces the old segments in the order of the reports. The order matters: a tombstone must not be removed before
+the older records of its key.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TypeVar
 
 from headrace_broker.log.compaction.batch_filter import BatchFilter
 from headrace_broker.log.compaction.grouping import SegmentSizes, group_segments
-from headrace_broker.log.compaction.job import CleanedSegment, CleaningDone, CleaningFailed, CleaningJob, Report
-from headrace_broker.log.compaction.key_map import KeyMap
+from headrace_broker.log.compaction.job import CleanedSegment, CleanerReport, CleaningDone, CleaningFailed, CleaningJob
+from headrace_broker.log.compaction.offset_map import OffsetMap
 from headrace_broker.log.compaction.output import SegmentOutput
 from headrace_broker.log.compaction.transactions import TransactionTracker
 from headrace_broker.log.open_segments import OpenSegments
@@ -27,44 +28,47 @@ from headrace_broker.log.segment import (
     LogSegment,
 )
 from headrace_broker.log.storage import Storage
-from headrace_broker.log.transaction_index import AbortedTransaction, decode_transaction_index
+from headrace_broker.log.transaction_index import AbortedTxn, decode_transaction_index
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.reader import read_batch
 
-Pace = Callable[[int], None]
-"""Called with the number of bytes just read or written; it may wait, or raise to give up."""
+MaybeThrottle = Callable[[int], None]
+"""Called with the number of bytes just read or written. It may sleep, or raise an exception to stop the cleaning."""
 
 Result = TypeVar("Result")
 
 
-def clean(storage: Storage, job: CleaningJob, pace: Pace) -> Iterator[Report]:
-    """Yield each finished segment, then `CleaningDone`; or `CleaningFailed` at the end. Raises what `pace` raises."""
-    cleaning = _Cleaning(storage, job, pace)
+def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> Iterator[CleanerReport]:
+    """Yield each cleaned segment, then `CleaningDone` or `CleaningFailed`.
+
+    Exceptions of `maybe_throttle` are propagated, except the types that are reported as `CleaningFailed`.
+    """
+    cleaning = _Cleaning(storage, job, maybe_throttle)
     try:
         yield from cleaning.run()
     except CorruptBatchError as error:
         reason = f"{cleaning.path}: record batch at byte {error.position}: {error.reason}"
         yield CleaningFailed(reason, is_lasting=True)
-    except ValueError as error:  # an index that no reader knows
+    except ValueError as error:  # an unknown version of the transaction index
         yield CleaningFailed(f"{cleaning.path}: {error}", is_lasting=True)
     except OverflowError:
-        reason = f"{cleaning.path}: the compacted segment would be larger than 2 GiB; segment.bytes is too near to that"
+        reason = f"{cleaning.path}: the cleaned segment would be larger than 2 GiB, reduce segment.bytes"
         yield CleaningFailed(reason, is_lasting=True)
     except OSError as error:
         yield CleaningFailed(f"{error.filename or cleaning.path}: {error.strerror or error}", is_lasting=False)
 
 
 class _Cleaning:
-    """One run over one log; `path` is the file it is at."""
+    """The cleaning of one log; `path` is the file being read, for error messages."""
 
-    def __init__(self, storage: Storage, job: CleaningJob, pace: Pace) -> None:
+    def __init__(self, storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> None:
         self.path = job.directory
         self._storage = storage
         self._job = job
-        self._pace = pace
+        self._maybe_throttle = maybe_throttle
         self._open_segments = OpenSegments()
         self._segments = [self._segment(base_offset, size_bytes) for base_offset, size_bytes in job.segments]
-        self._key_map = KeyMap(job.key_map_bytes_max)
+        self._offset_map = OffsetMap(job.offset_map_bytes_max)
         self._aborted = self._aborted_transactions()
 
     def _segment(self, base_offset: int, size_bytes: int, name_suffix: str = "") -> LogSegment:
@@ -79,22 +83,22 @@ class _Cleaning:
             name_suffix=name_suffix,
         )
 
-    def _aborted_transactions(self) -> list[AbortedTransaction]:
-        """Return those of the whole log: a marker may lie behind what is cleaned."""
+    def _aborted_transactions(self) -> list[AbortedTxn]:
+        """Return the aborted transactions of the whole log, because a marker may follow the records to be cleaned."""
         names = [name for name in self._storage.listdir(self._job.directory) if name.endswith(TRANSACTION_INDEX_SUFFIX)]
-        entries: list[AbortedTransaction] = []
+        entries: list[AbortedTxn] = []
         for name in names:
             self.path = f"{self._job.directory}/{name}"
             entries += decode_transaction_index(self._storage.read(self.path))
         return entries
 
-    def run(self) -> Iterator[Report]:
+    def run(self) -> Iterator[CleanerReport]:
         job = self._job
         try:
             map_end_offset = self._map_keys()
             transactions = TransactionTracker(self._aborted)
             batches = BatchFilter(
-                self._key_map,
+                self._offset_map,
                 transactions,
                 map_end_offset=map_end_offset,
                 now_ms=job.now_ms,
@@ -108,7 +112,7 @@ class _Cleaning:
                 bytes_before += sum(segment.size_bytes for segment in group)
                 bytes_after += cleaned.size_bytes
                 yield cleaned
-            counts = (bytes_before, bytes_after, batches.records_before, batches.records_after, len(self._key_map))
+            counts = (bytes_before, bytes_after, batches.records_before, batches.records_after, len(self._offset_map))
             yield CleaningDone(map_end_offset, *counts)
         finally:
             for segment in self._segments:
@@ -117,12 +121,12 @@ class _Cleaning:
     # First pass
 
     def _map_keys(self) -> int:
-        """Take the keys of the dirty records into the map; return the offset up to which it knows them all."""
+        """Add the dirty records to the offset map; return the offset up to which the map is complete."""
         job = self._job
         transactions = TransactionTracker(
             entry for entry in self._aborted if entry.last_offset >= job.first_dirty_offset
         )
-        known_to = job.first_dirty_offset
+        map_end_offset = job.first_dirty_offset
         ends = [segment.base_offset for segment in self._segments[1:]] + [job.end_offset]
         for segment, end in zip(self._segments, ends, strict=True):
             if end <= job.first_dirty_offset:
@@ -130,21 +134,25 @@ class _Cleaning:
             self.path = segment.path(LOG_SUFFIX)
             start = segment.locate(job.first_dirty_offset) if segment.base_offset < job.first_dirty_offset else 0
             for position, header, batch in segment.iter_checked_batches(start):
-                self._pace(len(batch))
-                if not self._at(position, transactions.is_discardable, header, batch) and not header.is_control:
-                    self._at(position, self._map_batch, header, batch)
-                known_to = max(known_to, header.next_offset)
-                if self._key_map.is_full:
-                    return known_to
-            known_to = end
-        return known_to
+                self._maybe_throttle(len(batch))
+                if not self._apply(position, transactions.is_discardable, header, batch) and not header.is_control:
+                    self._apply(position, self._map_batch, header, batch)
+                map_end_offset = max(map_end_offset, header.next_offset)
+                if self._offset_map.is_full:
+                    return map_end_offset
+            map_end_offset = end
+        return map_end_offset
 
-    def _at(
-        self, position: int, work: Callable[[BatchHeader, memoryview], Result], header: BatchHeader, batch: memoryview
+    def _apply(
+        self,
+        position: int,
+        function: Callable[[BatchHeader, memoryview], Result],
+        header: BatchHeader,
+        batch: memoryview,
     ) -> Result:
-        """Return work(header, batch); what it finds broken is reported with the batch's place in the file."""
+        """Return function(header, batch); add the batch's position in the file to a CorruptBatchError."""
         try:
-            return work(header, batch)
+            return function(header, batch)
         except CorruptBatchError as error:
             raise CorruptBatchError(position, error.reason) from error
 
@@ -160,14 +168,14 @@ class _Cleaning:
                 for key, offset in zip(keys, offsets, strict=True)
                 if key is not None and offset >= first_dirty_offset
             ]
-            self._key_map.add([key for key, _ in pairs], [offset for _, offset in pairs])
+            self._offset_map.add([key for key, _ in pairs], [offset for _, offset in pairs])
         else:
-            self._key_map.add(keys, offsets)  # type: ignore[arg-type]  # no None among them
+            self._offset_map.add(keys, offsets)  # type: ignore[arg-type]  # no None among them
 
     # Second pass
 
     def _groups(self, map_end_offset: int) -> list[tuple[list[LogSegment], int]]:
-        """What becomes one segment each, and where that is to end."""
+        """Return the groups of segments to merge into one segment each, with the end offset of each group."""
         by_base = {segment.base_offset: segment for segment in self._segments}
         sizes = [self._sizes(segment) for segment in self._segments if segment.base_offset < map_end_offset]
         following = [segment.base_offset for segment in self._segments[len(sizes) :]]
@@ -190,15 +198,15 @@ class _Cleaning:
         self, group: list[LogSegment], batches: BatchFilter, transactions: TransactionTracker
     ) -> CleanedSegment:
         segment = self._segment(group[0].base_offset, 0, CLEANED_SUFFIX)
-        output = SegmentOutput(self._storage, segment, self._job.index_interval_bytes, self._pace)
+        output = SegmentOutput(self._storage, segment, self._job.index_interval_bytes, self._maybe_throttle)
         try:
             for segment in group:
                 self.path = segment.path(LOG_SUFFIX)
                 for position, header, batch in segment.iter_checked_batches(0):
-                    self._pace(len(batch))
-                    kept = self._at(position, batches.keep, header, batch)
-                    if kept is not None:
-                        output.add(kept)
+                    self._maybe_throttle(len(batch))
+                    retained = self._apply(position, batches.filter_batch, header, batch)
+                    if retained is not None:
+                        output.add(retained)
                 segment.release()
             output.finish(transactions.retained)
         except BaseException:

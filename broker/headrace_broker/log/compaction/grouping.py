@@ -1,4 +1,4 @@
-"""Which neighbouring segments become one, so that segments that have shrunk do not stay small for ever. Pure."""
+"""Groups adjacent segments to be merged into one, because cleaned segments shrink. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class SegmentSizes:
-    """A segment's files, in bytes."""
+    """The sizes of a segment's files, in bytes."""
 
     base_offset: int
     log_bytes: int
@@ -21,9 +21,9 @@ class SegmentSizes:
 def group_segments(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int, end_offset: int
 ) -> list[list[SegmentSizes]]:
-    """Return runs of segments (oldest first) that together fit into one; a larger one stands alone.
+    """Return groups of adjacent segments (oldest first) that fit into one segment; a large one is its own group.
 
-    `end_offset` is the base offset of the segment behind the last one.
+    `end_offset` is the base offset of the segment after the last one.
     """
     groups: list[list[SegmentSizes]] = []
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]

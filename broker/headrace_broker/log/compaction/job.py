@@ -1,4 +1,4 @@
-"""What the broker asks of a cleaner and what it is told: plain values, which travel as lines of JSON. Pure."""
+"""The messages between the broker and its cleaner process: jobs and reports, encoded as lines of JSON. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """Where the log has the last thing it knows of a producer that is still active.
+    """The last batch of an active producer, which compaction must retain for its sequence and epoch.
 
-    `last_offset` is the last offset of its last data batch, -1 when it has left nothing but a marker of `epoch`.
+    `last_offset` is the last offset of the producer's last data batch, -1 if the log contains only a transaction marker
+    of `epoch`.
     """
 
     producer_id: int
@@ -21,10 +22,10 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """One log to clean, as it is at `now_ms`.
+    """A log to clean, in its state at `now_ms`.
 
-    `segments` are (base offset, size in bytes) of the closed segments before `end_offset`, oldest first. Records from
-    `first_dirty_offset` on have not been compacted yet. `is_overdue`: max.compaction.lag.ms is over.
+    `segments` are (base offset, size in bytes) of the inactive segments before `end_offset`, oldest first. Records from
+    `first_dirty_offset` on have not been cleaned yet. `is_overdue`: max.compaction.lag.ms has passed.
     """
 
     directory: str
@@ -37,7 +38,7 @@ class CleaningJob:
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
-    key_map_bytes_max: int
+    offset_map_bytes_max: int
     io_bytes_per_second: float
     is_overdue: bool = False
     last_records: tuple[LastRecord, ...] = ()
@@ -45,7 +46,7 @@ class CleaningJob:
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
-    """A segment that is on disk with `.cleaned` names; it replaces those with the base offsets `replaced`."""
+    """A segment with synced `.cleaned` files. It replaces the segments whose base offsets are in `replaced`."""
 
     base_offset: int
     size_bytes: int
@@ -54,7 +55,7 @@ class CleanedSegment:
 
 @dataclass(frozen=True, slots=True)
 class CleaningDone:
-    """Every record before `end_offset` has been compacted."""
+    """The cleaning succeeded: every record before `end_offset` is clean."""
 
     end_offset: int
     bytes_before: int
@@ -66,13 +67,13 @@ class CleaningDone:
 
 @dataclass(frozen=True, slots=True)
 class CleaningFailed:
-    """The log could not be cleaned; `is_lasting` = it will not be the next time either."""
+    """The cleaning failed; `is_lasting` means that a retry would fail as well."""
 
     reason: str
     is_lasting: bool
 
 
-Report = CleanedSegment | CleaningDone | CleaningFailed
+CleanerReport = CleanedSegment | CleaningDone | CleaningFailed
 _REPORTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (CleanedSegment, CleaningDone, CleaningFailed)}
 
 
@@ -82,23 +83,23 @@ def encode_job(job: CleaningJob) -> bytes:
 
 
 def decode_job(line: bytes) -> CleaningJob:
-    """Return the job in a line that `encode_job` made."""
+    """Return the job from a line of `encode_job`."""
     fields = json.loads(line)
     fields["segments"] = tuple(tuple(pair) for pair in fields["segments"])
     fields["last_records"] = tuple(LastRecord(**record) for record in fields["last_records"])
     return CleaningJob(**fields)
 
 
-def encode_report(report: Report) -> bytes:
+def encode_report(report: CleanerReport) -> bytes:
     """Return the report as one line."""
     return json.dumps({"kind": type(report).__name__, **asdict(report)}).encode() + b"\n"
 
 
-def decode_report(line: bytes) -> Report:
-    """Return the report in a line that `encode_report` made."""
+def decode_report(line: bytes) -> CleanerReport:
+    """Return the report from a line of `encode_report`."""
     fields = json.loads(line)
     kind = _REPORTS[fields.pop("kind")]
     if kind is CleanedSegment:
         fields["replaced"] = tuple(fields["replaced"])
-    report: Report = kind(**fields)
+    report: CleanerReport = kind(**fields)
     return report

@@ -1,4 +1,4 @@
-"""A segment in the making: batches are gathered and written in large pieces, and everything is synced at the end."""
+"""Writes a cleaned segment: batches are buffered and written in large chunks, and all files are synced at the end."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable
 
 from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, TRANSACTION_INDEX_SUFFIX, LogSegment
 from headrace_broker.log.storage import Storage
-from headrace_broker.log.transaction_index import AbortedTransaction, encode_transaction_index
+from headrace_broker.log.transaction_index import AbortedTxn, encode_transaction_index
 from headrace_broker.records.batch import BatchHeader, Buffer, read_header
 
 _WRITE_BYTES = 1024 * 1024
 _SYNC_BYTES = 16 * 1024 * 1024
-"""So much is written before it is pushed to the disk: what piles up would hold up the broker's own fsyncs."""
+"""Bytes written between two syncs. A larger backlog in the page cache would delay the broker's own fsyncs."""
 
 
 class SegmentOutput:
-    """Writes `segment`, a new one with `.cleaned` names; files of that name that an earlier run left are removed."""
+    """Writes `segment`, which has `.cleaned` file names; existing files of an earlier run are removed first."""
 
     def __init__(
-        self, storage: Storage, segment: LogSegment, index_interval_bytes: int, pace: Callable[[int], None]
+        self, storage: Storage, segment: LogSegment, index_interval_bytes: int, maybe_throttle: Callable[[int], None]
     ) -> None:
         self.segment = segment
         self._storage = storage
         self._index_interval_bytes = index_interval_bytes
-        self._pace = pace
+        self._maybe_throttle = maybe_throttle
         self._pending: list[Buffer] = []
         self._headers: list[BatchHeader] = []
         self._pending_bytes = 0
@@ -31,7 +31,7 @@ class SegmentOutput:
         self.discard()
 
     def add(self, batch: Buffer) -> None:
-        """Take the next batch. Raises OverflowError when the segment would be larger than its index can tell."""
+        """Add the next batch. Raises OverflowError if positions in the segment would exceed the index's 31 bits."""
         if self.segment.size_bytes + self._pending_bytes + len(batch) > RELATIVE_OFFSET_MAX:
             raise OverflowError
         self._pending.append(batch)
@@ -48,10 +48,10 @@ class SegmentOutput:
         if self._unsynced_bytes >= _SYNC_BYTES:
             self.segment.file.sync()
             self._unsynced_bytes = 0
-        self._pace(len(data))
+        self._maybe_throttle(len(data))
 
-    def finish(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Write what is left, and the indexes, and return once all would survive a power failure."""
+    def finish(self, aborted: Iterable[AbortedTxn]) -> None:
+        """Write the remaining batches and the indexes, and sync all files."""
         self._write()
         index = encode_transaction_index(aborted)
         if index:

@@ -1,16 +1,16 @@
-"""Keep reading and writing to so many bytes a second on average. Pure."""
+"""The I/O throttle of the log cleaner (log.cleaner.io.max.bytes.per.second). Pure."""
 
 from __future__ import annotations
 
 
-class Throttle:
-    """Says how long to wait; idle time does not add up to a burst later."""
+class CleanerThrottle:
+    """Calculates how long to wait so that I/O stays below a rate. Idle time does not allow a later burst."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
         self._free_at_s = 0.0
 
     def delay_s(self, size_bytes: int, now_s: float) -> float:
-        """Return for how long to wait after `size_bytes` were moved just now."""
+        """Return how long to wait after `size_bytes` were just read or written."""
         self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_second
         return self._free_at_s - now_s

@@ -1,47 +1,48 @@
-"""Which batches belong to aborted transactions, and which markers have nothing left to mark. Pure.
+"""Identifies batches of aborted transactions, and transaction markers without remaining data. Pure.
 
-The tracker sees every batch of a log in order, with the aborted transactions from its indexes. It serves both passes:
-the first skips the records of aborted transactions, the second drops them and says which index entries stay.
+The tracker receives the aborted transactions from the transaction indexes, then every batch of a log in order. Both
+passes of a cleaning use it: the first pass skips the records of aborted transactions; the second pass removes them and
+collects the index entries to retain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace_broker.log.transaction_index import AbortedTransaction
+from headrace_broker.log.transaction_index import AbortedTxn
 from headrace_broker.records.batch import BatchHeader, CorruptBatchError
 from headrace_broker.records.control import ControlType, parse_control_key
 from headrace_broker.records.reader import read_batch
 
 
-class _Ongoing:
-    """An aborted transaction whose marker is still to come; `has_batches` = some of its data was met."""
+class _AbortedInProgress:
+    """An aborted transaction before its marker; `has_batches`: the log still contains a data batch of it."""
 
     __slots__ = ("has_batches", "transaction")
 
-    def __init__(self, transaction: AbortedTransaction) -> None:
+    def __init__(self, transaction: AbortedTxn) -> None:
         self.transaction = transaction
         self.has_batches = False
 
 
 class TransactionTracker:
-    """Where a walk through a log stands in the transactions of its producers."""
+    """Tracks the open transactions while the batches of a log are read in order."""
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._to_come = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
-        self._aborting: dict[int, _Ongoing] = {}
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._upcoming = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
+        self._aborting: dict[int, _AbortedInProgress] = {}
         self._committing: set[int] = set()
-        self.retained: list[AbortedTransaction] = []
-        """Aborted transactions whose markers still mark something; whoever writes an index takes them from here."""
+        self.retained: list[AbortedTxn] = []
+        """Aborted transactions with remaining data: the entries of the next segment's transaction index."""
 
     def is_discardable(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Take in the next batch; True for aborted data, and for a marker of which no data was met.
+        """Process the next batch; return True for aborted data, and for a marker without remaining data.
 
-        Raises CorruptBatchError for a control batch that cannot be read.
+        Raises CorruptBatchError for a control batch that cannot be parsed.
         """
         self._begin_up_to(header.last_offset)
         if header.is_control:
-            return self._marker(header, batch)
+            return self._process_marker(header, batch)
         if not header.is_transactional:
             return False
         aborting = self._aborting.get(header.producer_id)
@@ -52,11 +53,11 @@ class TransactionTracker:
         return True
 
     def _begin_up_to(self, offset: int) -> None:
-        while self._to_come and self._to_come[-1].first_offset <= offset:
-            transaction = self._to_come.pop()
-            self._aborting.setdefault(transaction.producer_id, _Ongoing(transaction))
+        while self._upcoming and self._upcoming[-1].first_offset <= offset:
+            transaction = self._upcoming.pop()
+            self._aborting.setdefault(transaction.producer_id, _AbortedInProgress(transaction))
 
-    def _marker(self, header: BatchHeader, batch: memoryview) -> bool:
+    def _process_marker(self, header: BatchHeader, batch: memoryview) -> bool:
         if not header.records_count:
             return True
         kind = _control_type(header, batch)

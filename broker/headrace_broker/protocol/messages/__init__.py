@@ -1,4 +1,4 @@
-"""The requests and responses of the protocol: one module per API, loaded when one of its messages is first asked for.
+"""The requests and responses of the protocol: one module per API, loaded when one of its messages is first used.
 
 Classes and fields have Kafka's names (fields in snake case). `messages.MetadataRequest` is the request itself; the
 messages nested in it are in the API's module, because many APIs have a `TopicData` of their own::
@@ -6,8 +6,8 @@ messages nested in it are in the API's module, because many APIs have a `TopicDa
     from headrace_broker.protocol.messages import MetadataRequest
     from headrace_broker.protocol.messages.metadata import MetadataRequestTopic
 
-Where request and response both nest a message of one name but not of one shape, its name begins with the outer
-message's (`VoteRequestTopicData`). To add an API: write its module, add it to the imports below and to `apis`.
+If a request and its response nest different messages of the same name, the nested classes are prefixed with the outer
+message's name (`VoteRequestTopicData`). To add an API: write its module, and add it to the imports below and to `apis`.
 """
 
 from __future__ import annotations
@@ -359,17 +359,17 @@ if TYPE_CHECKING:
     from headrace_broker.protocol.messages.write_txn_markers import WriteTxnMarkersResponse as WriteTxnMarkersResponse
 
 
-def module_of(api_name: str) -> str:
+def module_name(api_name: str) -> str:
     """Return the name of the module that holds the messages of an API: "ListOffsets" -> "list_offsets"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api_name).lower()
 
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str):  # what is not above, no type checker should believe in
+    def __getattr__(name: str):  # not for type checkers: a name that is not imported above does not exist
         for suffix in ("Request", "Response"):
             if name.endswith(suffix):
-                path = f"{__name__}.{module_of(name.removesuffix(suffix))}"
+                path = f"{__name__}.{module_name(name.removesuffix(suffix))}"
                 try:
                     message = getattr(import_module(path), name)
                 except ModuleNotFoundError as error:

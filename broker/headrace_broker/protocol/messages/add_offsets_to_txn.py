@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn (25): tell the transaction coordinator that offsets of a group will be committed in the transaction.
+"""AddOffsetsToTxn (25): notify the transaction coordinator that the transaction will commit offsets of a group.
 
-Not needed with transactions of version 2 (KIP-890).
+Not needed with transaction.version 2 (KIP-890).
 """
 
 from __future__ import annotations

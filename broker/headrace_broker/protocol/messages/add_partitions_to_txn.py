@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (24): add partitions to a transaction.
 
-Clients send versions up to 3, with the fields whose names begin with `v3_and_below`. From version 4 on it goes from
-broker to broker, for several transactions at once and perhaps only to verify (KIP-890).
+Clients send versions up to 3, with the fields whose names start with `v3_and_below`. Brokers send versions 4+ to
+each other, for several transactions at once, and optionally only to verify (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """AddRaftVoter (80): add a voter to the metadata quorum (KIP-853).
 
-Version 1 chooses whether the answer waits for the commit.
+Version 1 adds a flag: whether to respond only after the commit.
 """
 
 from __future__ import annotations

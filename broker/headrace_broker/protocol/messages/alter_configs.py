@@ -1,6 +1,6 @@
 """AlterConfigs (33): replace the whole configuration of resources.
 
-Deprecated in favour of IncrementalAlterConfigs; old clients have nothing else. Version 2 is flexible.
+Deprecated in favour of IncrementalAlterConfigs, which old clients do not support. Version 2 is flexible.
 """
 
 from __future__ import annotations

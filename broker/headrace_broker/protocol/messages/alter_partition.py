@@ -1,6 +1,6 @@
-"""AlterPartition (56): a leader asks the controller to change the in-sync replicas of its partitions (KIP-497).
+"""AlterPartition (56): a leader requests an ISR change of its partitions from the controller (KIP-497).
 
-Version 3 says the epoch of each broker, so that an old incarnation of a broker cannot come in (KIP-903).
+Version 3 adds the epoch of each broker, so that an old incarnation of a broker cannot enter the ISR (KIP-903).
 """
 
 from __future__ import annotations

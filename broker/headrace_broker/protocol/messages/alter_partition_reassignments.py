@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments (45): begin or cancel moves of partitions to other replicas (KIP-455).
+"""AlterPartitionReassignments (45): start or cancel reassignments of partitions (KIP-455).
 
-Replicas null cancels. Version 1 may forbid a change of the replication factor.
+Null replicas cancel a reassignment. Version 1 adds a flag that forbids a change of the replication factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets (91): move the start of an empty share group (KIP-932)."""
+"""AlterShareGroupOffsets (91): change the start offsets of an empty share group (KIP-932)."""
 
 from __future__ import annotations
 

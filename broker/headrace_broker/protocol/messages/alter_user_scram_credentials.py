@@ -1,6 +1,6 @@
 """AlterUserScramCredentials (51): set or delete the SCRAM credentials of users (KIP-554).
 
-The password is salted and hashed by the client; it does not travel.
+The client salts and hashes the password; the password itself is not sent.
 """
 
 from __future__ import annotations

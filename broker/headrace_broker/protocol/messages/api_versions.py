@@ -1,9 +1,9 @@
-"""ApiVersions (18): which APIs and versions the broker has, and which features are finalized.
+"""ApiVersions (18): the APIs and versions that the broker supports, and the finalized features.
 
-The first request on a connection, allowed before authentication. The answer's header is always version 0, because the
-client does not know yet what the broker speaks; to a version that it does not know a broker answers in version 0 with
-UNSUPPORTED_VERSION (KIP-511). Version 3 is flexible and names the client's software; features ride in tagged fields
-(KIP-584); 5 lets the client say which cluster and node it means to talk to.
+The first request on a connection, allowed before authentication. The response header is always version 0, because the
+client does not know the broker's versions yet. A broker responds to an unsupported version in version 0, with
+UNSUPPORTED_VERSION (KIP-511). Version 3 is flexible and adds the client's software name; features are in tagged fields
+(KIP-584). With version 5 the client may state the cluster and node that it expects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (73): a broker tells the controller which log directories its replicas are in (KIP-858)."""
+"""AssignReplicasToDirs (73): a broker reports the log directories of its replicas to the controller (KIP-858)."""
 
 from __future__ import annotations
 

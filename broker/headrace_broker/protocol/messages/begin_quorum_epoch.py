@@ -1,6 +1,6 @@
-"""BeginQuorumEpoch (53): the new leader of the metadata quorum tells the voters (KIP-595).
+"""BeginQuorumEpoch (53): the new leader of the metadata quorum announces itself to the voters (KIP-595).
 
-Version 1 has directory ids and the leader's listeners (KIP-853).
+Version 1 adds directory ids and the leader's listeners (KIP-853).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""BrokerRegistration (62): a broker that starts makes itself known to the controller (KIP-631).
+"""BrokerRegistration (62): a starting broker registers with the controller (KIP-631).
 
-Version 2 has log directories (KIP-858), 3 the epoch at the last clean shutdown (KIP-966), 4 lists features with
-minimum 0 too.
+Version 2 adds log directories (KIP-858), 3 the epoch at the last clean shutdown (KIP-966), 4 features whose minimum
+is 0.
 """
 
 from __future__ import annotations

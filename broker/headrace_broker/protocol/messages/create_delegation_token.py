@@ -1,4 +1,4 @@
-"""CreateDelegationToken (38): make a delegation token, for its owner or for somebody else (KIP-48, KIP-373)."""
+"""CreateDelegationToken (38): create a delegation token, for the requester or another owner (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""CreatePartitions (37): raise the number of partitions of topics.
+"""CreatePartitions (37): increase the number of partitions of topics.
 
-`count` is the new total, never less than the present one. Assignments of null, which is not the default, leave the
-placement to the broker. Version 2 is flexible, 3 may be refused for a quota.
+`count` is the new total, never less than the current one. Null assignments, which are not the default, leave the
+placement to the broker. Version 2 is flexible; 3 may fail with THROTTLING_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CreateTopics (19): create topics, or check whether that would work.
+"""CreateTopics (19): create topics, or only validate the request.
 
-Version 4 may leave partitions and replication factor to the broker (-1). Version 5 is flexible and tells the new
-topic's configuration, 7 its id.
+With version 4, -1 leaves the partitions and the replication factor to the broker. Version 5 is flexible and returns the
+new topic's configs, 7 its id.
 """
 
 from __future__ import annotations

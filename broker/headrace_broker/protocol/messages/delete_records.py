@@ -1,6 +1,6 @@
-"""DeleteRecords (21): move the start of partitions up to an offset; -1 stands for the high watermark.
+"""DeleteRecords (21): advance the log start offset of partitions; -1 stands for the high watermark.
 
-Streams purges its repartition topics with it. Version 2 is flexible.
+Kafka Streams purges its repartition topics with it. Version 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DeleteTopics (20): delete topics.
 
-Version 4 is flexible, 5 explains errors. Version 6 names topics by name or by id, in `topics`; before it
-`topic_names` holds them.
+Version 4 is flexible, 5 adds error messages. Version 6 has names or ids of topics in `topics`; earlier versions have
+names in `topic_names`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeCluster (60): the nodes of the cluster, its id and its controller (KIP-700).
 
-Version 1 lets a client ask for controllers instead of brokers (KIP-919), 2 has fenced brokers too (KIP-1073).
+With version 1 a client may request the controllers instead of the brokers (KIP-919); 2 adds fenced brokers (KIP-1073).
 """
 
 from __future__ import annotations

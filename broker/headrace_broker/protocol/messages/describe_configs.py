@@ -1,7 +1,7 @@
-"""DescribeConfigs (32): the configuration of topics, brokers, loggers, groups.
+"""DescribeConfigs (32): the configs of topics, brokers, loggers and groups.
 
-Version 1 brings where a value comes from and what it overrides, 3 its type and documentation, 4 is flexible. Connect
-reads `cleanup.policy` of its topics with it.
+Version 1 adds the source of a value and its synonyms, 3 its type and documentation, 4 is flexible. Connect reads the
+`cleanup.policy` of its topics with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state, protocol and members of classic groups.
 
-Version 3 may ask for authorized operations, 4 shows static members, 5 is flexible, 6 has GROUP_ID_NOT_FOUND and an
-error message instead of a dead group.
+Version 3 may request authorized operations, 4 adds static members, 5 is flexible, 6 returns GROUP_ID_NOT_FOUND and an
+error message instead of a group in state Dead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeLogDirs (35): the log directories of a broker and the sizes of the replicas in them.
 
-No topics (null) asks for all. Version 2 is flexible, 3 has an error for the whole answer, 4 the size of the volumes
-(KIP-827), 5 whether a directory is cordoned.
+Null topics request all. Version 2 is flexible, 3 adds a top-level error, 4 the size of the volumes (KIP-827), 5 whether
+a directory is cordoned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeShareGroupOffsets (90): where share groups begin in their partitions (KIP-932).
+"""DescribeShareGroupOffsets (90): the start offsets of share groups in their partitions (KIP-932).
 
-Version 1 tells the lag as well.
+Version 1 adds the lag.
 """
 
 from __future__ import annotations

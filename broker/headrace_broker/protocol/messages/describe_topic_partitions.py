@@ -1,6 +1,6 @@
 """DescribeTopicPartitions (75): topics and their partitions page by page, with eligible leader replicas (KIP-966).
 
-Java's describeTopics asks for it and falls back to Metadata. A cursor says where the next page begins.
+The Java admin client's describeTopics uses it and falls back to Metadata. A cursor is the start of the next page.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ElectLeaders (43): elect the preferred leader (0), or, giving up committed records if need be, any (1).
+"""ElectLeaders (43): elect the preferred leader (type 0), or an unclean one, which may lose committed records (type 1).
 
-No partitions (null) asks for all. Version 1 has the unclean kind (KIP-460), 2 is flexible.
+Null partitions request all. Version 1 adds the unclean type (KIP-460), 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""EndQuorumEpoch (54): the leader of the metadata quorum resigns and names who should follow it (KIP-595).
+"""EndQuorumEpoch (54): the leader of the metadata quorum resigns and names its preferred successors (KIP-595).
 
-Version 1 has directory ids and the leader's listeners (KIP-853).
+Version 1 adds directory ids and the leader's listeners (KIP-853).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """EndTxn (26): commit or abort a transaction.
 
-With version 5 the answer brings the epoch (or id and epoch) of the next transaction (KIP-890).
+From version 5 on the response contains the producer id and epoch of the next transaction (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken (40): shorten the life of a delegation token, or end it (KIP-48)."""
+"""ExpireDelegationToken (40): shorten the lifetime of a delegation token, or expire it (KIP-48)."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Fetch (1): read record batches; consumers, followers and the quorum alike.
+"""Fetch (1): read record batches; used by consumers, followers and the metadata quorum.
 
 * 7: fetch sessions (KIP-227).
 * 10: zstd is allowed.
-* 11: the reader's rack (KIP-392).
-* 12: flexible; the last fetched epoch finds divergence (KIP-595).
+* 11: the consumer's rack (KIP-392).
+* 12: flexible; the last fetched epoch reveals divergence (KIP-595).
 * 13: topics by id.
-* 15: a follower says its id and broker epoch in a tagged field (KIP-903).
-* 16: the answer tells the address of a new leader (KIP-951); before, `node_endpoints` must be left alone.
-* 17 and 18: the quorum's directory id and high watermark.
+* 15: a follower sends its id and broker epoch in a tagged field (KIP-903).
+* 16: the response has the endpoint of a new leader (KIP-951); leave `node_endpoints` empty in earlier versions.
+* 17 and 18: the quorum replica's directory id and high watermark.
 
-A part of a batch at the end of `records` is allowed; readers drop it.
+`records` may end with an incomplete batch; consumers drop it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""FetchSnapshot (59): read a piece of a snapshot of the metadata log (KIP-630).
+"""FetchSnapshot (59): read a chunk of a snapshot of the metadata log (KIP-630).
 
-Version 1 has directory ids and the nodes' listeners (KIP-853).
+Version 1 adds directory ids and the nodes' listeners (KIP-853).
 """
 
 from __future__ import annotations

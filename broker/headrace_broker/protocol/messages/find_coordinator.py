@@ -1,7 +1,7 @@
-"""FindCoordinator (10): which broker coordinates a group (key type 0) or a transactional id (1), a share group (2).
+"""FindCoordinator (10): the coordinator of a group (key type 0), a transactional id (1) or a share group (2).
 
-Version 4 asks for several keys at once and answers in `coordinators`; before that the answer's own fields hold the
-one. Version 6 has share groups.
+Version 4 has several keys, and results in `coordinators`; earlier versions have a single result in the response's own
+fields. Version 6 adds share groups.
 """
 
 from __future__ import annotations

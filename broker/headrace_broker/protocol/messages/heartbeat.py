@@ -1,6 +1,6 @@
-"""Heartbeat (12): a member of a classic group is alive; the answer tells of a rebalance.
+"""Heartbeat (12): a member of a classic group is alive; the response signals a rebalance.
 
-Version 3 has static members, 4 is flexible.
+Version 3 adds static members, 4 is flexible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): change single configuration keys (KIP-339).
+"""IncrementalAlterConfigs (44): change individual configs (KIP-339).
 
 Operations: 0 set, 1 delete, 2 append to a list, 3 subtract from a list. Version 1 is flexible.
 """

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (83): begin the state of share partitions at an offset (KIP-932)."""
+"""InitializeShareGroupState (83): initialize the state of share partitions at a start offset (KIP-932)."""
 
 from __future__ import annotations
 

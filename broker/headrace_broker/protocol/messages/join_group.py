@@ -1,13 +1,13 @@
-"""JoinGroup (11): become a member of a classic group, or join again after a change.
+"""JoinGroup (11): join a classic group, or rejoin it after a change.
 
-Held back by the coordinator until every member has joined or timed out; the leader alone gets the members' metadata.
+The coordinator responds once every member has joined or timed out. Only the leader receives the members' metadata.
 
-* 4: a member without an id is sent back with one (MEMBER_ID_REQUIRED, KIP-394).
+* 4: a member without an id receives an id with the error MEMBER_ID_REQUIRED, and joins again with this id (KIP-394).
 * 5: static members (KIP-345).
-* 6: flexible. 7: the protocol type in the answer.
-* 8: the reason for joining. 9: the leader may be told to skip the assignment.
+* 6: flexible. 7: the protocol type in the response.
+* 8: the reason for joining. 9: the leader may skip the assignment.
 
-Connect workers use it with the protocol type `connect`; metadata and assignments are opaque here.
+Connect workers use it with the protocol type `connect`; the broker does not parse their metadata and assignments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListConfigResources (74): the names of the resources that have a configuration.
+"""ListConfigResources (74): the names of the resources that have configs.
 
 Version 0 lists client-metrics subscriptions only (KIP-714), 1 other types as well (KIP-1142).
 """

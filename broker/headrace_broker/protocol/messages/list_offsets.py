@@ -1,8 +1,8 @@
 """ListOffsets (2): the offset for a timestamp, or one of the special offsets.
 
-Timestamps below zero are names: -1 the end, -2 the start, -3 the record of the greatest timestamp (7), -4 the
-earliest local offset (8), -5 the last tiered (9), -6 the earliest to be tiered (11). A consumer says -1 for its
-replica id, which is not the default. Version 4 brings leader epochs, 6 is flexible, 10 has a timeout.
+Negative timestamps are special: -1 latest, -2 earliest, -3 maximum timestamp (version 7), -4 earliest local (8), -5
+latest tiered (9), -6 earliest pending upload (11). A consumer's replica id is -1, which is not the default. Version 4
+adds leader epochs, 6 is flexible, 10 adds a timeout.
 """
 
 from __future__ import annotations

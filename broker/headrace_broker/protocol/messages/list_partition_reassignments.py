@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (46): the reassignments that are under way (KIP-455).
+"""ListPartitionReassignments (46): the reassignments in progress (KIP-455).
 
-`kafka-topics --describe` asks too. No topics (null) asks for all.
+`kafka-topics --describe` uses it, too. Null topics request all.
 """
 
 from __future__ import annotations

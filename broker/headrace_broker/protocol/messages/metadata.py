@@ -1,13 +1,13 @@
-"""Metadata (3): the brokers, the controller, and where the partitions of topics are.
+"""Metadata (3): the brokers, the controller, and the leaders and replicas of the topics' partitions.
 
-No topics (null) asks for all of them from version 1 on, an empty list for none; in version 0 the empty list asks for
-all.
+From version 1 on null requests all topics and an empty list requests no topics; in version 0 an empty list requests
+all topics.
 
 * 4: the client may forbid automatic creation.
-* 8: authorized operations, if asked for.
+* 8: authorized operations, if requested.
 * 9: flexible.
-* 10: topic ids; 12: topics may be asked for by id.
-* 13: an error for the answer as a whole (KIP-1102: begin at the bootstrap servers again).
+* 10: topic ids; 12: topics may be requested by id.
+* 13: a top-level error (KIP-1102: start over from the bootstrap servers).
 """
 
 from __future__ import annotations

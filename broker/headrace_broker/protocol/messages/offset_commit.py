@@ -1,6 +1,6 @@
-"""OffsetCommit (8): store offsets of a group.
+"""OffsetCommit (8): commit offsets of a group.
 
-Version 7 has static members, 8 is flexible, 9 takes the member epoch of the newer protocol in
+Version 7 adds static members, 8 is flexible, 9 accepts the member epoch of the consumer protocol in
 `generation_id_or_member_epoch` (KIP-848), 10 names topics by id. The retention time of versions 2-4 overrides the
 broker's.
 """

@@ -1,8 +1,8 @@
 """OffsetFetch (9): the committed offsets of groups.
 
-No topics (null) asks for all of a group's, from version 2 on. Version 7 can insist on stable offsets (no open
-transaction), 8 asks for several groups in `groups` (before it the message's own fields hold the one), 9 checks the
-member's epoch, 10 names topics by id.
+From version 2 on null requests all topics of the group. Version 7 can require stable offsets (no open transaction), 8
+requests several groups in `groups` (earlier versions request one group, in the message's own fields), 9 checks the
+member epoch, 10 names topics by id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ended.
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch.
 
-Whoever has read further than that in the same epoch follows a log that was cut, and truncates (KIP-320). Version 3
-tells the broker who asks (a replica or a consumer), 4 is flexible. librdkafka sends version 2.
+A follower or consumer that has read beyond the end offset detects log truncation (KIP-320). Version 3 adds the id
+of the requesting replica (-1 for a consumer), 4 is flexible. librdkafka sends version 2.
 """
 
 from __future__ import annotations

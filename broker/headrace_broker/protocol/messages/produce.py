@@ -3,12 +3,12 @@
 * 7: zstd is allowed.
 * 8: record-level errors (KIP-467).
 * 9: flexible.
-* 10: the answer tells a new leader (KIP-951); before, `current_leader` must be left alone.
-* 12: a transactional write adds its partition to the transaction by itself (KIP-890).
+* 10: the response has the new leader (KIP-951); leave `current_leader` empty in earlier versions.
+* 12: a transactional write adds its partition to the transaction implicitly (KIP-890).
 * 13: topics by id.
 
-Versions 0-2 have no classes: brokers list them (librdkafka before 2.11 needs to see 0 to use compression) but refuse
-them. With acks=0 there is no answer.
+Versions 0-2 are not implemented: brokers advertise them but reject them, because librdkafka before 2.11 uses
+compression only if version 0 is advertised. With acks=0 the broker sends no response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RenewDelegationToken (39): lengthen the life of a delegation token (KIP-48)."""
+"""RenewDelegationToken (39): extend the lifetime of a delegation token (KIP-48)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SaslHandshake (17): choose a SASL mechanism.
 
-After version 0 bare tokens follow, each with its size; after version 1 SaslAuthenticate requests (KIP-152).
+Version 0 is followed by raw SASL tokens, each with a size prefix; version 1 by SaslAuthenticate requests (KIP-152).
 """
 
 from __future__ import annotations

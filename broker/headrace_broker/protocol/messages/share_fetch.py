@@ -1,6 +1,6 @@
 """ShareFetch (78): acquire records of a share group, and acknowledge earlier ones (KIP-932).
 
-Version 2 can renew the lock on records, and choose between batches and exact counts.
+Version 2 can renew the acquisition lock on records, and choose between whole batches and an exact record limit.
 """
 
 from __future__ import annotations

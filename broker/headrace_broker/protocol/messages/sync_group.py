@@ -1,6 +1,6 @@
-"""SyncGroup (14): the leader hands in the assignment, every member gets its own.
+"""SyncGroup (14): the group leader sends the assignments; every member receives its own.
 
-Version 3 has static members, 4 is flexible, 5 repeats protocol type and name so that a mix-up shows.
+Version 3 adds static members, 4 is flexible, 5 repeats the protocol type and name so that the broker can verify them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""UnregisterBroker (64): remove the registration of a broker that will not come back."""
+"""UnregisterBroker (64): remove the registration of a broker that is permanently down."""
 
 from __future__ import annotations
 

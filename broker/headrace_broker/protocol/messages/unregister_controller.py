@@ -1,4 +1,4 @@
-"""UnregisterController (94): remove the registration of a controller that will not come back."""
+"""UnregisterController (94): remove the registration of a controller that is permanently down."""
 
 from __future__ import annotations
 

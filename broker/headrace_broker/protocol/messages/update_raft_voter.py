@@ -1,4 +1,4 @@
-"""UpdateRaftVoter (82): a voter tells the quorum's leader its listeners and versions (KIP-853)."""
+"""UpdateRaftVoter (82): a voter reports its listeners and versions to the quorum leader (KIP-853)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""WriteTxnMarkers (27): the transaction coordinator has leaders write the commit or abort markers.
+"""WriteTxnMarkers (27): the transaction coordinator requests partition leaders to write commit or abort markers.
 
-Between brokers; `kafka-transactions abort` sends it as well. Version 2 says which version of transactions it is
-about.
+Sent between brokers; `kafka-transactions abort` sends it as well. Version 2 adds the transaction version.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Compaction at work: which log is next, the process that cleans it, and how much of the machine that may take."""
+"""Log compaction: choosing the next log, the process that cleans it, and that process's priority and I/O rate."""

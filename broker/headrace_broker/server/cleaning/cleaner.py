@@ -1,9 +1,10 @@
-"""The broker's log cleaner: picks the dirtiest compacted log, has it cleaned elsewhere, and puts the result in place.
+"""The broker's log cleaner: selects the dirtiest compacted log, has it cleaned by a helper, and swaps the segments in.
 
-Owned by the event loop. The cleaning itself runs in a helper (`cleaner_helper`), because it keeps a processor busy;
-here is only what must see the log as it is now: the choice, and the swap, which is a few renames. A log that is cut,
-deleted or gets another leader meanwhile is left as it is and cleaned another time. One that cannot be cleaned is set
-aside with a line that says why, and the others go on. Each replica cleans its own log.
+Runs on the event loop. The cleaning itself runs in a helper (`cleaner_helper`), because it is CPU-bound. This module
+does what needs the current state of the log: selecting it, and swapping segments, which is a few renames. If a log is
+truncated, deleted or led in a new epoch during its cleaning, the cleaning is abandoned and retried later. If a log
+cannot be cleaned, the broker marks it uncleanable, logs an error and cleans the other logs. Each replica cleans its
+own log.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from operator import itemgetter
 from weakref import WeakKeyDictionary
 
 from headrace_broker.log.checkpoints import CLEANER_FILE
-from headrace_broker.log.compaction.choice import DirtyRange, dirty_range
+from headrace_broker.log.compaction.cleanable import DirtyRange, find_dirty_range
 from headrace_broker.log.compaction.job import (
     CleanedSegment,
     CleaningDone,
@@ -36,30 +37,30 @@ from headrace_broker.server.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
-_LOGS_AT_ONCE = 64
+_LOGS_PER_YIELD = 64
 _IDLE_S = 10.0
 _RETRY_MS_MIN = 1000
 _RETRY_MS_MAX = 600_000
 
-Lineage = tuple[str, int, int]
+LogIdentity = tuple[str, int, int]
 
 
-def _lineage(log: PartitionLog) -> Lineage:
-    """What stays the same while nobody renames the log, cuts it, or begins a new leader epoch."""
+def _identity_of(log: PartitionLog) -> LogIdentity:
+    """Return a value that changes when the log is renamed or truncated, or when a new leader epoch starts."""
     return log.directory, log.truncations, log.latest_epoch
 
 
 @dataclass(slots=True)
-class _SetAside:
-    """A log that failed: left alone until `retry_ms` (None: until it is cut or the broker starts anew)."""
+class UncleanableLog:
+    """A log whose cleaning failed; if `retry_ms` is None, only a truncation or a restart makes it cleanable again."""
 
-    lineage: Lineage
+    identity: LogIdentity
     retry_ms: int | None
-    pause_ms: int
+    backoff_ms: int
 
 
 class LogCleaner:
-    """Cleans one log after another while there is one to clean."""
+    """Cleans the logs that are due, one at a time."""
 
     def __init__(
         self,
@@ -74,16 +75,16 @@ class LogCleaner:
         self._config = config
         self._helper = helper
         self._now_ms = now_ms
-        self._set_aside: WeakKeyDictionary[PartitionLog, _SetAside] = WeakKeyDictionary()
+        self._uncleanable: WeakKeyDictionary[PartitionLog, UncleanableLog] = WeakKeyDictionary()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Clean from now on, unless log.cleaner.enable says no."""
+        """Start cleaning, unless log.cleaner.enable=false."""
         if self._config.log_cleaner_enable:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop at once; what was being cleaned stays as it was."""
+        """Stop at once; the result of a cleaning in progress is discarded."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -93,8 +94,8 @@ class LogCleaner:
     def _write_checkpoint(self) -> None:
         try:
             self._logs.checkpoints.write(CLEANER_FILE)
-        except OSError as error:  # a full disk, mostly: without it a restart cleans again what is clean
-            logger.warning("Keeping in memory how far logs are clean: %s", error.strerror or error)
+        except OSError as error:  # usually a full disk; without it, a restart cleans the logs again
+            logger.warning("Log cleaner: writing the checkpoint failed, retrying: %s", error.strerror or error)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,13 +109,13 @@ class LogCleaner:
                 if loop.time() - busy_at >= _IDLE_S:
                     await self._helper.close()
             except Exception:
-                logger.exception("the log cleaner failed, going on")
+                logger.exception("Log cleaner: unexpected error, continuing")
             await asyncio.sleep(self._config.log_cleaner_backoff_ms / 1000)
 
-    # Choice
+    # -- selecting logs ----------------------------------------------------------------------------------------------
 
     async def clean_all(self) -> int:
-        """Clean the logs that are due now, the dirtiest first; returns how many were tried."""
+        """Clean the logs that are due now, the dirtiest first; return how many were due."""
         due = await self._due()
         for log in due:
             if self._is_cleanable(log) and (dirty := self._dirty_range(log)) is not None and dirty.is_due(log.config):
@@ -124,7 +125,7 @@ class LogCleaner:
     async def _due(self) -> list[PartitionLog]:
         due: list[tuple[float, PartitionLog]] = []
         for count, log in enumerate(list(self._logs.logs.values()), start=1):
-            if count % _LOGS_AT_ONCE == 0:
+            if count % _LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
             dirty = self._dirty_range(log) if self._is_cleanable(log) else None
             if dirty is not None and dirty.is_due(log.config):
@@ -135,18 +136,22 @@ class LogCleaner:
     def _is_cleanable(self, log: PartitionLog) -> bool:
         if not log.config.cleanup_compact or log.offline_reason is not None or len(log.segments) < 2:
             return False
-        aside = self._set_aside.get(log)
-        if aside is None:
+        uncleanable = self._uncleanable.get(log)
+        if uncleanable is None:
             return True
-        if aside.lineage != _lineage(log):
-            del self._set_aside[log]
+        if uncleanable.identity != _identity_of(log):
+            del self._uncleanable[log]
             return True
-        return aside.retry_ms is not None and self._now_ms() >= aside.retry_ms
+        return uncleanable.retry_ms is not None and self._now_ms() >= uncleanable.retry_ms
 
     def _dirty_range(self, log: PartitionLog) -> DirtyRange | None:
-        """What is safe on disk: an older record may not go for a newer one that a power failure would take."""
+        """Return the range of offsets to clean, at most up to the recovery point; None if there is none.
+
+        Records after the recovery point are not synced. If such a record replaced an older one of its key, a power
+        failure could lose both.
+        """
         try:
-            return dirty_range(
+            return find_dirty_range(
                 log.segments,
                 log.config,
                 cleaner_offset=log.cleaner_offset,
@@ -156,42 +161,42 @@ class LogCleaner:
                 now_ms=self._now_ms(),
             )
         except (OSError, CorruptBatchError) as error:
-            self._failed(log, CleaningFailed(f"{log.directory}: {error}", isinstance(error, CorruptBatchError)))
+            self._record_failure(log, CleaningFailed(f"{log.directory}: {error}", isinstance(error, CorruptBatchError)))
             return None
 
-    # One log
+    # -- cleaning one log --------------------------------------------------------------------------------------------
 
     async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
-        lineage = _lineage(log)
-        if not await self._epochs_are_safe(log) or not self._is_wanted(log, lineage):
+        identity = _identity_of(log)
+        if not await self._sync_epochs(log) or not self._is_wanted(log, identity):
             return
         started_ms = self._now_ms()
         job = self._job(log, dirty)
         log.is_being_cleaned = True
         is_finished = False
         try:
-            async with aclosing(self._helper.clean(job, lambda: self._is_wanted(log, lineage))) as reports:
+            async with aclosing(self._helper.clean(job, lambda: self._is_wanted(log, identity))) as reports:
                 async for report in reports:
-                    if not self._is_wanted(log, lineage):
+                    if not self._is_wanted(log, identity):
                         break
                     if isinstance(report, CleanedSegment):
                         log.replace_segments(report, self._now_ms())
                     elif isinstance(report, CleaningFailed):
-                        self._failed(log, report)
+                        self._record_failure(log, report)
                     else:
                         is_finished = True
                         await self._finish(log, dirty, report, self._now_ms() - started_ms)
-        except ApiError as error:  # the log is offline now, and has said so
+        except ApiError as error:  # the log is offline now
             logger.error("%s", error.message)
         finally:
             log.is_being_cleaned = False
             if not is_finished:
-                # A deleted log has moved; the process that cleans knew its name, which may be another log's by now.
+                # A deleted log's directory was renamed; the helper used its old name, which a new log may have now.
                 for directory in dict.fromkeys((job.directory, log.directory)):
                     await asyncio.shield(self._remove_unfinished(directory))
 
-    async def _epochs_are_safe(self, log: PartitionLog) -> bool:
-        """Have the epochs on disk: where their first records are gone, nothing else tells where they began."""
+    async def _sync_epochs(self, log: PartitionLog) -> bool:
+        """Sync the leader epochs: if an epoch's first records are removed, only this file contains its start offset."""
         path = log.unflushed_epochs_path
         return path is None or await self._sync(log, self._storage.sync, path)
 
@@ -199,15 +204,15 @@ class LogCleaner:
         try:
             await asyncio.get_running_loop().run_in_executor(None, sync, path)
         except OSError as error:
-            reason = f"{path} cannot be synced: {error.strerror or error}"
-            self._failed(log, CleaningFailed(reason, is_lasting=False))
+            reason = f"syncing {path} failed: {error.strerror or error}"
+            self._record_failure(log, CleaningFailed(reason, is_lasting=False))
             return False
         return True
 
-    def _is_wanted(self, log: PartitionLog, lineage: Lineage) -> bool:
+    def _is_wanted(self, log: PartitionLog, identity: LogIdentity) -> bool:
         return (
             self._logs.get(log.topic, log.partition) is log
-            and _lineage(log) == lineage
+            and _identity_of(log) == identity
             and log.offline_reason is None
             and log.config.cleanup_compact
         )
@@ -229,42 +234,42 @@ class LogCleaner:
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
-            key_map_bytes_max=self._config.log_cleaner_dedupe_buffer_size,
+            offset_map_bytes_max=self._config.log_cleaner_dedupe_buffer_size,
             io_bytes_per_second=self._config.log_cleaner_io_max_bytes_per_second,
             is_overdue=dirty.is_overdue,
             last_records=_last_records(log, dirty.end_offset),
         )
 
     async def _finish(self, log: PartitionLog, dirty: DirtyRange, done: CleaningDone, took_ms: int) -> None:
-        """Note how far the log is clean, once the new names are sure to be on disk."""
-        self._set_aside.pop(log, None)
+        """Sync the directory, so that the swapped segments keep their names, then advance the cleaner offset."""
+        self._uncleanable.pop(log, None)
         truncations = log.truncations
         if not await self._sync(log, self._storage.sync_directory, log.directory):
             return
         if log.truncations == truncations:
             log.cleaner_offset = done.end_offset
         logger.info(
-            "Compacted %s from offset %d to %d in %d ms: %d bytes became %d, %d records became %d, %d keys",
+            "Log %s: cleaned offsets %d to %d in %d ms, from %d to %d bytes, from %d to %d records, %d keys",
             log.name, dirty.first_dirty_offset, done.end_offset, took_ms,
             done.bytes_before, done.bytes_after, done.records_before, done.records_after, done.keys,
         )  # fmt: skip
 
-    def _failed(self, log: PartitionLog, failure: CleaningFailed) -> None:
+    def _record_failure(self, log: PartitionLog, failure: CleaningFailed) -> None:
         if failure.is_lasting:
-            self._set_aside[log] = _SetAside(_lineage(log), None, 0)
-            logger.error("%s cannot be compacted and is set aside: %s", log.name, failure.reason)
+            self._uncleanable[log] = UncleanableLog(_identity_of(log), None, 0)
+            logger.error("Log %s: marked uncleanable: %s", log.name, failure.reason)
             return
-        before = self._set_aside.get(log)
-        pause_ms = _RETRY_MS_MIN if before is None else min(before.pause_ms * 2, _RETRY_MS_MAX)
-        self._set_aside[log] = _SetAside(_lineage(log), self._now_ms() + pause_ms, pause_ms)
-        logger.error("%s could not be compacted, trying again in %d s: %s", log.name, pause_ms // 1000, failure.reason)
+        before = self._uncleanable.get(log)
+        backoff_ms = _RETRY_MS_MIN if before is None else min(before.backoff_ms * 2, _RETRY_MS_MAX)
+        self._uncleanable[log] = UncleanableLog(_identity_of(log), self._now_ms() + backoff_ms, backoff_ms)
+        logger.error("Log %s: cleaning failed, retrying in %d s: %s", log.name, backoff_ms // 1000, failure.reason)
 
     async def _remove_unfinished(self, directory: str) -> None:
         await asyncio.get_running_loop().run_in_executor(None, _remove_cleaned, self._storage, directory)
 
 
 def _last_records(log: PartitionLog, end_offset: int) -> tuple[LastRecord, ...]:
-    """What the part to be cleaned holds of producers that are still active."""
+    """Return the last record of each active producer in the range to clean, which must be kept."""
     records = (
         LastRecord(producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
         for producer_id, entry in log.producers.producers.items()
@@ -273,10 +278,10 @@ def _last_records(log: PartitionLog, end_offset: int) -> tuple[LastRecord, ...]:
 
 
 def _remove_cleaned(storage: Storage, directory: str) -> None:
-    """Remove what a run left behind that did not end; the next start of the broker would, too."""
+    """Remove the `.cleaned` files of a cleaning that did not complete; the next start would remove them too."""
     try:
         for name in storage.listdir(directory):
             if name.endswith(CLEANED_SUFFIX):
                 storage.remove(f"{directory}/{name}")
     except OSError as error:
-        logger.debug("%s is gone: %s", directory, error)
+        logger.debug("Log directory %s no longer exists: %s", directory, error)

@@ -1,7 +1,7 @@
-"""Who does the cleaning for a broker: a process of its own, or, for logs in memory, the broker itself.
+"""Runs a broker's cleaning jobs: in a separate process, or, for logs in memory, in the broker's process.
 
-The process is started with the first job and ended when there is nothing to do; it goes with the broker, however that
-dies, and can be killed at any moment.
+The process is started for the first job and stopped when idle. It exits when the broker dies, in whatever way, and can
+be killed at any time.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from typing import Protocol
 from headrace_broker.log.compaction.cleaning import clean
 from headrace_broker.log.compaction.job import (
     CleanedSegment,
+    CleanerReport,
     CleaningFailed,
     CleaningJob,
-    Report,
     decode_report,
     encode_job,
 )
 from headrace_broker.log.storage import DiskStorage, Storage
-from headrace_broker.server.cleaning.cleaner_priority import OVERDUE
+from headrace_broker.server.cleaning.cleaner_priority import OVERDUE_ARGUMENT
 
 logger = logging.getLogger(__name__)
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 class CleanerHelper(Protocol):
     """Runs one job at a time."""
 
-    def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
-        """Yield each finished segment, then `CleaningDone` or `CleaningFailed`.
+    def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
+        """Yield each cleaned segment, then `CleaningDone` or `CleaningFailed`.
 
-        Ends early, with nothing running, once `is_wanted()` is false.
+        Stops the job and returns early once `is_wanted()` is false.
         """
 
     async def close(self) -> None:
-        """Return when nothing runs any more; a later `clean` starts anew."""
+        """Stop the current job and wait for its end; a later `clean` starts a new one."""
 
 
-def helper_for(storage: Storage) -> CleanerHelper:
-    """Return what cleans logs on this storage: another process reaches only what is on disk."""
+def cleaner_helper_for(storage: Storage) -> CleanerHelper:
+    """Return the helper for logs on this storage: a separate process can only access files on disk."""
     return CleanerProcess() if isinstance(storage, DiskStorage) else InlineCleaner(storage)
 
 
 class CleanerProcess:
-    """The process of `cleaner_process`."""
+    """Runs `cleaner_process` as a child process."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
         self._is_overdue = False
 
-    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
+    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
         """See `CleanerHelper`."""
         try:
             process = await self._running(job.is_overdue)
-        except OSError as error:  # no descriptors, no memory
-            yield CleaningFailed(f"cannot start the cleaner's process: {error.strerror or error}", is_lasting=False)
+        except OSError as error:  # out of file descriptors or memory
+            yield CleaningFailed(f"the cleaner process could not start: {error.strerror or error}", is_lasting=False)
             return
         is_finished = False
         try:
@@ -80,7 +80,7 @@ class CleanerProcess:
                 await self.close()
 
     async def _running(self, is_overdue: bool) -> Process:
-        """The process: with processors that have nothing else to do it is content, unless the work is overdue."""
+        """Return the process, with idle priority unless the job is overdue; a change of priority restarts it."""
         if self._process is not None and self._process.returncode is None:
             if self._is_overdue == is_overdue:
                 return self._process
@@ -91,31 +91,31 @@ class CleanerProcess:
             "-m",
             "headrace_broker.server.cleaning.cleaner_process",
             str(os.getpid()),
-            OVERDUE if is_overdue else "",
+            OVERDUE_ARGUMENT if is_overdue else "",
             stdin=PIPE,
             stdout=PIPE,
             limit=_LINE_BYTES_MAX,
         )
         return self._process
 
-    async def _next_report(self, process: Process, is_wanted: Callable[[], bool]) -> Report | None:
-        """Return the next line's report, None when nobody wants it any more."""
+    async def _next_report(self, process: Process, is_wanted: Callable[[], bool]) -> CleanerReport | None:
+        """Return the next report; None when `is_wanted()` is false."""
         assert process.stdout is not None
         reading = asyncio.ensure_future(process.stdout.readline())
         try:
             while is_wanted():
-                await asyncio.wait({reading}, timeout=_LOOK_S)
+                await asyncio.wait({reading}, timeout=_POLL_S)
                 if reading.done():
                     line = reading.result()
-                    return decode_report(line) if line.endswith(b"\n") else await self._died(process)
+                    return decode_report(line) if line.endswith(b"\n") else await self._process_died(process)
             return None
         finally:
             reading.cancel()
 
-    async def _died(self, process: Process) -> CleaningFailed:
+    async def _process_died(self, process: Process) -> CleaningFailed:
         self._process = None
         status = await process.wait()
-        return CleaningFailed(f"the cleaner's process ended with status {status}", is_lasting=False)
+        return CleaningFailed(f"the cleaner process exited with status {status}", is_lasting=False)
 
     async def close(self) -> None:
         """See `CleanerHelper`."""
@@ -127,12 +127,12 @@ class CleanerProcess:
 
 
 class InlineCleaner:
-    """Cleans on the event loop, for logs that only this process can see."""
+    """Cleans on the event loop, for logs in memory."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[Report, None]:
+    async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
         """See `CleanerHelper`."""
         for report in clean(self._storage, job, lambda size_bytes: None):
             yield report
@@ -141,4 +141,4 @@ class InlineCleaner:
                 return
 
     async def close(self) -> None:
-        """Nothing runs between two jobs."""
+        """Do nothing: no process or task runs between two jobs."""

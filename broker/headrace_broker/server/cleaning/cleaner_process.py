@@ -1,7 +1,7 @@
-"""The cleaner's process: `python -m headrace_broker.server.cleaning.cleaner_process PARENT_PID [overdue]`.
+"""The cleaner process: `python -m headrace_broker.server.cleaning.cleaner_process PARENT_PID [overdue]`.
 
-Reads jobs from standard input and writes reports to standard output, a line of JSON each. It never touches a file of a
-log but those with `.cleaned` names, so it may be killed at any time. It ends when its input does, and with its parent.
+Reads jobs from standard input and writes reports to standard output, one line of JSON each. It writes only files with
+the `.cleaned` suffix, so it may be killed at any time. It exits at the end of its input and when its parent dies.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sys
 import time
 
 from headrace_broker.log.compaction.cleaning import clean
-from headrace_broker.log.compaction.job import CleaningFailed, Report, decode_job, encode_report
-from headrace_broker.log.compaction.throttle import Throttle
+from headrace_broker.log.compaction.job import CleanerReport, CleaningFailed, decode_job, encode_report
+from headrace_broker.log.compaction.throttle import CleanerThrottle
 from headrace_broker.log.segment import CLEANED_SUFFIX
 from headrace_broker.log.storage import Buffer, DiskFile, DiskStorage
-from headrace_broker.server.cleaning.cleaner_priority import take_back_seat
+from headrace_broker.server.cleaning.cleaner_priority import lower_priority
 from headrace_broker.server.parent_death import die_with_parent
 
 logger = logging.getLogger(__name__)
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 _PACE_BYTES = 1024 * 1024
 
 
-class ParentIsGoneError(Exception):
-    """Nobody waits for this work any more."""
+class ParentDiedError(Exception):
+    """The broker died, so the result is not needed."""
 
 
 class CleanerStorage(DiskStorage):
-    """The file system, but files of the live log can only be read."""
+    """The file system, with read-only access to all files except `.cleaned` files."""
 
     def open(self, path: str) -> DiskFile:
         if path.endswith(CLEANED_SUFFIX):
@@ -39,15 +39,15 @@ class CleanerStorage(DiskStorage):
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def write(self, path: str, data: Buffer) -> None:
-        if path.endswith(CLEANED_SUFFIX):  # an index of the live log that was missing is made anew in memory only
+        if path.endswith(CLEANED_SUFFIX):  # do not write indexes that were rebuilt for the live log
             super().write(path, data)
 
 
 class Pace:
-    """Waits as long as log.cleaner.io.max.bytes.per.second demands, and looks whether the parent lives."""
+    """Sleeps to stay below log.cleaner.io.max.bytes.per.second, and raises ParentDiedError when the parent has died."""
 
     def __init__(self, bytes_per_second: float) -> None:
-        self._throttle = Throttle(bytes_per_second)
+        self._throttle = CleanerThrottle(bytes_per_second)
         self._moved = 0
         self._parent = select.poll()
         self._parent.register(sys.stdin.fileno(), select.POLLHUP)
@@ -58,13 +58,13 @@ class Pace:
             delay_s = self._throttle.delay_s(self._moved, time.monotonic())
             self._moved = 0
             if self._parent.poll(max(0, int(delay_s * 1000))):
-                raise ParentIsGoneError
+                raise ParentDiedError
 
 
 def main() -> int:
-    """Clean what is asked for until nothing more is; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker's affair
-    take_back_seat(sys.argv[2] if len(sys.argv) > 2 else "")
+    """Run cleaning jobs until the end of the input; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker handles it and stops this process
+    lower_priority(sys.argv[2] if len(sys.argv) > 2 else "")
     if not die_with_parent(int(sys.argv[1]), signal.SIGKILL):
         return 0
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s")
@@ -74,18 +74,18 @@ def main() -> int:
             job = decode_job(line)
             try:
                 for report in clean(storage, job, Pace(job.io_bytes_per_second)):
-                    _tell(report)
-            except (ParentIsGoneError, BrokenPipeError):
+                    _write_report(report)
+            except (ParentDiedError, BrokenPipeError):
                 raise
-            except Exception as error:  # a fault of ours: this log is left alone, the others are not
-                logger.exception("cleaning %s failed", job.directory)
-                _tell(CleaningFailed(f"{job.directory}: {type(error).__name__}: {error}", is_lasting=True))
-    except (ParentIsGoneError, BrokenPipeError):
+            except Exception as error:  # a bug: this log becomes uncleanable, others are still cleaned
+                logger.exception("Log directory %s: cleaning failed", job.directory)
+                _write_report(CleaningFailed(f"{job.directory}: {type(error).__name__}: {error}", is_lasting=True))
+    except (ParentDiedError, BrokenPipeError):
         return 0
     return 0
 
 
-def _tell(report: Report) -> None:
+def _write_report(report: CleanerReport) -> None:
     sys.stdout.buffer.write(encode_report(report))
     sys.stdout.buffer.flush()
 

@@ -1,1 +1,1 @@
-"""One module per API, each declaring `API_KEY`, `VERSIONS` and its handler; `network.routing` finds them here."""
+"""The request handlers, one module per API; each declares `API_KEY`, `VERSIONS` and a handler for `network.routing`."""

@@ -1,10 +1,10 @@
-"""AllocateProducerIds (67): a block of producer ids for a broker (KIP-730)."""
+"""AllocateProducerIds (67): allocate a block of producer ids to a broker (KIP-730)."""
 
 from __future__ import annotations
 
-from headrace_broker.metadata.brokers import checked_broker
+from headrace_broker.metadata.brokers import validate_broker_epoch
+from headrace_broker.metadata.controller_result import ControllerResult
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.outcome import Outcome
 from headrace_broker.metadata.producer_ids import allocate_producer_ids
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
@@ -13,20 +13,20 @@ from headrace_broker.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsResponse,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import QUORUM
+from headrace_broker.server.network.listener_types import CONTROLLER_ONLY
 
 API_KEY = ApiKey.ALLOCATE_PRODUCER_IDS
 VERSIONS = (0, 0)
-LISTENERS = QUORUM
+LISTENERS = CONTROLLER_ONLY
 
 
 async def handle(
     context: RequestContext, request: AllocateProducerIdsRequest, version: int
 ) -> AllocateProducerIdsResponse:
-    """Record the block, then give it away."""
+    """Allocate a block; respond once it is committed."""
 
-    def decide(image: MetadataImage) -> Outcome[range]:
-        checked_broker(image, request.broker_id, request.broker_epoch)
+    def decide(image: MetadataImage) -> ControllerResult[range]:
+        validate_broker_epoch(image, request.broker_id, request.broker_epoch)
         return allocate_producer_ids(image, request.broker_id)
 
     try:

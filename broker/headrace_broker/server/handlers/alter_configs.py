@@ -1,4 +1,4 @@
-"""AlterConfigs (33): replace a topic's whole set of configs; what old clients send instead of the incremental API."""
+"""AlterConfigs (33): replace a topic's whole set of configs; old clients use it instead of IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace_broker.protocol.messages.alter_configs import (
 )
 from headrace_broker.server.config_changes import alter
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.ALTER_CONFIGS
 VERSIONS = (0, 2)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
-PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
+REQUEST_SPLITS = (RequestSplit(("resources",), ("responses",), keep_duplicates_together=True, items_max=100),)
 
 
 async def handle(context: RequestContext, request: AlterConfigsRequest, version: int) -> AlterConfigsResponse:

@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments (45): move partitions to other brokers, or call a move off (KIP-455).
+"""AlterPartitionReassignments (45): start or cancel partition reassignments (KIP-455).
 
-Version notes: 1 may forbid to change the replication factor.
+Version notes: 1 adds a flag that forbids changing the replication factor.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
 VERSIONS = (0, 1)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
-PARTS = (Parts(("topics", "partitions"), ("responses", "partitions")),)
+REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("responses", "partitions")),)
 
 
 async def handle(
     context: RequestContext, request: AlterPartitionReassignmentsRequest, version: int
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin or cancel each move; each partition has its own result."""
+    """Start or cancel each reassignment; each partition has its own result."""
     return await context.controller.alter_reassignments(request)

@@ -1,7 +1,7 @@
-"""ApiVersions (18): what this broker serves, from the handler modules' own declarations.
+"""ApiVersions (18): the APIs and versions that this node supports, as declared by the handler modules.
 
-Version notes: 0-2 plain; 3+ flexible, features in tagged fields (KIP-482, KIP-584).  A version that is not known here
-is answered in the layout of version 0 with error 35, whatever the client sent.
+Version notes: 3+ flexible, features in tagged fields (KIP-482, KIP-584). The response to an unsupported version has the
+format of version 0 and error 35 (UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from headrace_broker.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.routing import Route
 
 API_KEY = ApiKey.API_VERSIONS
 VERSIONS = (0, 4)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
-    """Answer the advertised ranges and, from version 3 on, the features."""
-    response = ApiVersionsResponse(api_keys=_api_keys(context.node.router.routes_of(context.listener)))
+    """Respond with the advertised version ranges and, from version 3 on, the features."""
+    response = ApiVersionsResponse(api_keys=_api_keys(context.node.router.routes_for(context.listener)))
     if version >= 3:
         image = context.image
         response.supported_features = [
@@ -49,7 +49,7 @@ def handle(context: RequestContext, request: ApiVersionsRequest, version: int) -
 
 
 def unsupported_version_response(routes: Mapping[int, Route]) -> ApiVersionsResponse:
-    """The answer to a version we do not know, to be sent as version 0."""
+    """The response to an unsupported version of ApiVersions itself; send it as version 0."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys(routes))
 
 

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (63): a broker is alive, and wants to serve or to stop (KIP-631)."""
+"""BrokerHeartbeat (63): a broker reports that it is alive, and requests to be unfenced or to shut down (KIP-631)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import QUORUM
+from headrace_broker.server.network.listener_types import CONTROLLER_ONLY
 
 API_KEY = ApiKey.BROKER_HEARTBEAT
 VERSIONS = (0, 2)
-LISTENERS = QUORUM
+LISTENERS = CONTROLLER_ONLY
 
 
 async def handle(context: RequestContext, request: BrokerHeartbeatRequest, version: int) -> BrokerHeartbeatResponse:
-    """Note the sign of life and answer what the broker is to do; its connection is watched from now on."""
+    """Process the heartbeat and return the broker's state; if the connection closes, probe the broker's process."""
     try:
         response = await context.controller.heartbeat(request)
     except ApiError as error:

@@ -1,6 +1,6 @@
-"""CreateTopics (19): decided by the controller, answered when the records are committed.
+"""CreateTopics (19): create topics; the controller responds once the records are committed.
 
-Version notes: 4+ takes -1 for default partitions and replication; 5+ tells the configs in force; 7 the topic id.
+Version notes: 4+ accepts -1 for the default partitions and replication factor; 5+ returns the configs; 7 the topic id.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from headrace_broker.metadata.topics import create_topics
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 from headrace_broker.server.topic_creation import topic_defaults
 
 API_KEY = ApiKey.CREATE_TOPICS
 VERSIONS = (2, 7)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
-PARTS = (Parts(("topics",), ("topics",), together=True, count_max=100),)
+REQUEST_SPLITS = (RequestSplit(("topics",), ("topics",), keep_duplicates_together=True, items_max=100),)
 
 
 async def handle(context: RequestContext, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
-    """Create what can be created; each topic has its own result."""
+    """Create the topics; each has its own result."""
     node = context.node
     response = await context.controller.submit(
         lambda image: create_topics(

@@ -7,13 +7,13 @@ from collections.abc import Awaitable
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 
 API_KEY = ApiKey.DELETE_GROUPS
 VERSIONS = (0, 3)
-PARTS = (Parts(("groups_names",), ("results",)),)
+REQUEST_SPLITS = (RequestSplit(("groups_names",), ("results",)),)
 
 
 def handle(context: RequestContext, request: DeleteGroupsRequest, version: int) -> Awaitable[DeleteGroupsResponse]:
-    """Answered when the tombstones are committed."""
+    """Delete the groups; respond once the tombstones are committed."""
     return context.groups.delete_groups(request)

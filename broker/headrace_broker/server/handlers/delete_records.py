@@ -1,4 +1,4 @@
-"""DeleteRecords (21): move a partition's log start offset; the records before it are gone for every client."""
+"""DeleteRecords (21): advance a partition's log start offset; no client can read the records before it any more."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from headrace_broker.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 from headrace_broker.server.replicas.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.DELETE_RECORDS
 VERSIONS = (0, 2)
-PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
+REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions")),)
 
 _TO_HIGH_WATERMARK = -1
 _FAILED = -1
 
 
 async def handle(context: RequestContext, request: DeleteRecordsRequest, version: int) -> DeleteRecordsResponse:
-    """Delete up to the asked offsets, here and on every live replica; -1 stands for the high watermark."""
+    """Delete records before the given offsets on this leader and on every live replica; -1 means the high watermark."""
     deleted = [
         (topic.name, [_delete(context, topic.name, wanted) for wanted in topic.partitions]) for topic in request.topics
     ]
-    _remember(context)
-    moved = {
+    _write_checkpoint(context)
+    low_watermarks = {
         partition: result.low_watermark
         for _, results in deleted
         for partition, result in results
         if partition is not None
     }
-    await context.broker.replication.deleted_everywhere(moved, request.timeout_ms)
+    await context.broker.replication.wait_until_deleted(low_watermarks, request.timeout_ms)
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=name, partitions=[_settled(context, name, partition, result) for partition, result in results]
+                name=name, partitions=[_final_result(context, name, partition, result) for partition, result in results]
             )
             for name, results in deleted
         ]
     )
 
 
-def _settled(
+def _final_result(
     context: RequestContext, topic: str, partition: Partition | None, result: DeleteRecordsPartitionResult
 ) -> DeleteRecordsPartitionResult:
-    """The result, unless some replica has not followed in time, or leads by now: it may not have followed either."""
+    """Return the result, or an error if leadership was lost or a replica has not deleted the records in time."""
     if partition is None:
         return result
     try:
-        context.partitions.require_led(topic, partition.index)
+        context.partitions.require_leader(topic, partition.index)
         if context.broker.replication.low_watermark(partition) < result.low_watermark:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
     except ApiError as error:
@@ -66,20 +66,25 @@ def _settled(
     return result
 
 
-def _remember(context: RequestContext) -> None:
-    """What was deleted must not come back when this process is killed (the next checkpoint is a minute away)."""
+def _write_checkpoint(context: RequestContext) -> None:
+    """Checkpoint the log start offsets, so that a crash before the next checkpoint does not restore deleted records."""
     try:
         context.logs.checkpoints.write(LOG_START_FILE, durable=False)
     except OSError as error:
-        logger.warning("a crash within the next minute may bring deleted records back: %s", error.strerror or error)
+        logger.warning(
+            "DeleteRecords: could not write %s: %s. A crash before the next checkpoint, a minute from now, may restore"
+            " the deleted records",
+            LOG_START_FILE,
+            error.strerror or error,
+        )
 
 
 def _delete(
     context: RequestContext, topic: str, wanted: DeleteRecordsPartition
 ) -> tuple[Partition | None, DeleteRecordsPartitionResult]:
-    """Delete on the leader: (the partition if something was done, the result)."""
+    """Delete the records on this leader; returns (partition, result), and None as the partition on an error."""
     try:
-        partition = context.partitions.require_led(topic, wanted.partition_index)
+        partition = context.partitions.require_leader(topic, wanted.partition_index)
         log = partition.log
         offset = log.high_watermark if wanted.offset == _TO_HIGH_WATERMARK else wanted.offset
         if offset < 0 or offset > log.high_watermark:

@@ -11,21 +11,21 @@ from headrace_broker.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.DELETE_TOPICS
 VERSIONS = (1, 6)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
-PARTS = (
-    Parts(("topics",), ("responses",), together=True, count_max=100),
-    Parts(("topic_names",), ("responses",), together=True, count_max=100),
+REQUEST_SPLITS = (
+    RequestSplit(("topics",), ("responses",), keep_duplicates_together=True, items_max=100),
+    RequestSplit(("topic_names",), ("responses",), keep_duplicates_together=True, items_max=100),
 )
 
 
 async def handle(context: RequestContext, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
-    """Delete topics and their logs; answered when both are gone from the image."""
+    """Delete topics and their logs; respond once the deletion is committed."""
     wanted: list[tuple[str | None, bytes]]
     if version >= 6:
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]

@@ -1,6 +1,6 @@
 """DescribeCluster (60): brokers and controller, for admin clients (KIP-700, KIP-919).
 
-Version notes: 1+ may ask a controller for the controllers; 2 also for the fenced brokers.
+Version notes: 1+ can request the controllers from a controller; 2 can request the fenced brokers, too.
 """
 
 from __future__ import annotations
@@ -12,41 +12,47 @@ from headrace_broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from headrace_broker.server.authorized_operations import CLUSTER_OPERATIONS
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.DESCRIBE_CLUSTER
 VERSIONS = (0, 2)
 
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 
 _BROKERS = 1
 _CONTROLLERS = 2
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest, version: int) -> DescribeClusterResponse:
-    """Answer the live brokers, and the fenced ones when they are asked for; on a controller's listener the voters."""
-    is_for_controllers = context.is_for_controllers
+    """Return the live brokers, and the fenced ones on request; on a controller listener, the voters."""
+    is_controller_listener = context.is_controller_listener
     if request.endpoint_type not in (_BROKERS, _CONTROLLERS):
-        return _refused(context, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
-    if request.endpoint_type != (_CONTROLLERS if is_for_controllers else _BROKERS):
-        return _refused(context, ErrorCode.MISMATCHED_ENDPOINT_TYPE, _elsewhere(context))
-    return _controllers(context) if is_for_controllers else _brokers(context, request)
+        return _error_response(
+            context, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+        )
+    if request.endpoint_type != (_CONTROLLERS if is_controller_listener else _BROKERS):
+        return _error_response(context, ErrorCode.MISMATCHED_ENDPOINT_TYPE, _mismatch_message(context))
+    response = _controllers(context) if is_controller_listener else _brokers(context, request)
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
 
 
-def _refused(context: RequestContext, code: ErrorCode, message: str) -> DescribeClusterResponse:
+def _error_response(context: RequestContext, code: ErrorCode, message: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(error_code=code, error_message=message, cluster_id=context.node.cluster_id)
 
 
-def _elsewhere(context: RequestContext) -> str:
-    """Where somebody is answered who has asked on the wrong kind of port."""
-    if context.is_for_controllers:
+def _mismatch_message(context: RequestContext) -> str:
+    """Tells a client that connected to the wrong kind of listener which addresses to use."""
+    if context.is_controller_listener:
         listener = context.config.inter_broker_listener
         endpoints = [broker.endpoint(listener) for broker in context.image.live_brokers()]
         addresses = ", ".join(f"{item.host}:{item.port}" for item in endpoints if item is not None)
-        return f"this port is a controller's; brokers are asked at {addresses or 'their listeners, none serves now'}"
+        return f"this is a controller listener; the brokers listen on {addresses or '... no address: none is live'}"
     addresses = ", ".join(f"{host}:{port}" for _, (host, port) in sorted(context.config.voters.items()))
-    return f"this port is a broker's; controllers are asked at {addresses}"
+    return f"this is a broker listener; the controllers listen on {addresses}"
 
 
 def _controllers(context: RequestContext) -> DescribeClusterResponse:

@@ -1,13 +1,21 @@
-"""DescribeConfigs (32): the configs in force on topics and on this broker, and where each comes from.
+"""DescribeConfigs (32): the effective configs of a resource, and the source of each value.
 
-Version notes: 1+ synonyms; 3+ type and documentation.
+Version notes: 1+ synonyms; 3+ type and documentation.  The configs of topics and of this broker can be altered; those
+of groups, client metrics subscriptions and broker loggers are read-only (`server.resource_configs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from headrace_broker.log.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, config_in_force
+from headrace_broker.log.config import (
+    BROKER_CONFIGS,
+    THROTTLED_RATES,
+    TOPIC_CONFIGS,
+    ConfigSource,
+    ConfigType,
+    resolve_config,
+)
 from headrace_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -19,134 +27,219 @@ from headrace_broker.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from headrace_broker.protocol.topic_names import topic_name_fault
+from headrace_broker.protocol.topic_names import topic_name_error
+from headrace_broker.server.log_config_provider import altered_configs
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
-from headrace_broker.server.topic_rules import altered_configs
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
+from headrace_broker.server.resource_configs import (
+    BROKER_LOGGER_RESOURCE,
+    CLIENT_METRICS_CONFIGS,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_CONFIGS,
+    GROUP_RESOURCE,
+    DefaultConfig,
+    logger_levels,
+)
 
 API_KEY = ApiKey.DESCRIBE_CONFIGS
 VERSIONS = (1, 4)
-LISTENERS = EVERYWHERE
-PARTS = (Parts(("resources",), ("results",)),)
-_Described = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
+LISTENERS = BROKER_AND_CONTROLLER
+REQUEST_SPLITS = (RequestSplit(("resources",), ("results",)),)
+
+_DescribedTopics = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
+"""The described configs of topics, by the configs set on the topic: building the list is the expensive step."""
 
 
 def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
-    """Describe each resource; one that does not exist has its own error."""
-    wanted = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-    described: _Described = {}
-    results = [_describe(context, resource, request, described) for resource in wanted.values()]
+    """Describe each resource; a resource that does not exist gets an error of its own."""
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    topics: _DescribedTopics = {}
+    results = [_describe(context, resource, request, topics) for resource in resources.values()]
     return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
+    context: RequestContext,
+    resource: DescribeConfigsResource,
+    request: DescribeConfigsRequest,
+    topics: _DescribedTopics,
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
     )
     try:
-        configs = _CONFIGS.get(resource.resource_type, _unknown_type)(context, resource, request, described)
+        if resource.resource_type == TOPIC_RESOURCE:
+            configs = _topic_configs(context, resource.resource_name, request, topics)
+        else:
+            configs = _DESCRIBERS.get(resource.resource_type, _unknown_type)(context, resource, request)
     except ApiError as error:
         result.error_code = error.code
         result.error_message = error.message
         return result
     keys = resource.configuration_keys
-    result.configs = configs if keys is None else [config for config in configs if config.name in keys]
+    result.configs = [config for config in configs if config.name in keys] if keys else configs
     return result
 
 
 def _topic_configs(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
+    context: RequestContext, topic: str, request: DescribeConfigsRequest, topics: _DescribedTopics
 ) -> list[DescribeConfigsResourceResult]:
-    topic = resource.resource_name
-    fault = topic_name_fault(topic)
-    if fault is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    error_message = topic_name_error(topic)
+    if error_message is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, error_message)
     if topic not in context.image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist.")
     set_on_topic = context.image.topic_configs(topic)
     key = tuple(sorted(set_on_topic.items()))
-    if key not in described:  # topics with equal settings share the list, which takes longest to make
-        described[key] = _in_force(context, set_on_topic, request)
-    return described[key]
+    if key not in topics:
+        topics[key] = _effective_topic_configs(context, set_on_topic, request)
+    return topics[key]
 
 
-def _in_force(
+def _effective_topic_configs(
     context: RequestContext, set_on_topic: Mapping[str, str], request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     altered = altered_configs(context.image, context.node_id)
-    found = (config_in_force(name, set_on_topic, context.config.log_properties, altered) for name in TOPIC_CONFIGS)
+    values = (resolve_config(name, set_on_topic, context.config.log_properties, altered) for name in TOPIC_CONFIGS)
     return [
         DescribeConfigsResourceResult(
             name=item.key.name,
             value=item.value,
             config_source=item.source,
-            synonyms=[
-                DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in item.synonyms
-            ]
-            if request.include_synonyms
-            else [],
+            synonyms=_synonyms(item.synonyms, request),
             config_type=item.key.type,
             documentation=item.key.doc if request.include_documentation else None,
         )
-        for item in found
+        for item in values
     ]
 
 
 def _broker_configs(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
+    """Return this broker's configs, or, if the resource name is empty, the dynamic defaults of all brokers."""
     if resource.resource_name == "":
         source, values = altered_configs(context.image)[0]
-        return [_broker_config(name, [(value, source)], request) for name, value in values.items()]
-    if resource.resource_name != str(context.node_id):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {context.node_id} or empty string, but received {resource.resource_name}",
-        )
-    rows: dict[str, list[tuple[str | None, ConfigSource]]] = {
-        name: [(value, ConfigSource.STATIC_BROKER if is_set else ConfigSource.DEFAULT)]
-        for name, value, is_set in context.config.described()
+        return [
+            _broker_config(name, BROKER_CONFIGS[name].type, [(name, value, source)], request)
+            for name, value in values.items()
+            if name in BROKER_CONFIGS
+        ]
+    _check_broker_id(context, resource.resource_name, "or empty string, but received")
+    static = {item.name: item for item in context.config.described()}
+    dynamic = altered_configs(context.image, context.node_id)
+    types = {name: BROKER_CONFIGS[name].type for name in THROTTLED_RATES} | {
+        name: item.type for name, item in static.items()
     }
-    for source, values in reversed(altered_configs(context.image, context.node_id)):
-        for name, value in values.items():
-            rows.setdefault(name, []).insert(0, (value, source))
-    return [_broker_config(name, row, request) for name, row in rows.items()]
+    results = []
+    for name, type_ in types.items():
+        synonyms = [(name, configs[name], source) for source, configs in dynamic if name in configs]
+        item = static.get(name)
+        for config in () if item is None else (item, *(static[other] for other in item.synonyms)):
+            if config.value is not None:
+                source = ConfigSource.STATIC_BROKER if config.is_set else ConfigSource.DEFAULT
+                synonyms.append((config.name, config.value, source))
+        if item is not None or synonyms:  # omit throttle rates without a dynamic value: they have no static config
+            results.append(_broker_config(name, type_, synonyms, request))
+    return results
 
 
 def _broker_config(
-    name: str, row: list[tuple[str | None, ConfigSource]], request: DescribeConfigsRequest
+    name: str, type_: ConfigType, values: list[tuple[str, str, ConfigSource]], request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    """`row`: the values that were given, the one in force first."""
+    """`values`: (name, value, source) of all synonyms with a value, by precedence, beginning with `name` itself."""
     key = BROKER_CONFIGS.get(name)
-    value, source = row[0]
+    own = values[0] if values and values[0][0] == name else None
     return DescribeConfigsResourceResult(
         name=name,
-        value=value,
+        value=None if own is None else own[1],
         read_only=key is None,
-        config_source=source,
-        synonyms=[
-            DescribeConfigsSynonym(name=name, value=given, source=giver)
-            for given, giver in row
-            if given is not None and request.include_synonyms
-        ],
-        config_type=0 if key is None else key.type,
+        config_source=ConfigSource.DEFAULT if own is None else own[2],
+        synonyms=_synonyms([] if own is None else values, request),
+        config_type=type_,
         documentation=key.doc if key is not None and request.include_documentation else None,
     )
 
 
-def _unknown_type(
-    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
+def _logger_levels(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    raise ApiError(
-        ErrorCode.INVALID_REQUEST,
-        f"Resource type {resource.resource_type} of '{resource.resource_name}' has no configs here.",
+    if not resource.resource_name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    _check_broker_id(context, resource.resource_name, "but received")
+    return [
+        DescribeConfigsResourceResult(
+            name=name, value=level, read_only=True, config_source=ConfigSource.DYNAMIC_BROKER_LOGGER, documentation=None
+        )
+        for name, level in logger_levels()
+    ]
+
+
+def _client_metrics_configs(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    if not resource.resource_name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+    return [_default_config(item, request) for item in CLIENT_METRICS_CONFIGS]
+
+
+def _group_configs(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    if not resource.resource_name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+    return [_default_config(item, request) for item in GROUP_CONFIGS]
+
+
+def _default_config(item: DefaultConfig, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = [] if item.broker_name is None else [(item.broker_name, item.value, ConfigSource.DEFAULT)]
+    return DescribeConfigsResourceResult(
+        name=item.name,
+        value=item.value,
+        read_only=True,
+        config_source=ConfigSource.DEFAULT,
+        synonyms=_synonyms(synonyms, request),
+        config_type=item.type,
+        documentation=item.doc if request.include_documentation else None,
     )
 
 
-_Describe = Callable[
-    [RequestContext, DescribeConfigsResource, DescribeConfigsRequest, _Described], list[DescribeConfigsResourceResult]
+def _synonyms(
+    values: Iterable[tuple[str, str, ConfigSource]], request: DescribeConfigsRequest
+) -> list[DescribeConfigsSynonym]:
+    if not request.include_synonyms:
+        return []
+    return [DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in values]
+
+
+def _check_broker_id(context: RequestContext, name: str, joined_by: str) -> None:
+    """Raise ApiError unless `name` is this broker's id, with Apache Kafka's words."""
+    try:
+        broker_id = int(name)
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+    if broker_id != context.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {context.node_id} {joined_by} {name}"
+        )
+
+
+def _unknown_type(
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"Unexpected resource type {resource.resource_type} for resource {resource.resource_name}",
+    )
+
+
+_Describer = Callable[
+    [RequestContext, DescribeConfigsResource, DescribeConfigsRequest], list[DescribeConfigsResourceResult]
 ]
-_CONFIGS: dict[int, _Describe] = {TOPIC_RESOURCE: _topic_configs, BROKER_RESOURCE: _broker_configs}
+_DESCRIBERS: dict[int, _Describer] = {
+    BROKER_RESOURCE: _broker_configs,
+    BROKER_LOGGER_RESOURCE: _logger_levels,
+    CLIENT_METRICS_RESOURCE: _client_metrics_configs,
+    GROUP_RESOURCE: _group_configs,
+}

@@ -1,4 +1,7 @@
-"""DescribeLogDirs (35): what partitions take on disk, what is offline.  Version notes: 4+ total and usable bytes."""
+"""DescribeLogDirs (35): size of partitions on disk, and offline directories.
+
+Version notes: 4+ total and usable bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _PARTITIONS_PER_STEP = 1000
 
 
 async def handle(context: RequestContext, request: DescribeLogDirsRequest, version: int) -> DescribeLogDirsResponse:
-    """Describe every log dir, with the wanted partitions that lie in it; null = all."""
+    """Describe every log directory with the requested partitions in it; null = all partitions."""
     wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
     by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
         directory.path: defaultdict(list) for directory in context.logs.directories

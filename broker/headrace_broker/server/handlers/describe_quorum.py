@@ -1,6 +1,7 @@
-"""DescribeQuorum (55): who leads the metadata quorum, and how far its voters and observers are (KIP-595, KIP-836).
+"""DescribeQuorum (55): the leader of the metadata quorum, and the progress of voters and observers (KIP-595, KIP-836).
 
-Only the leader knows; every other node asks it.  Version notes: 1 times of fetches; 2 where voters are reached.
+Only the leader tracks the progress; other nodes forward the request to it.
+Version notes: 1 adds fetch times; 2 the voters' endpoints.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from headrace_broker.protocol.messages.describe_quorum import (
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC
 from headrace_broker.raft.leader import Leader, Progress
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.DESCRIBE_QUORUM
 VERSIONS = (0, 2)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
 FORWARD_TIMEOUT_MS = 3_000
 _FIRST_VERSION_WITH_NODES = 2
-REFUSAL = ErrorCode.BROKER_NOT_AVAILABLE
-"""Whoever asks for the state of the quorum wants to hear that it has none, not to wait until it has."""
+NO_CONTROLLER_ERROR = ErrorCode.BROKER_NOT_AVAILABLE
+"""Returned when the quorum has no leader: the client requests the quorum's state and should not wait for a leader."""
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest, version: int) -> DescribeQuorumResponse:
-    """Answer from the leader's own knowledge.  Raises ApiError NOT_CONTROLLER."""
+    """Respond with the leader's view of the quorum. Raises ApiError NOT_CONTROLLER if this node is not the leader."""
     raft = context.node.quorum.raft
     if not isinstance(raft.role, Leader):
         raise ApiError(ErrorCode.NOT_CONTROLLER)
     leader = raft.role
-    ahead_ms = context.now_ms() - context.node.monotonic_ms()
+    wall_clock_offset_ms = context.now_ms() - context.node.monotonic_ms()
     own = ReplicaState(
         replica_id=raft.config.node_id,
         log_end_offset=raft.log.log_end_offset,
         last_fetch_timestamp=context.now_ms(),
         last_caught_up_timestamp=context.now_ms(),
     )
-    voters = [own, *(_state(node_id, seen, ahead_ms) for node_id, seen in leader.progress.items())]
+    voters = [own, *(_state(node_id, seen, wall_clock_offset_ms) for node_id, seen in leader.progress.items())]
     partition = DescribeQuorumResponsePartitionData(
         partition_index=0,
         error_message=None,
@@ -52,13 +53,13 @@ def handle(context: RequestContext, request: DescribeQuorumRequest, version: int
         leader_epoch=raft.epoch,
         high_watermark=raft.high_watermark if leader.is_established else -1,
         current_voters=sorted(voters, key=lambda state: state.replica_id),
-        observers=[_state(node_id, seen, ahead_ms) for node_id, seen in sorted(leader.observers.items())],
+        observers=[_state(node_id, seen, wall_clock_offset_ms) for node_id, seen in sorted(leader.observers.items())],
     )
     topics = [DescribeQuorumResponseTopicData(topic_name=wanted.topic_name, partitions=[]) for wanted in request.topics]
     for topic, wanted in zip(topics, request.topics, strict=True):
-        for asked in wanted.partitions:
-            is_known = wanted.topic_name == CLUSTER_METADATA_TOPIC and asked.partition_index == 0
-            topic.partitions.append(partition if is_known else _unknown(asked.partition_index))
+        for requested in wanted.partitions:
+            is_known = wanted.topic_name == CLUSTER_METADATA_TOPIC and requested.partition_index == 0
+            topic.partitions.append(partition if is_known else _unknown(requested.partition_index))
     nodes = _nodes(context) if version >= _FIRST_VERSION_WITH_NODES else []
     return DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes)
 
@@ -69,7 +70,7 @@ def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
 
 
 def _state(node_id: int, seen: Progress, ahead_ms: int) -> ReplicaState:
-    """A replica's progress, its times on the wall clock."""
+    """A replica's progress, with its times converted to the wall clock."""
     return ReplicaState(
         replica_id=node_id,
         log_end_offset=seen.end_offset,

@@ -12,7 +12,8 @@ from headrace_broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_fault
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_error
+from headrace_broker.server.authorized_operations import TOPIC_OPERATIONS
 from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
@@ -22,13 +23,13 @@ VERSIONS = (0, 0)
 def handle(
     context: RequestContext, request: DescribeTopicPartitionsRequest, version: int
 ) -> DescribeTopicPartitionsResponse:
-    """Describe topics by name order, up to a number of partitions; a cursor says where to go on."""
+    """Describe topics in the order of their names, up to a number of partitions; the cursor marks the next page."""
     image = context.image
     first_partition = 0
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
     if request.cursor is not None:
-        if request.cursor.partition_index < 0:  # its pages would never come to an end
-            return _refused(request, ErrorCode.INVALID_REQUEST)
+        if request.cursor.partition_index < 0:  # its pages would repeat the same partitions forever
+            return _error_response(request, ErrorCode.INVALID_REQUEST)
         start = request.cursor.topic_name
         names = [name for name in names if name >= start]
         first_partition = request.cursor.partition_index if names and names[0] == start else 0
@@ -54,16 +55,18 @@ def handle(
     return response
 
 
-def _refused(request: DescribeTopicPartitionsRequest, code: ErrorCode) -> DescribeTopicPartitionsResponse:
+def _error_response(request: DescribeTopicPartitionsRequest, code: ErrorCode) -> DescribeTopicPartitionsResponse:
     topics = [DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if topic_name_fault(name) is not None:
+    if topic_name_error(name) is not None:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+    )
 
 
 def _describe(image: MetadataImage, topic: TopicImage, first: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
@@ -83,5 +86,9 @@ def _describe(image: MetadataImage, topic: TopicImage, first: int, limit: int) -
         for index, partition in enumerate(topic.partitions[first : first + limit], first)
     ]
     return DescribeTopicPartitionsResponseTopic(
-        name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS, partitions=partitions
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
     )

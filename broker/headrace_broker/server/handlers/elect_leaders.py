@@ -1,6 +1,6 @@
-"""ElectLeaders (43): elect the preferred leader of partitions, or any that is alive (KIP-460).
+"""ElectLeaders (43): elect the preferred leader of partitions, or any live replica (KIP-460).
 
-Version notes: 0 knows the preferred kind only and has no error of its own.
+Version notes: 0 supports only preferred elections and has no top-level error.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.ELECT_LEADERS
 VERSIONS = (0, 2)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
-PARTS = (Parts(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),)
+REQUEST_SPLITS = (RequestSplit(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),)
 
 
 async def handle(context: RequestContext, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:

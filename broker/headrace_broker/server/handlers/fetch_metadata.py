@@ -1,4 +1,4 @@
-"""Fetch (1) on a controller's listener: replicas of the metadata log ask its leader for what is new (KIP-595)."""
+"""Fetch (1) on a controller listener: voters and observers fetch the metadata log from the quorum leader (KIP-595)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.fetch import FetchRequest
 from headrace_broker.protocol.notation import Response
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import QUORUM
+from headrace_broker.server.network.listener_types import CONTROLLER_ONLY
 
 API_KEY = ApiKey.FETCH
 VERSIONS = (12, 18)
-LISTENERS = QUORUM
+LISTENERS = CONTROLLER_ONLY
 
 
 def handle(context: RequestContext, request: FetchRequest, version: int) -> Awaitable[Response]:
-    """The quorum's core answers, perhaps when there is something new."""
+    """Pass the request to the quorum, which may respond only once there are new records."""
     return context.node.quorum.handle(request)

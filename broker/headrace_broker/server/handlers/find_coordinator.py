@@ -1,8 +1,11 @@
 """FindCoordinator (10): which broker coordinates a group.
 
-Version notes: 1 adds the key type (0 group, 1 transaction, 2 share); 4+ asks for many keys at once.  The coordinator
-is the leader of the `__consumer_offsets` partition that the group's name hashes to; the topic is made on the first
-question.
+Version notes: 1 adds the key type (0 group, 1 transaction, 2 share); 4+ has many keys in one request.  The coordinator
+is the leader of the `__consumer_offsets` partition that the group id hashes to; the first request creates the topic.
+
+This broker does not support transactions and share groups yet.  Requests for their coordinators fail with
+CLUSTER_AUTHORIZATION_FAILED, because it is the only error that both librdkafka and the Java client treat as fatal and
+report with its message. After any other error librdkafka retries until the producer times out.
 """
 
 from __future__ import annotations
@@ -20,21 +23,24 @@ from headrace_broker.protocol.messages.find_coordinator import (
 )
 from headrace_broker.protocol.topic_names import GROUP_METADATA_TOPIC
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 from headrace_broker.server.topic_creation import ensure_internal_topic
 
 API_KEY = ApiKey.FIND_COORDINATOR
 VERSIONS = (0, 6)
-PARTS = (Parts(("coordinator_keys",), ("coordinators",)),)
+REQUEST_SPLITS = (RequestSplit(("coordinator_keys",), ("coordinators",)),)
 
 GROUP = 0
-_NO_TRANSACTIONS = "Transactions are not supported by this broker yet: remove transactional.id from the producer."
+_UNSUPPORTED = {
+    1: "Transactions are not supported by this broker yet: remove transactional.id from the producer.",
+    2: "Share groups are not supported by this broker yet: use a consumer group.",
+}
 
 
 def handle(
     context: RequestContext, request: FindCoordinatorRequest, version: int
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Answer at once when the offsets topic is there."""
+    """Respond at once if the offsets topic exists, else after it has been created."""
     keys = list(request.coordinator_keys) if version >= 4 else [request.key]
     if request.key_type != GROUP or GROUP_METADATA_TOPIC in context.image.topics:
         return _respond(context, keys, request.key_type, version)
@@ -61,8 +67,10 @@ def _respond(context: RequestContext, keys: list[str], key_type: int, version: i
 
 
 def _coordinator(context: RequestContext, key: str, key_type: int) -> Coordinator:
+    if key_type in _UNSUPPORTED:
+        return _failed(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _UNSUPPORTED[key_type])
     if key_type != GROUP:
-        return _failed(key, ErrorCode.INVALID_REQUEST, _NO_TRANSACTIONS)
+        return _failed(key, ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
     broker = _leader(context, key)
     endpoint = broker.endpoint(context.listener) if broker is not None else None
     if broker is None or endpoint is None:

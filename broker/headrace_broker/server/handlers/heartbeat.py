@@ -1,4 +1,4 @@
-"""Heartbeat (12): keep a member's session alive. Version 3 adds static members."""
+"""Heartbeat (12): keep a group member's session alive. Version 3 adds static members."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ VERSIONS = (0, 4)
 
 
 def handle(context: RequestContext, request: HeartbeatRequest, version: int) -> HeartbeatResponse:
-    """Answer at once."""
+    """Extend the member's session."""
     return context.groups.heartbeat(request)

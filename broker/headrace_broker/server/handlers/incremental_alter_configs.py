@@ -10,20 +10,20 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
 )
 from headrace_broker.server.config_changes import alter
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.large_requests import RequestSplit
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
 VERSIONS = (0, 1)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
-PARTS = (Parts(("resources",), ("responses",), together=True, count_max=100),)
+REQUEST_SPLITS = (RequestSplit(("resources",), ("responses",), keep_duplicates_together=True, items_max=100),)
 
 
 async def handle(
     context: RequestContext, request: IncrementalAlterConfigsRequest, version: int
 ) -> IncrementalAlterConfigsResponse:
-    """Alter each resource; all changes of one resource happen or none."""
+    """Alter each resource; the changes of one resource are applied all or none."""
     changes = [
         [(config.name, config.config_operation, config.value) for config in resource.configs]
         for resource in request.resources

@@ -1,7 +1,9 @@
-"""InitProducerId (22): a fresh id, epoch 0, for an idempotent producer.
+"""InitProducerId (22): a new producer id with epoch 0 for an idempotent producer.
 
-Version notes: 3+ carries the producer's present id and epoch (a bump after an error): an idempotent producer then
-gets a fresh id as well.  A transactional id is refused: there is no transaction coordinator yet.
+Version notes: in 3+ a producer sends its current id and epoch to request an epoch bump after an error; this broker
+returns a new id instead.  Transactions are not supported yet: a request with a transactional id fails with an error
+that clients treat as fatal. The response has no error message; transactional producers send FindCoordinator first and
+receive the message in that response.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ VERSIONS = (0, 5)
 def handle(
     context: RequestContext, request: InitProducerIdRequest, version: int
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """Take an id from the broker's block, or fetch a block first."""
+    """Return an id from the broker's block of producer ids; if the block is used up, allocate a new block first."""
     if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    producer_id = context.broker.producer_ids.take()
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    producer_id = context.broker.producer_ids.next_id()
     if producer_id is not None:
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     return _fetch_block(context)
@@ -32,8 +35,8 @@ def handle(
 
 async def _fetch_block(context: RequestContext) -> InitProducerIdResponse:
     try:
-        producer_id = await context.broker.producer_ids.take_from_new_block()
-    except NoControllerError:  # what Kafka's brokers answer while they wait for a block, so producers ask again
+        producer_id = await context.broker.producer_ids.next_id_from_new_block()
+    except NoControllerError:  # the error of Kafka's brokers while they wait for a block; producers retry
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     except ApiError as error:

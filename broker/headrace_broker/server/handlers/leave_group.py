@@ -1,4 +1,4 @@
-"""LeaveGroup (13): end a membership. From version 3 on several at once, which is how operators remove members."""
+"""LeaveGroup (13): leave a group. From version 3 on, a request may name several members (KIP-345)."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ VERSIONS = (0, 5)
 
 
 def handle(context: RequestContext, request: LeaveGroupRequest, version: int) -> Awaitable[LeaveGroupResponse]:
-    """Leave, and let the others rebalance."""
+    """Remove the members; the group rebalances."""
     return context.groups.leave_group(request, version)

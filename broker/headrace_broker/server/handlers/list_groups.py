@@ -11,5 +11,5 @@ VERSIONS = (0, 5)
 
 
 def handle(context: RequestContext, request: ListGroupsRequest, version: int) -> ListGroupsResponse:
-    """Answer at once."""
+    """List the groups."""
     return context.groups.list_groups(request)

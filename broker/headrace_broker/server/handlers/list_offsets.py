@@ -1,7 +1,8 @@
-"""ListOffsets (2): offsets by time and by name.
+"""ListOffsets (2): look up offsets by timestamp.
 
-Timestamps: -1 latest (the high watermark), -2 earliest, -3 the newest timestamp (v7+), -4 earliest local (v8+),
--5 last tiered (v9+), -6 earliest pending upload (v11+); from 0 on: the first record at or after it.
+Special timestamps: -1 latest (the high watermark), -2 earliest, -3 maximum timestamp (v7+), -4 earliest local (v8+),
+-5 latest tiered (v9+), -6 earliest pending upload (v11+). 0 or more: the first record with that timestamp or a later
+one.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 from headrace_broker.server.replicas.partitions import Partition
 
 API_KEY = ApiKey.LIST_OFFSETS
 VERSIONS = (1, 11)
-PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
+REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions")),)
 
 LATEST = -1
 EARLIEST = -2
@@ -35,22 +36,22 @@ _UNKNOWN = (-1, -1, -1)
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
-    """Answer each partition; one that fails has its own error."""
+    """Look up each partition; each has its own error."""
     topics: list[ListOffsetsTopicResponse] = []
     for topic in request.topics:
         results = [
-            _answer(context, topic.name, wanted, version, is_replica=request.replica_id >= 0)
+            _look_up(context, topic.name, wanted, version, is_replica=request.replica_id >= 0)
             for wanted in topic.partitions
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 
-def _answer(
+def _look_up(
     context: RequestContext, topic: str, wanted: ListOffsetsPartition, version: int, *, is_replica: bool
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition = context.partitions.require_led(topic, wanted.partition_index)
+        partition = context.partitions.require_leader(topic, wanted.partition_index)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         timestamp, offset, epoch = _find(partition, wanted.timestamp, version, is_replica=is_replica)
     except ApiError as error:
@@ -64,7 +65,7 @@ def _answer(
 
 
 def _find(partition: Partition, target: int, version: int, *, is_replica: bool) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch); -1 each when there is no such record."""
+    """Return (timestamp, offset, leader epoch), each -1 when there is no such record."""
     if version < _FIRST_VERSION.get(target, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
@@ -81,15 +82,19 @@ def _find(partition: Partition, target: int, version: int, *, is_replica: bool) 
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if found is not None and found[1] >= log.high_watermark:
-        _end_for_consumers(partition, version)  # raises while nobody can say whether it is committed
+        _end_for_consumers(partition, version)  # raises ApiError while the high watermark may be too low
         return _UNKNOWN
     return found or _UNKNOWN
 
 
 def _end_for_consumers(partition: Partition, version: int) -> int:
-    """The high watermark, once it is known: a new leader's own may lie below what consumers have read already (R3)."""
+    """Return the high watermark.
+
+    Raises ApiError OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE in old versions, while a new leader's high watermark
+    may be below offsets that consumers have already read (R3).
+    """
     replicas = partition.replicas
     if replicas is not None and partition.log.high_watermark < replicas.epoch_start_offset:
-        knows_code = version >= _FIRST_VERSION_WITH_NOT_AVAILABLE
-        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE if knows_code else ErrorCode.LEADER_NOT_AVAILABLE)
+        has_code = version >= _FIRST_VERSION_WITH_NOT_AVAILABLE
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE if has_code else ErrorCode.LEADER_NOT_AVAILABLE)
     return partition.log.high_watermark

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): partitions that are moving between brokers, read from the image."""
+"""ListPartitionReassignments (46): the reassignments in progress, from the metadata image."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from headrace_broker.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
 VERSIONS = (0, 0)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 
 
 def handle(
     context: RequestContext, request: ListPartitionReassignmentsRequest, version: int
 ) -> ListPartitionReassignmentsResponse:
-    """Answer the wanted partitions that have replicas to add or to remove; null = all topics."""
+    """List the requested partitions that have adding or removing replicas; null = all topics."""
     image = context.image
     wanted = None if request.topics is None else {item.name: set(item.partition_indexes) for item in request.topics}
     topics: list[OngoingTopicReassignment] = []

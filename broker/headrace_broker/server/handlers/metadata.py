@@ -1,7 +1,8 @@
-"""Metadata (3): brokers, topics, partitions and leaders; creates missing topics when asked and allowed.
+"""Metadata (3): brokers, topics, partitions and leaders; creates missing topics if the request and the broker allow it.
 
-Version notes: 0 has no "all topics" but an empty list that means it; 1+ null = all, empty = none; 4 lets the client
-forbid creation; 10 topic ids; 12 lookup by id; 13 a top-level error.
+Version notes: in 0 an empty list means all topics, from 1 on null means all and an empty list none; 4 lets the client
+forbid topic creation; 8 adds authorized operations (those of the cluster up to 10 only); 10 topic ids; 12 lookup by id;
+13 a top-level error.
 """
 
 from __future__ import annotations
@@ -19,39 +20,42 @@ from headrace_broker.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_fault
+from headrace_broker.protocol.topic_names import INTERNAL_TOPICS, topic_name_error
+from headrace_broker.server.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts, answered_in_parts
+from headrace_broker.server.network.large_requests import RequestSplit, handle_in_parts
 from headrace_broker.server.topic_creation import create_missing_topics
 
 API_KEY = ApiKey.METADATA
 VERSIONS = (0, 13)
 _TOPICS_AT_ONCE = 500
 _BY_ID_SINCE = 12
-PARTS = (Parts(("topics",), ("topics",)),)
+REQUEST_SPLITS = (RequestSplit(("topics",), ("topics",)),)
 
 
 def handle(
     context: RequestContext, request: MetadataRequest, version: int
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Answer at once, unless topics have to be created first."""
-    wanted = request.topics
-    if wanted is None or (version == 0 and not wanted):
-        return _respond_with_all(context, version)
-    named = list(dict.fromkeys(_named(topic, version) for topic in wanted))  # each once, however often it is asked
+    """Respond at once, unless topics must be created or a leader is suspected to be dead."""
+    if request.topics is None or (version == 0 and not request.topics):
+        return _respond_with_all(context, request, version)
+    named = list(dict.fromkeys(_topic_key(topic, version) for topic in request.topics))  # without duplicates
     topics = context.image.topics
     missing = [name for name, _ in named if name is not None and name not in topics]
     if missing and request.allow_auto_topic_creation and context.config.auto_create_topics_enable:
-        return _create_and_respond(context, named, missing)
+        return _create_and_respond(context, request, named, missing)
     leaders = _leaders(context.image, named)
-    context.broker.replication.look_at(leaders)
-    if context.broker.departures.await_judgement(leaders):
-        return _respond_when_judged(context, named, leaders)
-    return _respond(context, named, {})
+    context.broker.replication.suspect_disconnected_leaders(leaders)
+    if context.broker.suspected_brokers.has_suspects(leaders):
+        return _respond_when_resolved(context, request, named, leaders)
+    return _respond(context, request, named, {})
 
 
-def _named(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
-    """An id decides, whatever the name beside it: Java's clients send an empty one.  Before version 12 names do."""
+def _topic_key(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
+    """Return the topic's (name, id) for the lookup; one of them is unset.
+
+    From version 12 on an id takes precedence over the name: the Java client sends an empty name with the id.
+    """
     if version < _BY_ID_SINCE:
         return topic.name or "", b""
     return (None if any(topic.topic_id) else topic.name, topic.topic_id)
@@ -62,48 +66,66 @@ def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set
     return {partition.leader for topic in found if topic is not None for partition in topic.partitions}
 
 
-async def _respond_when_judged(
-    context: RequestContext, named: list[tuple[str | None, bytes]], leaders: set[int]
+async def _respond_when_resolved(
+    context: RequestContext, request: MetadataRequest, named: list[tuple[str | None, bytes]], leaders: set[int]
 ) -> MetadataResponse:
-    """A leader's connection has just broken: the controller is about to say who leads now."""
-    await context.broker.departures.judged(leaders)
-    return _respond(context, named, {})
+    """Wait for the controller's decision about leaders whose connections were just closed."""
+    await context.broker.suspected_brokers.wait_until_resolved(leaders)
+    return _respond(context, request, named, {})
 
 
-def _respond_with_all(context: RequestContext, version: int) -> MetadataResponse | Awaitable[MetadataResponse]:
+def _respond_with_all(
+    context: RequestContext, request: MetadataRequest, version: int
+) -> MetadataResponse | Awaitable[MetadataResponse]:
     topics = context.image.topics
     if len(topics) <= _TOPICS_AT_ONCE:
-        return _respond(context, [(name, b"") for name in topics], {})
-    names = [MetadataRequestTopic(name=name) for name in topics]
-    return answered_in_parts(
-        MetadataRequest(topics=names, allow_auto_topic_creation=False),
-        PARTS[0],
+        return _respond(context, request, [(name, b"") for name in topics], {})
+    named_request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=request.include_cluster_authorized_operations,
+        include_topic_authorized_operations=request.include_topic_authorized_operations,
+    )
+    return handle_in_parts(
+        named_request,
+        REQUEST_SPLITS[0],
         lambda part: handle(context, part, max(1, version)),
     )
 
 
 async def _create_and_respond(
-    context: RequestContext, named: list[tuple[str | None, bytes]], missing: list[str]
+    context: RequestContext, request: MetadataRequest, named: list[tuple[str | None, bytes]], missing: list[str]
 ) -> MetadataResponse:
-    return _respond(context, named, await create_missing_topics(context, missing))
+    return _respond(context, request, named, await create_missing_topics(context, missing))
 
 
 def _respond(
-    context: RequestContext, named: list[tuple[str | None, bytes]], failed: dict[str, ErrorCode]
+    context: RequestContext,
+    request: MetadataRequest,
+    named: list[tuple[str | None, bytes]],
+    failed: dict[str, ErrorCode],
 ) -> MetadataResponse:
     image = context.image
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=_brokers(context, image),
         cluster_id=context.node.cluster_id,
         controller_id=context.node_id,
         topics=[_topic(image, name, topic_id, failed) for name, topic_id in named],
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    return response
 
 
 def _brokers(context: RequestContext, image: MetadataImage) -> list[MetadataResponseBroker]:
     brokers: list[MetadataResponseBroker] = []
-    lately = [image.brokers[item] for item in context.broker.departures.lately() if item in image.brokers]
-    for broker in (*image.live_brokers(), *lately):
+    recently_fenced = [
+        image.brokers[item] for item in context.broker.suspected_brokers.recently_fenced() if item in image.brokers
+    ]
+    for broker in (*image.live_brokers(), *recently_fenced):
         endpoint = broker.endpoint(context.listener)
         if endpoint is not None:
             brokers.append(
@@ -127,7 +149,7 @@ def _topic(
             code = failed.get(name)
             if code is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if topic_name_fault(name) is not None:
+                if topic_name_error(name) is not None:
                     code = ErrorCode.INVALID_TOPIC_EXCEPTION
             return MetadataResponseTopic(error_code=code, name=name)
     return MetadataResponseTopic(
@@ -139,7 +161,7 @@ def _topic(
 
 
 def partition_responses(image: MetadataImage, topic: TopicImage) -> list[MetadataResponsePartition]:
-    """Leaders and replicas of each partition of a topic."""
+    """The leader and replicas of each partition of a topic."""
     live = {broker.broker_id for broker in image.live_brokers()}
     return [
         MetadataResponsePartition(

@@ -1,7 +1,7 @@
-"""OffsetCommit (8): store how far a group has read.
+"""OffsetCommit (8): commit a group's offsets.
 
-Version notes: 2-4 carry a retention of their own; 6 adds leader epochs, 7 static members; 9 calls the generation a
-member epoch as well; 10 names topics by id. Partitions that do not exist are refused one by one.
+Version notes: 2-4 have a retention time; 6 adds leader epochs, 7 static members; from 9 on the generation may be a
+member epoch; 10 names topics by id. Each partition that does not exist gets an error of its own.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from headrace_broker.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 
 API_KEY = ApiKey.OFFSET_COMMIT
 VERSIONS = (2, 10)
-PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
+REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions")),)
 
 _TOPIC_IDS_VERSION = 10
 
 
 async def handle(context: RequestContext, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
-    """Hand the partitions that exist to the coordinator, and refuse the others."""
-    refused: list[OffsetCommitResponseTopic] = []
+    """Pass the existing partitions to the coordinator, and return errors for missing partitions."""
+    rejected: list[OffsetCommitResponseTopic] = []
     known: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
-        _sort_out(topic, context.image, version, known, refused)
-    if not known and refused:
-        return OffsetCommitResponse(topics=refused)
+        _validate_topic(topic, context.image, version, known, rejected)
+    if not known and rejected:
+        return OffsetCommitResponse(topics=rejected)
     request.topics = known
     response = await context.groups.commit_offsets(request, version)
-    response.topics = _merged(response.topics, refused)
+    response.topics = _merge(response.topics, rejected)
     return response
 
 
-def _sort_out(
+def _validate_topic(
     topic: OffsetCommitRequestTopic,
     image: MetadataImage,
     version: int,
     known: list[OffsetCommitRequestTopic],
-    refused: list[OffsetCommitResponseTopic],
+    rejected: list[OffsetCommitResponseTopic],
 ) -> None:
     if version >= _TOPIC_IDS_VERSION:
         found = image.topic_by_id(topic.topic_id)
@@ -55,26 +55,26 @@ def _sort_out(
         found = image.topics.get(topic.name)
         unknown_topic = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if found is None:
-        refused.append(_refusal(topic, topic.partitions, unknown_topic))
+        rejected.append(_error_for(topic, topic.partitions, unknown_topic))
         return
-    exist, missing = _by_existence(topic, found)
+    existing, missing = _split_by_existence(topic, found)
     if missing:
-        refused.append(_refusal(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    if exist:
-        known.append(OffsetCommitRequestTopic(name=topic.name, topic_id=topic.topic_id, partitions=exist))
+        rejected.append(_error_for(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    if existing:
+        known.append(OffsetCommitRequestTopic(name=topic.name, topic_id=topic.topic_id, partitions=existing))
 
 
-def _by_existence(
+def _split_by_existence(
     topic: OffsetCommitRequestTopic, found: TopicImage
 ) -> tuple[list[OffsetCommitRequestPartition], list[OffsetCommitRequestPartition]]:
     count = len(found.partitions)
-    exist = [partition for partition in topic.partitions if 0 <= partition.partition_index < count]
-    if len(exist) == len(topic.partitions):
-        return exist, []
-    return exist, [partition for partition in topic.partitions if not 0 <= partition.partition_index < count]
+    existing = [partition for partition in topic.partitions if 0 <= partition.partition_index < count]
+    if len(existing) == len(topic.partitions):
+        return existing, []
+    return existing, [partition for partition in topic.partitions if not 0 <= partition.partition_index < count]
 
 
-def _refusal(
+def _error_for(
     topic: OffsetCommitRequestTopic, partitions: list[OffsetCommitRequestPartition], error: ErrorCode
 ) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
@@ -87,12 +87,12 @@ def _refusal(
     )
 
 
-def _merged(
-    stored: list[OffsetCommitResponseTopic], refused: list[OffsetCommitResponseTopic]
+def _merge(
+    committed: list[OffsetCommitResponseTopic], rejected: list[OffsetCommitResponseTopic]
 ) -> list[OffsetCommitResponseTopic]:
-    """One entry per topic, though some of its partitions were stored and some refused."""
-    by_topic = {(topic.name, topic.topic_id): topic for topic in stored}
-    for topic in refused:
+    """Merge the results into one entry per topic, which may contain both committed and rejected partitions."""
+    by_topic = {(topic.name, topic.topic_id): topic for topic in committed}
+    for topic in rejected:
         entry = by_topic.setdefault((topic.name, topic.topic_id), topic)
         if entry is not topic:
             entry.partitions.extend(topic.partitions)

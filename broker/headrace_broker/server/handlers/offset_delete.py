@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget a group's offsets of topics that its members do not consume (KIP-496)."""
+"""OffsetDelete (47): delete a group's offsets of topics that its members do not consume (KIP-496)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from headrace_broker.protocol.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 
 API_KEY = ApiKey.OFFSET_DELETE
 VERSIONS = (0, 0)
-PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
+REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions")),)
 
 
 async def handle(context: RequestContext, request: OffsetDeleteRequest, version: int) -> OffsetDeleteResponse:
-    """Hand the partitions that exist to the coordinator, and refuse the others."""
-    asked = request.topics
+    """Pass the existing partitions to the coordinator, and return errors for missing partitions."""
+    requested = request.topics
     request.topics = [
         OffsetDeleteRequestTopic(
             name=topic.name,
-            partitions=[part for part in topic.partitions if _exists(context.image, topic.name, part)],
+            partitions=[item for item in topic.partitions if _exists(context.image, topic.name, item)],
         )
-        for topic in asked
+        for topic in requested
     ]
     response = await context.groups.delete_offsets(request)
     if not response.error_code:
-        for topic, result in zip(asked, response.topics, strict=True):
-            _refuse_missing(topic, result, context.image)
+        for topic, result in zip(requested, response.topics, strict=True):
+            _add_missing(topic, result, context.image)
     return response
 
 
@@ -42,7 +42,7 @@ def _exists(image: MetadataImage, topic: str, partition: OffsetDeleteRequestPart
     return found is not None and 0 <= partition.partition_index < len(found.partitions)
 
 
-def _refuse_missing(topic: OffsetDeleteRequestTopic, result: OffsetDeleteResponseTopic, image: MetadataImage) -> None:
+def _add_missing(topic: OffsetDeleteRequestTopic, result: OffsetDeleteResponseTopic, image: MetadataImage) -> None:
     result.partitions.extend(
         OffsetDeleteResponsePartition(
             partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

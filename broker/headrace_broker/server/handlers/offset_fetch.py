@@ -1,34 +1,34 @@
-"""OffsetFetch (9): how far groups have read, for some partitions or for all they have committed.
+"""OffsetFetch (9): the committed offsets of groups, for given partitions or for all.
 
-Version notes: 2 gives groups' errors a place of their own; 5 adds leader epochs; 7 require_stable; 8 asks for several
-groups; 10 names topics by id.
+Version notes: 2 adds a top-level error; 5 leader epochs; 7 require_stable; 8 several groups per request; 10 names
+topics by id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from headrace_broker.coordinator.groups.fetch_replies import refused_topic
+from headrace_broker.coordinator.groups.offset_fetch_responses import topic_error
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 
 API_KEY = ApiKey.OFFSET_FETCH
 VERSIONS = (1, 10)
-PARTS = (
-    Parts(("topics", "partition_indexes"), ("topics", "partitions")),
-    Parts(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
+REQUEST_SPLITS = (
+    RequestSplit(("topics", "partition_indexes"), ("topics", "partitions")),
+    RequestSplit(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
 )
 
 _TOPIC_IDS_VERSION = 10
 
 
 def handle(context: RequestContext, request: OffsetFetchRequest, version: int) -> Awaitable[OffsetFetchResponse]:
-    """Ask the coordinator; topics named by id are looked up first."""
+    """Query the coordinator, after replacing topic ids by names."""
     if version >= _TOPIC_IDS_VERSION:
         return _fetch_by_id(context, request, version)
     return context.groups.fetch_offsets(request, version)
@@ -41,27 +41,28 @@ async def _fetch_by_id(context: RequestContext, request: OffsetFetchRequest, ver
 async def _fetch_group(
     context: RequestContext, group: OffsetFetchRequestGroup, version: int
 ) -> OffsetFetchResponseGroup:
-    image = context.image  # offsets of a topic that is made anew while this waits are not those of the new one
+    # Use one image before and after the wait: if a topic is recreated in between, the offsets belong to the old id.
+    image = context.image
     if group.topics is None:
         response = await context.groups.fetch_group(group, version)
         response.topics = [topic for topic in response.topics if topic.name in image.topics]
         for topic in response.topics:
             topic.topic_id = image.topics[topic.name].topic_id
         return response
-    refused = [
-        refused_topic(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+    rejected = [
+        topic_error(topic, ErrorCode.UNKNOWN_TOPIC_ID)
         for topic in group.topics
         if image.topic_by_id(topic.topic_id) is None
     ]
     _name_topics(group, image)
     response = await context.groups.fetch_group(group, version)
     if not response.error_code:
-        response.topics.extend(refused)
+        response.topics.extend(rejected)
     return response
 
 
 def _name_topics(group: OffsetFetchRequestGroup, image: MetadataImage) -> None:
-    """Keep the topics that exist, and give them their names."""
+    """Keep the topics that exist, and set their names."""
     known = []
     for topic in group.topics or []:
         found = image.topic_by_id(topic.topic_id)

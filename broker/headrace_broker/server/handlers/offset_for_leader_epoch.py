@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ended, by which clients and followers find truncation (KIP-101)."""
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, for detecting log truncation (KIP-101)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from headrace_broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.large_requests import Parts
+from headrace_broker.server.network.large_requests import RequestSplit
 
 API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
 VERSIONS = (2, 4)
-PARTS = (Parts(("topics", "partitions"), ("topics", "partitions")),)
+REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions")),)
 
 
 def handle(context: RequestContext, request: OffsetForLeaderEpochRequest, version: int) -> OffsetForLeaderEpochResponse:
-    """Answer the largest epoch up to the asked one, and its end."""
+    """Respond with the largest epoch up to the requested one, and its end offset."""
     topics: list[OffsetForLeaderTopicResult] = []
     for topic in request.topics:
-        results = [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+        results = [_look_up(context, topic.topic, wanted) for wanted in topic.partitions]
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _look_up(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = context.partitions.require_led(topic, wanted.partition)
+        partition = context.partitions.require_leader(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         if wanted.leader_epoch == partition.leader_epoch:
             epoch, end_offset = wanted.leader_epoch, partition.log.log_end_offset

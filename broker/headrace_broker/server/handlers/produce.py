@@ -1,11 +1,11 @@
 """Produce (0): append one record batch per partition.
 
-Hot: the request is read by `network.produce_codec`, the records stay a view of the receive buffer, get their offset and
-epoch written in place and go to the log's file before the buffer is used again.
+This is a hot path: `network.produce_codec` decodes the request without copying. The records stay a view of the receive
+buffer; their offset and epoch are written in place, and they are written to the log file before the buffer is reused.
 
-Version notes: 3-13; from 10 on a wrong leader is answered with the right one (KIP-951); 13+ topics by id.  0 is
-advertised as the minimum, because old librdkafka looks for it before it compresses (KAFKA-18659); 0-2 are not served.
-acks=0 has no answer; a failure closes the connection so that the producer notices.
+Version notes: 3-13; from 10 on NOT_LEADER_OR_FOLLOWER comes with the current leader (KIP-951); 13+ topics by id. The
+advertised minimum is 0, because old librdkafka checks for it before it compresses (KAFKA-18659); 0-2 are not supported.
+acks=0 has no response; an error closes the connection so that the producer notices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from headrace_broker.log.admission import RecordsRejectedError
+from headrace_broker.log.validator import RecordsRejectedError
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.framing import encode_response
@@ -41,8 +41,8 @@ API_KEY = ApiKey.PRODUCE
 VERSIONS = (3, 13)
 ADVERTISED = (0, 13)
 
-_ALL = -1
-_NONE = 0
+_ACKS_ALL = -1
+_ACKS_NONE = 0
 _FIRST_VERSION_WITH_ZSTD = 7
 _FIRST_VERSION_WITH_LEADER_HINTS = 10
 _ATTRIBUTES_LOW_BYTE = 22
@@ -56,33 +56,35 @@ if TYPE_CHECKING:
 
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
-    """Append every batch and answer; acks=all waits for the high watermark."""
-    transactional_id, acks, timeout_ms, topics = read_produce_request(frame, version, broker.partitions.named_max)
+    """Append every batch and respond; with acks=all, wait for the high watermark first."""
+    transactional_id, acks, timeout_ms, topics = read_produce_request(
+        frame, version, broker.partitions.partitions_per_request_max
+    )
     if len(topics) == 1 and acks == 1 and transactional_id is None:
         topic, partitions = topics[0]
-        if len(partitions) == 1:  # what producers of one topic send, and worth its own few lines
+        if len(partitions) == 1:  # fast path for the most common request
             index, records = partitions[0]
             connection.reply((_append_and_encode(broker, connection, correlation_id, version, topic, index, records),))
             return
-    refused = _refused(transactional_id, acks)
+    request_error = _invalid_request_error(transactional_id, acks)
     results = [
         (
             topic,
             [
-                _attempt(broker, connection, topic, index, records, version, acks, refused)
+                _append_batch(broker, connection, topic, index, records, version, acks, request_error)
                 for index, records in partitions
             ],
         )
         for topic, partitions in topics
     ]
-    if acks == _NONE:
-        failure = _first_failure(results)
+    if acks == _ACKS_NONE:
+        failure = _describe_first_error(results)
         if failure is not None:
             connection.close(f"acks=0 and {failure}")
         return
-    missing = _not_replicated(results) if acks == _ALL else {}
+    missing = _required_offsets(results) if acks == _ACKS_ALL else {}
     if missing:
-        _answer_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
+        _respond_when_replicated(broker, connection, correlation_id, version, timeout_ms, results, missing)
     else:
         connection.reply(encode_response(correlation_id, _response(broker, connection, results, version), version))
 
@@ -98,8 +100,8 @@ def _append_and_encode(
 ) -> bytes:
     partition = None
     try:
-        partition = _find(broker, topic, index)
-        info = _append(broker, partition, records, version)
+        partition = _find_partition(broker, topic, index)
+        info = _check_and_append(broker, partition, records, version)
     except ApiError as error:
         results: list[_TopicResult] = [(topic, [(index, partition, error)])]
         return b"".join(encode_response(correlation_id, _response(broker, connection, results, version), version))
@@ -108,7 +110,7 @@ def _append_and_encode(
     )
 
 
-def _attempt(
+def _append_batch(
     broker: Broker,
     connection: Connection,
     topic: str | bytes,
@@ -116,24 +118,24 @@ def _attempt(
     records: memoryview | None,
     version: int,
     acks: int,
-    refused: ApiError | None,
+    request_error: ApiError | None,
 ) -> _Result:
-    if refused is not None:
-        return index, None, refused
+    if request_error is not None:
+        return index, None, request_error
     partition = None
     try:
-        partition = _find(broker, topic, index)
-        if acks == _ALL and partition.replicas is not None:
+        partition = _find_partition(broker, topic, index)
+        if acks == _ACKS_ALL and partition.replicas is not None:
             broker.replication.check_min_isr(partition)
-        info = _append(broker, partition, records, version)
+        info = _check_and_append(broker, partition, records, version)
     except ApiError as error:
-        return index, partition, connection.refused_batches.answer((topic, index), error)
-    if connection.refused_batches:
-        connection.refused_batches.appended((topic, index))
+        return index, partition, connection.retriable_batch_errors.error_to_return((topic, index), error)
+    if connection.retriable_batch_errors:
+        connection.retriable_batch_errors.clear((topic, index))
     return index, partition, info
 
 
-def _refused(transactional_id: str | None, acks: int) -> ApiError | None:
+def _invalid_request_error(transactional_id: str | None, acks: int) -> ApiError | None:
     if transactional_id is not None:
         return ApiError(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker yet.")
     if acks not in (0, 1, -1):
@@ -141,7 +143,7 @@ def _refused(transactional_id: str | None, acks: int) -> ApiError | None:
     return None
 
 
-def _find(broker: Broker, topic: str | bytes, index: int) -> Partition:
+def _find_partition(broker: Broker, topic: str | bytes, index: int) -> Partition:
     table = broker.partitions
     found = table.by_name.get(topic) if isinstance(topic, str) else table.by_id.get(topic)
     partition = found.get(index) if found is not None else None
@@ -152,13 +154,13 @@ def _find(broker: Broker, topic: str | bytes, index: int) -> Partition:
     return partition
 
 
-def _append(broker: Broker, partition: Partition, records: memoryview | None, version: int) -> AppendInfo:
+def _check_and_append(broker: Broker, partition: Partition, records: memoryview | None, version: int) -> AppendInfo:
     if partition.leader != broker.node_id:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if records is None or len(records) < _BATCH_HEADER_SIZE:
         raise ApiError(
             ErrorCode.INVALID_RECORD if records is None else ErrorCode.CORRUPT_MESSAGE,
-            f"Partition {partition.topic}-{partition.index}: a Produce request must hold one whole record batch.",
+            f"Partition {partition.topic}-{partition.index}: a Produce request must contain one complete record batch.",
         )
     if records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_MASK:
         raise ApiError(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker yet.")
@@ -169,17 +171,17 @@ def _append(broker: Broker, partition: Partition, records: memoryview | None, ve
     return broker.append(partition, records)
 
 
-def _not_replicated(results: list[_TopicResult]) -> dict[Hashable, int]:
-    """{partition: the high watermark that its batch needs} of what is appended but not committed."""
+def _required_offsets(results: list[_TopicResult]) -> dict[Hashable, int]:
+    """Return {partition: high watermark that its batch requires} for batches that are appended but not committed."""
     return {
         partition: info.last_offset + 1
-        for _, of_topic in results
-        for _, partition, info in of_topic
+        for _, partition_results in results
+        for _, partition, info in partition_results
         if partition is not None and not isinstance(info, ApiError) and partition.log.high_watermark <= info.last_offset
     }
 
 
-def _answer_when_replicated(
+def _respond_when_replicated(
     broker: Broker,
     connection: Connection,
     correlation_id: int,
@@ -188,31 +190,34 @@ def _answer_when_replicated(
     results: list[_TopicResult],
     missing: dict[Hashable, int],
 ) -> None:
-    slot = connection.park()
+    slot = connection.reserve_response()
     epochs = {partition: partition.leader_epoch for partition in missing if isinstance(partition, Partition)}
 
     def complete() -> None:
-        connection.parked.pop(operation, None)
-        outcomes = [
+        connection.delayed_operations.pop(operation, None)
+        completed = [
             (
                 topic,
-                [(index, partition, _outcome(broker, partition, info, epochs)) for index, partition, info in of_topic],
+                [
+                    (index, partition, _result_after_replication(broker, partition, info, epochs))
+                    for index, partition, info in partition_results
+                ],
             )
-            for topic, of_topic in results
+            for topic, partition_results in results
         ]
-        slot.fill(encode_response(correlation_id, _response(broker, connection, outcomes, version), version))
+        slot.fill(encode_response(correlation_id, _response(broker, connection, completed, version), version))
 
-    operation = broker.waiting.park(complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing))
-    connection.parked[operation] = None
+    operation = broker.purgatory.watch(complete, list(missing), max(0, timeout_ms), required_offsets=dict(missing))
+    connection.delayed_operations[operation] = None
 
 
-def _outcome(
+def _result_after_replication(
     broker: Broker, partition: Partition | None, info: AppendInfo | ApiError, epochs: dict[Partition, int]
 ) -> AppendInfo | ApiError:
-    """What became of a batch that had to be replicated: its place, or why it does not count."""
+    """The result of a batch that waited for replication: its offsets, or an error."""
     if partition is None or isinstance(info, ApiError) or partition not in epochs:
         return info
-    if partition.leader != broker.node_id or not _is_still_there(partition, info, epochs[partition]):
+    if partition.leader != broker.node_id or not _is_still_in_log(partition, info, epochs[partition]):
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if partition.log.high_watermark <= info.last_offset:
         return ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -221,10 +226,10 @@ def _outcome(
     return info
 
 
-def _is_still_there(partition: Partition, info: AppendInfo, epoch: int) -> bool:
-    """Whether no other leader has cut the batch away since it was appended in that epoch.
+def _is_still_in_log(partition: Partition, info: AppendInfo, epoch: int) -> bool:
+    """Whether the batch that was appended in this epoch is still in the log and was not truncated by another leader.
 
-    A leader can enter a new epoch and stay the leader, when a replica is taken away: then its log is what it was.
+    If the same broker leads in the new epoch, for example after a replica was removed, its log was not truncated.
     """
     if partition.leader_epoch == epoch:
         return True
@@ -235,15 +240,15 @@ def _is_still_there(partition: Partition, info: AppendInfo, epoch: int) -> bool:
 def _response(broker: Broker, connection: Connection, results: list[_TopicResult], version: int) -> ProduceResponse:
     response = ProduceResponse()
     leaders: set[int] = set()
-    for topic, of_topic in results:
-        for _, partition, info in of_topic:
+    for topic, partition_results in results:
+        for _, partition, info in partition_results:
             if isinstance(info, ApiError):
-                broker.refused(API_KEY, info.code, partition)
-        answers = [_partition_response(item, version, leaders) for item in of_topic]
+                broker.on_partition_error(API_KEY, info.code, partition)
+        partitions = [_partition_response(item, version, leaders) for item in partition_results]
         if isinstance(topic, str):
-            response.responses.append(TopicProduceResponse(name=topic, partition_responses=answers))
+            response.responses.append(TopicProduceResponse(name=topic, partition_responses=partitions))
         else:
-            response.responses.append(TopicProduceResponse(topic_id=topic, partition_responses=answers))
+            response.responses.append(TopicProduceResponse(topic_id=topic, partition_responses=partitions))
     for leader in leaders:
         endpoint = broker.endpoint_of(leader, connection.listener)
         if endpoint is not None:
@@ -274,10 +279,10 @@ def _partition_response(result: _Result, version: int, leaders: set[int]) -> Par
     return response
 
 
-def _first_failure(results: list[_TopicResult]) -> str | None:
-    for topic, of_topic in results:
-        for index, _, info in of_topic:
+def _describe_first_error(results: list[_TopicResult]) -> str | None:
+    for topic, partition_results in results:
+        for index, _, info in partition_results:
             if isinstance(info, ApiError):
                 name = topic if isinstance(topic, str) else topic.hex()
-                return f"{name}-{index} refused its batch: {info}"
+                return f"{name}-{index} rejected the batch: {info}"
     return None

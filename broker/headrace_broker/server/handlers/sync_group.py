@@ -1,6 +1,6 @@
-"""SyncGroup (14): the leader hands in the assignments of a generation, every member gets its own.
+"""SyncGroup (14): the group leader sends the assignments of a generation; every member receives its own.
 
-Version notes: 3 adds static members; 5 names the protocol the member believes in.
+Version notes: 3 adds static members; 5 the protocol type and name that the member expects.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ VERSIONS = (0, 5)
 
 
 def handle(context: RequestContext, request: SyncGroupRequest, version: int) -> Awaitable[SyncGroupResponse]:
-    """Wait for the assignment."""
+    """Respond once the assignment is available."""
     return context.groups.sync_group(request, version)

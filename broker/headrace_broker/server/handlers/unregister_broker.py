@@ -1,6 +1,7 @@
-"""UnregisterBroker (64): forget a broker that will not come back; its replicas stay to be moved away.
+"""UnregisterBroker (64): remove the registration of a broker that is permanently down.
 
-One that runs stays out, until it is restarted.
+Its replicas stay assigned until they are reassigned. A broker that is still running stays deregistered until it is
+restarted.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.UNREGISTER_BROKER
 VERSIONS = (0, 0)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
 
 

@@ -1,6 +1,6 @@
-"""UpdateFeatures (57): which feature levels are in force (KIP-584).
+"""UpdateFeatures (57): set the finalized feature levels (KIP-584).
 
-There is one level of each feature, so this tells whether what is asked for is the case, and changes nothing.
+This broker supports one level of each feature, so the handler checks the requested levels and changes nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from headrace_broker.metadata.features import update_features
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import EVERYWHERE
+from headrace_broker.server.network.listener_types import BROKER_AND_CONTROLLER
 
 API_KEY = ApiKey.UPDATE_FEATURES
 VERSIONS = (0, 2)
-LISTENERS = EVERYWHERE
+LISTENERS = BROKER_AND_CONTROLLER
 IS_FORWARDED = True
 
 
 async def handle(context: RequestContext, request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
-    """Answer each feature."""
+    """Check each feature; each has its own result."""
     return await context.controller.submit(lambda image: update_features(image, request, version))

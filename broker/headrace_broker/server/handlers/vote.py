@@ -1,4 +1,4 @@
-"""Vote (52): a candidate asks for this voter's vote (KIP-595)."""
+"""Vote (52): a candidate requests this voter's vote (KIP-595)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.protocol.notation import Response
 from headrace_broker.server.network.context import RequestContext
-from headrace_broker.server.network.listeners import QUORUM
+from headrace_broker.server.network.listener_types import CONTROLLER_ONLY
 
 API_KEY = ApiKey.VOTE
 VERSIONS = (0, 2)
-LISTENERS = QUORUM
+LISTENERS = CONTROLLER_ONLY
 
 
 def handle(context: RequestContext, request: VoteRequest, version: int) -> Awaitable[Response]:
-    """The quorum's core answers."""
+    """Pass the request to the quorum."""
     return context.node.quorum.handle(request, context.client_host)

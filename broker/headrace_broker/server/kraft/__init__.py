@@ -1,1 +1,1 @@
-"""The metadata quorum at work: clock, disk and peers of its core, metadata log, snapshots, committed image."""
+"""The KRaft metadata quorum: I/O for the Raft state machine, the metadata log, its snapshots, the committed image."""

@@ -1,8 +1,9 @@
-"""Tells a torn end of the metadata log, which a crash leaves and recovery may cut, from damage inside it. Pure.
+"""Distinguishes an incomplete end of the metadata log from corruption in the middle of it. Pure.
 
-Every metadata record is synced before it counts, so only the last appends can be incomplete. A broken batch with a
-sound one behind it was written whole once, unless a part of it never reached the disk: in a preallocated file a power
-failure leaves zeros there, in whole sectors. Cutting it would forget topics that exist, and set their data aside.
+A crash leaves an incomplete end, which recovery may truncate. Every metadata record is synced before it counts as
+committed, so only the last appends can be incomplete. If a valid batch follows a corrupt batch, the corrupt batch was
+once written completely, unless a power failure left whole sectors of a preallocated file as zeros. Corruption must not
+be truncated: that would delete topics from the metadata and mark their partitions stray.
 """
 
 from __future__ import annotations
@@ -11,34 +12,37 @@ from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatch
 
 _SECTOR_BYTES = 512
 _ZEROS_MIN = 8
-"""Fewer zeros at the begin of a batch are its base offset, which says nothing of the sector."""
+"""A batch begins with its base offset, so up to 7 zero bytes there do not prove that the sector is unwritten."""
 _MAGIC_OFFSET = 16
 _MAGIC = b"\x02"
 
 
-def end_of_sound_batches(log: bytes, base_offset: int) -> tuple[int, int]:
-    """(position, offset) where something else than a sound batch follows in a segment that begins at `base_offset`."""
+def end_of_valid_batches(log: bytes, base_offset: int) -> tuple[int, int]:
+    """Return (byte position, next offset) after the valid batches at the start of a segment with this base offset."""
     position, offset = 0, base_offset
-    while (header := _sound_batch(log, position)) is not None:
+    while (header := _read_valid_batch(log, position)) is not None:
         position += header.size_bytes
         offset = header.next_offset
     return position, offset
 
 
-def damage_inside(log: bytes) -> tuple[int, int] | None:
-    """Where the first broken batch of a segment begins and where a sound one follows it; None when none does."""
-    broken, _ = end_of_sound_batches(log, 0)
+def find_damage(log: bytes) -> tuple[int, int] | None:
+    """Return the byte positions of a segment's first corrupt batch and of the next valid batch.
+
+    None when no valid batch follows, or when the corruption is a sector that was never written.
+    """
+    broken, _ = end_of_valid_batches(log, 0)
     magic = log.find(_MAGIC, broken + 1 + _MAGIC_OFFSET)
     while magic >= 0:
         position = magic - _MAGIC_OFFSET
-        if _sound_batch(log, position) is not None:
-            return None if _has_lost_sector(log, broken, position) else (broken, position)
+        if _read_valid_batch(log, position) is not None:
+            return None if _has_unwritten_sector(log, broken, position) else (broken, position)
         magic = log.find(_MAGIC, magic + 1)
     return None
 
 
-def _has_lost_sector(log: bytes, start: int, end: int) -> bool:
-    """Whether a sector between `start` and `end`, as far as it lies there, is as empty as before it was written."""
+def _has_unwritten_sector(log: bytes, start: int, end: int) -> bool:
+    """Whether the part of any sector between `start` and `end` is all zeros, as in a preallocated file."""
     position = start
     while (stop := (position // _SECTOR_BYTES + 1) * _SECTOR_BYTES) < end + _ZEROS_MIN:
         if stop - position >= _ZEROS_MIN and not any(log[position:stop]):
@@ -47,7 +51,7 @@ def _has_lost_sector(log: bytes, start: int, end: int) -> bool:
     return False
 
 
-def _sound_batch(log: bytes, position: int) -> BatchHeader | None:
+def _read_valid_batch(log: bytes, position: int) -> BatchHeader | None:
     if position + HEADER_SIZE > len(log) or log[position + _MAGIC_OFFSET] != _MAGIC[0]:
         return None
     try:

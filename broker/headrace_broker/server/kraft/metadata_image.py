@@ -1,48 +1,51 @@
-"""The committed cluster image of this node, and those who follow it.
+"""The committed cluster image of this node, and its listeners.
 
-Every node has one, whatever its roles: it is what the metadata log says up to its high watermark.
+Every node has an image, whatever its roles. The image is built from the metadata log up to the high watermark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace_broker.metadata.delta import MetadataDelta, difference
+from headrace_broker.metadata.delta import MetadataDelta, diff_images
 from headrace_broker.metadata.image import MetadataImage, TopicImage
 from headrace_broker.protocol.metadata_records import MetadataRecord
 
-Listener = Callable[[MetadataDelta, MetadataImage], None]
+ImageListener = Callable[[MetadataDelta, MetadataImage], None]
 
 
 class CommittedImage:
-    """Owner of the image; lives on the event loop."""
+    """Holds the current image and publishes each change of it. Runs on the event loop."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
-        self._listeners: list[Listener] = []
+        self._listeners: list[ImageListener] = []
         self._removed_topics: dict[bytes, TopicImage] | None = {}
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: ImageListener) -> None:
         """Call `listener` with each committed change, in order."""
         self._listeners.append(listener)
 
     def apply(self, records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
-        """One batch was committed."""
+        """Apply one committed batch of records."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
-        self._tell(delta, delta.image(last_offset, epoch))
+        self._publish(delta, delta.image(last_offset, epoch))
 
     def replace(self, image: MetadataImage) -> None:
-        """A snapshot took the place of everything before it."""
-        self._tell(difference(self.image, image), image)
+        """Replace the image with that of a snapshot."""
+        self._publish(diff_images(self.image, image), image)
 
-    def take_removed_topics(self) -> dict[bytes, TopicImage]:
-        """The topics that went since the start: a broker that opens its logs then finishes their deletion."""
+    def pop_removed_topics(self) -> dict[bytes, TopicImage]:
+        """Return the topics that were deleted since the process started, and forget them.
+
+        A starting broker deletes the logs of these topics after it has opened its logs.
+        """
         removed, self._removed_topics = self._removed_topics or {}, None
         return removed
 
-    def _tell(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.image = image
         if self._removed_topics is not None:
             self._removed_topics.update(delta.removed_topics)

@@ -1,8 +1,8 @@
 """The metadata log on disk, in KRaft's own format: `__cluster_metadata-0`, its snapshots and `quorum-state`.
 
-This is the port `raft.log_port.RaftLog` over files, and the place where metadata records become batches and batches
-become records.  Nothing here decides what is committed.  fsync is split: `files_to_sync` names the files, a thread
-syncs them, `synced` takes note; what was truncated meanwhile does not count.
+Implements the protocol `raft.log_port.RaftLog` with files, and converts between metadata records and record batches. It
+does not decide what is committed. A sync has three steps: `files_to_sync` lists the files, a thread syncs them, and
+`sync_completed` advances the flushed offset, but not past a truncation that happened during the sync.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.directory import LogDirectory
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.log.segment import INDEX_SUFFIXES, LOG_SUFFIX, file_name, offset_of
 from headrace_broker.log.storage import Storage
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.protocol.control_records import (
     LeaderChangeMessage,
     Voter,
@@ -37,7 +37,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
 from headrace_broker.records.reader import read_batch, read_columns
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.kraft.metadata_damage import damage_inside, end_of_sound_batches
+from headrace_broker.server.kraft.metadata_damage import end_of_valid_batches, find_damage
 from headrace_broker.server.kraft.snapshot_files import SnapshotError, SnapshotFiles
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ _CONFIG = LogConfig(
     file_delete_delay_ms=0,
     preallocate=True,
 )
-_FETCH_ANEW = (
-    "put back a copy of it; or, while the other voters have a leader, remove all of {} but quorum-state to have it "
-    "fetched from them"
+_RESTORE_HINT = (
+    "restore it from a copy; or, while the other voters have a leader, delete everything in {} except quorum-state, "
+    "and this node fetches it from the leader"
 )
 
 MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
@@ -60,7 +60,7 @@ MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
 
 
 class MetadataLog:
-    """Owner of the metadata partition's files; lives on the event loop."""
+    """The metadata partition's log and snapshots. Runs on the event loop."""
 
     def __init__(
         self,
@@ -75,17 +75,18 @@ class MetadataLog:
         self._log_directory = directory
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
         self._now_ms = now_ms
-        self._appended: deque[MetadataBatch] = deque()  # our own, which need not be read again
+        self._appended: deque[MetadataBatch] = deque()  # batches this node appended, kept to apply without reading
         self.snapshots = SnapshotFiles(storage, self._directory)
         self.replayed_bytes = 0
-        """How much of the log was replayed, or appended here, since this process began."""
+        """Bytes of the log that this process has replayed or appended."""
         self.voters: frozenset[int] = frozenset()
-        """Those that the newest leader counts, none while no record said so."""
+        """The voters in the last LeaderChange record, empty before the first one."""
         if storage.exists(self._directory):
-            storage.sync_directory(self._directory)  # no power failure takes back a vote, or a snapshot, that is read
+            # Sync before reading: a power failure must not undo a vote or a snapshot that this process has read.
+            storage.sync_directory(self._directory)
         bases = self._segment_bases()
         self._snapshot, self._snapshot_records = self._load_snapshot(bases[0] if bases else 0)
-        self._refuse_damage()
+        self._check_damage()
         self.log = PartitionLog.open(
             storage,
             self._directory,
@@ -97,110 +98,114 @@ class MetadataLog:
             log_start_offset=self._start_offset(bases[0] if bases else 0),
             may_have_gaps=False,
         )
-        if self._snapshot is not None and not self._goes_on_from(self._snapshot):
-            self._begin_after(self._snapshot)
+        if self._snapshot is not None and not self._continues_snapshot(self._snapshot):
+            self._reset_to_snapshot(self._snapshot)
         self._flushed_offset = self.log.recovery_point if directory.was_closed_cleanly else self.log.log_start_offset
         self._syncing_up_to = -1
         self._syncing_rolled_to = self._syncing_truncations = 0
 
     def _segment_bases(self, suffixes: str | tuple[str, ...] = LOG_SUFFIX) -> list[int]:
-        """Where the segments on disk begin, in order."""
+        """Return the base offsets of the segments on disk, in order."""
         names = self._storage.listdir(self._directory) if self._storage.exists(self._directory) else []
         return sorted({offset_of(name) for name in names if name.endswith(suffixes)})
 
-    def _refuse_damage(self) -> None:
-        """Raises StartError before recovery would cut away records that were committed, and are in no snapshot."""
+    def _check_damage(self) -> None:
+        """Raise StartError before recovery truncates committed records that no snapshot contains."""
         covered = self._snapshot[0] if self._snapshot is not None else 0
         bases = self._segment_bases((LOG_SUFFIX, *INDEX_SUFFIXES))
         for base, end in zip(bases, [*bases[1:], None], strict=False):
             if end is None or end > covered:
-                self._refuse_damaged(base, end)
+                self._check_segment(base, end)
 
-    def _refuse_damaged(self, base: int, end: int | None) -> None:
-        """The same of one segment; `end`: where the next one begins."""
+    def _check_segment(self, base: int, end: int | None) -> None:
+        """Check one segment; `end` is the base offset of the next segment."""
         path = f"{self._directory}/{file_name(base, LOG_SUFFIX)}"
         log = self._storage.read(path) if self._storage.exists(path) else None
         if log is None:
-            fault = "is gone, and its indexes are there"
-        elif found := damage_inside(log):
-            fault = f"is damaged at byte {found[0]}, with sound metadata behind it from byte {found[1]} on"
-        elif end and self._log_directory.was_closed_cleanly and end_of_sound_batches(log, base)[1] < end:
-            fault = f"ends before offset {end}, where the next segment begins"  # not synced either, after a crash
+            fault = "is missing, but its index files exist"
+        elif found := find_damage(log):
+            fault = f"is corrupt at byte {found[0]}, and has valid metadata from byte {found[1]} on"
+        elif end and self._log_directory.was_closed_cleanly and end_of_valid_batches(log, base)[1] < end:
+            # Checked only after a clean shutdown: a crash may lose the unsynced end of a segment.
+            fault = f"ends before offset {end}, where the next segment begins"
         else:
             return
-        raise StartError(f"{path} {fault}: " + _FETCH_ANEW.format(self._directory))
+        raise StartError(f"{path} {fault}: " + _RESTORE_HINT.format(self._directory))
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def _load_snapshot(self, base_offset: int) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """The newest snapshot that is sound, and its records; raises StartError when the log does not do without."""
+        """Return the newest valid snapshot and its records. Raises StartError if one is missing."""
         for snapshot in reversed(self.snapshots.ids.copy()):
             if snapshot[0] < base_offset:
                 break
             try:
                 return snapshot, self.snapshots.records(snapshot)
             except SnapshotError as error:
-                logger.error("%s is damaged and not used: %s", self.snapshots.path(snapshot), error)
+                logger.error("Snapshot %s is corrupt and is ignored: %s", self.snapshots.path(snapshot), error)
                 self.snapshots.ids.remove(snapshot)
         if base_offset > 0:
             raise StartError(
-                f"{self._directory} begins at offset {base_offset} and has no sound snapshot of what was before: "
-                + _FETCH_ANEW.format(self._directory)
+                f"{self._directory} begins at offset {base_offset} and has no valid snapshot of the records before it: "
+                + _RESTORE_HINT.format(self._directory)
             )
         return None, []
 
-    def _goes_on_from(self, snapshot: OffsetAndEpoch) -> bool:
-        """Whether the log reaches the snapshot's end, and that by its records: it may have been fetched because other
-        ones stand there, and a crash have kept it from taking the place of them all."""
+    def _continues_snapshot(self, snapshot: OffsetAndEpoch) -> bool:
+        """Whether the log contains the snapshot's last offset, in the snapshot's epoch or a later one.
+
+        It does not if the process fetched the snapshot because the log had diverged, and crashed before it reset the
+        log to the snapshot.
+        """
         end_offset, epoch = snapshot
         known = self.log.epoch_for_offset(max(end_offset - 1, self.log_start_offset))
         return self.log_end_offset >= end_offset and not 0 <= known < epoch
 
     def _start_offset(self, base_offset: int) -> int:
-        """The log begins where its first snapshot ends, once it has lost its first records."""
+        """Return the log start offset: 0, or the oldest snapshot's end offset once the first segments are deleted."""
         for snapshot in [known for known in self.snapshots.ids if known[0] < base_offset]:
             self.snapshots.discard(snapshot)
         return self.snapshots.ids[0][0] if base_offset > 0 else 0
 
-    def take_snapshot_records(self) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """The snapshot that replay begins with, once: it is not kept."""
+    def pop_snapshot_records(self) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
+        """Return the snapshot that replay begins with, and its records; forget the records to free their memory."""
         records, self._snapshot_records = self._snapshot_records, []
         return self._snapshot, records
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """The snapshot that the log begins after, None while it is whole."""
+        """Return the snapshot that the log begins after; None while the log begins at offset 0."""
         if self.log_start_offset == 0:
             return None
         return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
-        """The newest whole snapshot."""
+        """Return the newest complete snapshot."""
         return self.snapshots.ids[-1] if self.snapshots.ids else None
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """(size, bytes from `position` on) of a snapshot."""
+        """Return a snapshot's size and its bytes from byte `position` on; None when there is no such snapshot."""
         return self.snapshots.read_part(snapshot, position, size_bytes_max)
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write a part of a snapshot that is being fetched.  Raises OSError."""
+        """Write a chunk of a snapshot that is being fetched. Raises OSError."""
         self.snapshots.write_part(snapshot, position, data)
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """The fetched snapshot is whole: it takes the place of everything that is here.  Raises OSError."""
+        """Check the fetched snapshot, which is complete, and replace the log with it. Raises OSError."""
         try:
             records = self.snapshots.part_records(snapshot)
         except SnapshotError as error:
             self.snapshots.discard(snapshot)
-            raise OSError(errno.EIO, f"the leader's snapshot came damaged: {error}") from None
+            raise OSError(errno.EIO, f"the snapshot fetched from the leader is corrupt: {error}") from None
         self.snapshots.sync_part(snapshot)
         self.snapshots.finish(snapshot)
         self.snapshots.sync_names()
-        self._begin_after(snapshot)
+        self._reset_to_snapshot(snapshot)
         self._snapshot, self._snapshot_records = snapshot, records
         for older in [known for known in self.snapshots.ids if known[0] < snapshot[0]]:
             self.snapshots.discard(older)
 
-    def _begin_after(self, snapshot: OffsetAndEpoch) -> None:
+    def _reset_to_snapshot(self, snapshot: OffsetAndEpoch) -> None:
         self.log.truncate_fully_and_start_at(snapshot[0], self._now_ms())
         self._remove_deleted()
         self._appended.clear()
@@ -208,25 +213,25 @@ class MetadataLog:
         self._syncing_up_to = -1
 
     def roll(self) -> None:
-        """Begin a new segment, so that the present one can go when a later snapshot makes it needless."""
+        """Roll a new segment, so that the current one can be deleted when a later snapshot covers it."""
         self.log.roll(self._now_ms())
 
-    def forget_before(self, snapshot: OffsetAndEpoch) -> None:
-        """Let go of the segments that hold nothing after this snapshot, and of older ones.  Raises ApiError."""
-        self.log.drop_prefix(snapshot[0], self._now_ms())
+    def delete_before(self, snapshot: OffsetAndEpoch) -> None:
+        """Delete the segments that this snapshot covers, and older snapshots. Raises ApiError."""
+        self.log.delete_segments_before(snapshot[0], self._now_ms())
         self._remove_deleted()
-        if self.log_start_offset in (0, snapshot[0]):  # else an older one tells what the log begins after
+        if self.log_start_offset in (0, snapshot[0]):  # else the log still begins at an older snapshot
             for older in [known for known in self.snapshots.ids if known < snapshot]:
                 self.snapshots.discard(older)
 
     def _remove_deleted(self) -> None:
-        for path in self.log.take_deleted_files(self._now_ms()):
+        for path in self.log.pop_expired_files(self._now_ms()):
             self._storage.remove(path)
 
     # -- quorum-state ------------------------------------------------------------------------------------------------
 
     def read_state(self) -> QuorumState:
-        """What this node has voted; raises StartError."""
+        """Read this node's vote and epoch; raises StartError."""
         path = f"{self._directory}/{FILE_NAME}"
         try:
             return QuorumState.from_json(self._storage.read(path))
@@ -234,15 +239,15 @@ class MetadataLog:
             return QuorumState()
         except QuorumStateError as error:
             raise StartError(
-                f"{path}: {error}: put back a copy of it; or, while the other voters have a leader, remove it"
+                f"{path}: {error}: restore it from a copy; or, while the other voters have a leader, delete it"
             ) from None
 
     def write_state(self, state: QuorumState) -> None:
-        """Have the state on disk; for a thread.  Raises OSError."""
+        """Write and sync the state. Blocking: call it in a thread. Raises OSError."""
         self._storage.write_atomic(f"{self._directory}/{FILE_NAME}", state.to_json())
         self._storage.sync_directory(self._directory)
 
-    # -- the port of the quorum's core -------------------------------------------------------------------------------
+    # -- RaftLog -----------------------------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
@@ -258,14 +263,14 @@ class MetadataLog:
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, 0 when there is none."""
+        """The epoch of the last record; 0 when there is none."""
         if self.log.log_end_offset > self.log.log_start_offset:
             return max(self.log.latest_epoch, 0)
         snapshot = self.latest_snapshot()
         return 0 if snapshot is None else snapshot[1]
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """(end offset, epoch) of the largest epoch that is not above `epoch`."""
+        """Return (end offset, epoch) of the largest epoch in the log that is at most `epoch`."""
         known, end_offset = self.log.end_offset_for_epoch(epoch)
         first = self.earliest_snapshot()
         if first is not None and (known < 0 or (end_offset == self.log_start_offset and known == epoch)):
@@ -273,16 +278,16 @@ class MetadataLog:
         return (end_offset, known) if known >= 0 else (self.log_end_offset, self.last_fetched_epoch)
 
     def read(self, offset: int, size_bytes_max: int) -> bytes:
-        """Whole batches from `offset` on, at least one if there is any."""
+        """Read whole batches from `offset` on, at least one if there is any."""
         found = self.log.read(offset, size_bytes_max, upper_bound_offset=self.log_end_offset, min_one_batch=True)
         return b"".join(found.buffers)
 
     def append_as_follower(self, records: bytes) -> None:
-        """Append the leader's batches as they are.  Raises ApiError."""
+        """Append the leader's batches unchanged. Raises ApiError."""
         self.log.append_as_follower(records, now_ms=self._now_ms())
 
     def append_leader_change(self, epoch: int, leader_id: int, voters: Sequence[int], granting: Sequence[int]) -> None:
-        """Append the control record that opens an epoch.  Raises ApiError."""
+        """Append the LeaderChange control record that starts an epoch. Raises ApiError."""
         message = LeaderChangeMessage(
             version=0,
             leader_id=leader_id,
@@ -294,7 +299,7 @@ class MetadataLog:
         self._append(build_control_batch(ControlType.LEADER_CHANGE, value, timestamp=self._now_ms()), epoch)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every record from `offset` on.  Raises ApiError."""
+        """Truncate the log to `offset`. Raises ApiError."""
         self.log.truncate_to(offset, self._now_ms())
         end_offset = self.log_end_offset
         self._flushed_offset = min(self._flushed_offset, end_offset)
@@ -304,7 +309,7 @@ class MetadataLog:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[MetadataRecord], epoch: int) -> int:
-        """Append one batch as leader of `epoch` and return its last offset.  Raises ApiError."""
+        """Append one batch as leader of `epoch` and return its last offset. Raises ApiError."""
         values: list[bytes | None] = [encode_metadata_record(record) for record in records]
         batch = build_batch(RecordColumns(values=values, timestamps=self._now_ms()))
         last_offset = self._append(batch, epoch)
@@ -319,7 +324,7 @@ class MetadataLog:
         return info.last_offset
 
     def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
-        """Every batch of metadata records from `offset` to `end_offset`, oldest first.  Raises StartError."""
+        """Yield the batches of metadata records from `offset` to `end_offset`, oldest first. Raises StartError."""
         appended = self._appended
         while appended and appended[0][1] < offset:
             appended.popleft()
@@ -331,8 +336,8 @@ class MetadataLog:
         try:
             yield from self._read_batches(offset, end_offset)
         except (ApiError, CorruptBatchError, ProtocolError) as error:
-            mend = _FETCH_ANEW.format(self._directory)
-            raise StartError(f"{self._directory} is damaged ({error}): {mend}") from None
+            hint = _RESTORE_HINT.format(self._directory)
+            raise StartError(f"{self._directory} is corrupt ({error}): {hint}") from None
 
     def _read_batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
         while offset < end_offset:
@@ -343,7 +348,7 @@ class MetadataLog:
                     return
                 offset = header.last_offset + 1
                 if header.is_control:
-                    self._note_voters(buffer, position, header)
+                    self._update_voters(buffer, position, header)
                 if header.is_control or header.last_offset < before:
                     continue
                 self.replayed_bytes += header.size_bytes
@@ -353,7 +358,7 @@ class MetadataLog:
             if offset == before:
                 raise StartError(f"{self._directory} cannot be read at offset {offset}")
 
-    def _note_voters(self, buffer: bytes, position: int, header: BatchHeader) -> None:
+    def _update_voters(self, buffer: bytes, position: int, header: BatchHeader) -> None:
         columns = read_batch(memoryview(buffer), position, header)
         for key, value in zip(columns.keys or (), columns.values, strict=True):
             if decode_control_type(key or b"") == ControlType.LEADER_CHANGE:
@@ -362,51 +367,51 @@ class MetadataLog:
                 self.voters = frozenset(voter.voter_id for voter in message.voters)
 
     def timestamp_of(self, offset: int) -> int | None:
-        """When the batch that holds `offset` was written, by its writer's clock; None when it is not here."""
+        """Return the timestamp of the batch that holds `offset`, by the controller's clock; None if not in the log."""
         try:
             buffer = self.read(offset, 1)
         except ApiError:
             return None
         return read_header(buffer).max_timestamp if buffer else None
 
-    # -- to disk -----------------------------------------------------------------------------------------------------
+    # -- syncing -----------------------------------------------------------------------------------------------------
 
     def files_to_sync(self) -> list[str]:
-        """Begin a sync of everything appended so far: the files that a thread is to fdatasync.  Raises ApiError."""
+        """Begin a sync of everything appended so far; return the files for a thread to fdatasync. Raises ApiError."""
         self._syncing_up_to = self.log_end_offset
         self._syncing_rolled_to = self.log.segments[-1].base_offset
         self._syncing_truncations = self.log.truncations
-        return self.files_of_log()
+        return self.unflushed_files()
 
-    def files_of_log(self) -> list[str]:
-        """The files that a power failure may take something from."""
+    def unflushed_files(self) -> list[str]:
+        """Return the files with data that is not synced yet."""
         return self.log.unflushed_files(with_active=True)[0]
 
     def sync(self, paths: Sequence[str]) -> None:
-        """fdatasync them; for a thread.  Raises OSError."""
+        """fdatasync the files. Blocking: call it in a thread. Raises OSError."""
         for path in paths:
             self._storage.sync(path)
 
-    def synced(self) -> None:
-        """The sync that was begun is done."""
+    def sync_completed(self) -> None:
+        """Advance the flushed offset after the sync that `files_to_sync` began."""
         self._flushed_offset = max(self._flushed_offset, self._syncing_up_to)
         self._syncing_up_to = -1
-        self.log.flushed_elsewhere(self._syncing_rolled_to, self._syncing_truncations, None, self._now_ms())
+        self.log.complete_flush(self._syncing_rolled_to, self._syncing_truncations, None, self._now_ms())
 
     def sync_failed(self, error: OSError) -> str:
-        """A failed fsync may have lost pages: nothing more is appended.  Returns the reason."""
-        reason = f"{self._directory} cannot be synced: {error.strerror or error}"
+        """Take the log offline, because a failed fsync may have lost dirty pages. Returns the reason."""
+        reason = f"{self._directory}: sync failed: {error.strerror or error}"
         self.log.offline_reason = reason
         return reason
 
-    def come_back(self) -> None:
-        """Go on after a lack of room, if there is some by now; call it every second."""
-        if self.log.lacks_room and self._log_directory.has_room():
-            self.log.come_back()
+    def resume_if_space_available(self) -> None:
+        """Resume appending after the disk was full, if it has space again; call it every second."""
+        if self.log.is_disk_full and self._log_directory.has_free_space():
+            self.log.try_go_online()
 
     @property
     def is_closed_cleanly(self) -> bool:
-        """Whether everything was on disk when the files were closed."""
+        """Whether everything was synced when the files were closed."""
         return self.log.offline_reason is None and self.log.recovery_point == self.log_end_offset
 
     def close(self) -> None:
@@ -414,4 +419,4 @@ class MetadataLog:
         try:
             self.log.close(clean=True, now_ms=self._now_ms())
         except ApiError as error:
-            logger.error("the metadata log could not be closed cleanly: %s", error.message)
+            logger.error("Metadata log could not be closed cleanly: %s", error.message)

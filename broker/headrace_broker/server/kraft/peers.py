@@ -1,7 +1,7 @@
-"""Connections to the other nodes of the quorum: one each, made when wanted, with requests that end in an answer or not.
+"""Connections to the other voters of the quorum: one per voter, opened on demand.
 
-When a connection is lost it is tried again at once: a node that refuses is dead, which its peers need not wait to
-find out.  A node that does not answer may be cut off or slow, and nothing is concluded from that.
+A lost connection is reopened at once. If a voter refuses the connection, its process is dead, and this node learns that
+without waiting for a timeout. A voter that does not respond may be alive but slow or partitioned.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace_broker.client.connection import Connection
+from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import ClientError, UnsupportedVersionError
 from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.protocol.notation import Request, Response
-from headrace_broker.server.membership.probing import was_refused
+from headrace_broker.server.liveness.process_probe import is_connection_refused
 
 logger = logging.getLogger(__name__)
 
 _TRIES = 10
 _PAUSE_S = 0.02
 
-OnAnswer = Callable[[Response | None], None]
+OnResponse = Callable[[Response | None], None]
 
 
 class Peers:
@@ -41,86 +41,88 @@ class Peers:
         self._request_timeout_ms = request_timeout_ms
         self._setup_timeout_ms = setup_timeout_ms
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[int, Connection] = {}
-        self._connecting: dict[int, asyncio.Task[Connection | None]] = {}
-        self.faults: dict[int, str] = {}
-        """Why a node that was tried last cannot be reached."""
+        self._connections: dict[int, BrokerConnection] = {}
+        self._connecting: dict[int, asyncio.Task[BrokerConnection | None]] = {}
+        self.connection_errors: dict[int, str] = {}
+        """By node: why the last attempt to connect failed."""
         self._closed = False
-        self.refusing: set[int] = set()
-        """The nodes whose processes were gone when they were last tried, and that were not heard of since."""
+        self.refused_nodes: set[int] = set()
+        """Nodes that refused the last connection attempt and have sent no request since: their processes are dead."""
 
     @property
     def open_connections(self) -> int:
-        """How many nodes there is a connection to."""
+        """The number of open connections."""
         return sum(connection.is_open for connection in self._connections.values())
 
-    def send(self, node_id: int, request: Request[Any], on_answer: OnAnswer) -> None:
-        """Send a request; `on_answer` is called once, with None when there is no answer."""
+    def send(self, node_id: int, request: Request[Any], on_response: OnResponse) -> None:
+        """Send a request; `on_response` is called once, with None when there is no response."""
         connection = self._connections.get(node_id)
         if connection is not None and connection.is_open:
-            self._send_on(connection, request, on_answer)
+            self._send_on(connection, request, on_response)
             return
-        self._connect(node_id).add_done_callback(lambda task: self._connected(task, request, on_answer))
+        self._connect(node_id).add_done_callback(lambda task: self._connected(task, request, on_response))
 
-    def heard(self, node_id: int) -> None:
-        """A node asks for something: it is there again, though nothing was sent to it.  A leader seldom has to."""
-        self.faults.pop(node_id, None)
-        self.refusing.discard(node_id)
+    def on_request_from(self, node_id: int) -> None:
+        """Mark a node as alive because it sent a request: a leader seldom opens connections to its followers."""
+        self.connection_errors.pop(node_id, None)
+        self.refused_nodes.discard(node_id)
 
-    def _connected(self, task: asyncio.Task[Connection | None], request: Request[Any], on_answer: OnAnswer) -> None:
+    def _connected(
+        self, task: asyncio.Task[BrokerConnection | None], request: Request[Any], on_response: OnResponse
+    ) -> None:
         if task.cancelled():
-            return  # this node ends: an answer, even none, would have the core ask again
+            return  # this node is stopping; any response, even None, would make the state machine send again
         connection = task.result()
         if connection is None or not connection.is_open:
-            on_answer(None)
+            on_response(None)
         else:
-            self._send_on(connection, request, on_answer)
+            self._send_on(connection, request, on_response)
 
-    def _send_on(self, connection: Connection, request: Request[Any], on_answer: OnAnswer) -> None:
+    def _send_on(self, connection: BrokerConnection, request: Request[Any], on_response: OnResponse) -> None:
         try:
             version = connection.version_for(type(request))
-            connection.send(request, version, lambda response, error: on_answer(response))
+            connection.send(request, version, lambda response, error: on_response(response))
         except ClientError as error:
             logger.warning("%s", error)
-            on_answer(None)
+            on_response(None)
 
-    def _connect(self, node_id: int) -> asyncio.Task[Connection | None]:
+    def _connect(self, node_id: int) -> asyncio.Task[BrokerConnection | None]:
         task = self._connecting.get(node_id)
         if task is None:
             task = self._connecting[node_id] = self._loop.create_task(self._open(node_id))
         return task
 
-    async def _open(self, node_id: int) -> Connection | None:
+    async def _open(self, node_id: int) -> BrokerConnection | None:
         try:
             for _ in range(_TRIES):
-                if node_id not in self._addresses:  # a leader that only the others' files name; QuorumWatch tells of it
+                if node_id not in self._addresses:  # the leader is not a configured voter; QuorumWatch logs it
                     await asyncio.sleep(_PAUSE_S)
                     return None
                 try:
                     connection = await self._connection_to(node_id)
                 except ClientError as error:
-                    if self._note_failure(node_id, error):
+                    if self._record_failure(node_id, error):
                         return None
                     await asyncio.sleep(_PAUSE_S)
                 else:
                     self._connections[node_id] = connection
-                    self.heard(node_id)
+                    self.on_request_from(node_id)
                     return connection
             return None
         finally:
             self._connecting.pop(node_id, None)
 
-    async def _connection_to(self, node_id: int) -> Connection:
-        """Raises ClientError, also when a broker's port for clients is at the address."""
+    async def _connection_to(self, node_id: int) -> BrokerConnection:
+        """Open a connection. Raises ClientError, also when the address is a broker's client listener."""
         host, port = self._addresses[node_id]
-        connection = await Connection.open(
+        connection = await BrokerConnection.open(
             host,
             port,
             node_id=node_id,
             client_id="headrace-quorum",
             request_timeout_ms=self._request_timeout_ms,
             setup_timeout_ms=self._setup_timeout_ms,
-            on_closed=lambda: self._lost(node_id),
+            on_closed=lambda: self._on_closed(node_id),
         )
         try:
             connection.version_for(VoteRequest)
@@ -129,27 +131,32 @@ class Peers:
             raise
         return connection
 
-    def _note_failure(self, node_id: int, error: ClientError) -> bool:
-        """False when the connection was made and cut off at once: the process may be about to go."""
-        is_refused = was_refused(error.__cause__)
-        is_misled = isinstance(error, UnsupportedVersionError)
-        silent = "is a broker's port for clients, not a controller's" if is_misled else "does not answer"
-        self.faults[node_id] = "refuses connections" if is_refused else silent
+    def _record_failure(self, node_id: int, error: ClientError) -> bool:
+        """Store why a connection failed; returns False if the connection should be retried.
+
+        A connection that is accepted and then closed at once is retried: the process may be exiting.
+        """
+        is_refused = is_connection_refused(error.__cause__)
+        is_client_listener = isinstance(error, UnsupportedVersionError)
+        not_refused = (
+            "is a client listener of a broker, not a controller listener" if is_client_listener else "does not respond"
+        )
+        self.connection_errors[node_id] = "refuses connections" if is_refused else not_refused
         if is_refused:
-            self.refusing.add(node_id)
+            self.refused_nodes.add(node_id)
             if not self._closed:
                 self._on_refused(node_id)
             return True
-        self.refusing.discard(node_id)
-        return is_misled or not (error.__cause__ is None or isinstance(error.__cause__, ConnectionError))
+        self.refused_nodes.discard(node_id)
+        return is_client_listener or not (error.__cause__ is None or isinstance(error.__cause__, ConnectionError))
 
-    def _lost(self, node_id: int) -> None:
+    def _on_closed(self, node_id: int) -> None:
         self._connections.pop(node_id, None)
         if not self._closed and node_id not in self._connecting:
             self._connect(node_id)
 
     def close(self) -> None:
-        """Close every connection; what is asked stays unanswered."""
+        """Close every connection; pending requests get no response."""
         self._closed = True
         for task in self._connecting.values():
             task.cancel()

@@ -1,7 +1,7 @@
-"""Runs the quorum's core: its clock, its disk, its peers, and what is committed for those who listen.
+"""Runs the Raft state machine of the metadata quorum: clock, disk, peers, and listeners for committed records.
 
-Inputs reach the core one at a time, and none while it waits for its vote to be on disk.  Committed batches are handed
-to `on_commit` in order; `append` is for the leader and answers when its batch is committed.
+The state machine processes one input at a time, and no input while its vote is not on disk. Committed batches go to
+`on_commit` in order. The leader calls `append`, whose future completes when the batch is committed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace_broker.log.storage import is_passing
+from headrace_broker.log.storage import is_out_of_file_descriptors
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.snapshots import image_of
+from headrace_broker.metadata.snapshots import image_from_records
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchRequest
 from headrace_broker.protocol.metadata_records import MetadataRecord
@@ -23,111 +23,119 @@ from headrace_broker.raft.core import Raft
 from headrace_broker.raft.effects import (
     Effect,
     Flush,
-    HighWatermark,
+    HighWatermarkAdvanced,
     LeaderChanged,
     Persist,
-    Reply,
-    Send,
+    SendRequest,
+    SendResponse,
     SnapshotLoaded,
 )
 from headrace_broker.raft.follower import DivergedError
 from headrace_broker.raft.leader import Leader
-from headrace_broker.raft.messages import claimed_by, fetcher_of, leader_of, only_partition, topics_of
+from headrace_broker.raft.messages import (
+    fetch_replica_id,
+    leader_and_epoch,
+    metadata_partition,
+    response_topics,
+    sender_and_epoch,
+)
 from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.peers import Peers
-from headrace_broker.server.telling import Telling
+from headrace_broker.server.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.05
-_REFUSALS = frozenset(
+_MISCONFIGURATION_ERRORS = frozenset(
     (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET, ErrorCode.INVALID_VOTER_KEY)
 )
 
-Committed = Callable[[Sequence[MetadataRecord], int, int], None]
+CommitListener = Callable[[Sequence[MetadataRecord], int, int], None]
 """(records of one batch, offset of the last, epoch)."""
 
 
 class Quorum:
-    """This node's part in the quorum; lives on the event loop."""
+    """This node's member of the metadata quorum. Runs on the event loop."""
 
     def __init__(self, raft: Raft, log: MetadataLog) -> None:
         self.raft = raft
         self.log = log
-        self.on_commit: Committed = _nobody
-        self.on_snapshot: Callable[[MetadataImage], None] = _nobody_either
-        self.after_commit: Callable[[], None] = _nothing
-        self.on_refusal: Callable[[int, ErrorCode], None] = _unheard
-        self.on_leader_changed: Callable[[], None] = _nothing
-        self.on_caught_up: Callable[[], None] = _nothing
-        self.on_leadership: Callable[[bool], None] = _ignore
-        self.on_failure: Callable[[str], None] = _no_reason
-        self.on_majority_gone: Callable[[], None] = _nothing
+        self.on_commit: CommitListener = _no_listener
+        self.on_snapshot: Callable[[MetadataImage], None] = _no_listener
+        self.on_high_watermark_applied: Callable[[], None] = _no_listener
+        self.on_misconfigured_voter: Callable[[int, ErrorCode], None] = _no_listener
+        self.on_leader_changed: Callable[[], None] = _no_listener
+        self.on_caught_up: Callable[[], None] = _no_listener
+        self.on_leadership_change: Callable[[bool], None] = _no_listener
+        self.on_failure: Callable[[str], None] = _no_listener
+        self.on_majority_lost: Callable[[], None] = _no_listener
         self.peers: Peers
         self._loop = asyncio.get_running_loop()
         self._inputs: deque[Callable[[int], list[Effect]]] = deque()
         self._effects: deque[Effect] = deque()
         self._is_busy = False
-        self._is_persisting = False
+        self._is_persisting_state = False
         self._flushing: asyncio.Task[None] | None = None
         self._flush_again = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._committed_offset = log.log_start_offset
-        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
-        self._reaching: list[tuple[int, asyncio.Future[None]]] = []
+        self._pending_appends: deque[tuple[int, int, asyncio.Future[None]]] = deque()
+        self._offset_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._is_closed = False
-        self._hostile = Telling()
-        self._led = False
+        self._rejected_request_throttle = LogThrottle()
+        self._was_active_leader = False
         self.failures = 0
-        """How often this node's part has stopped: what is committed can no longer be followed."""
+        """How many times this node stopped following the metadata log because of an error."""
 
-    # -- who leads ---------------------------------------------------------------------------------------------------
+    # -- leadership --------------------------------------------------------------------------------------------------
 
     @property
-    def leads(self) -> bool:
-        """Whether this node leads and knows everything that was committed before."""
+    def is_active_leader(self) -> bool:
+        """Whether this node is the leader and has committed a record of its epoch, and so all earlier records."""
         role = self.raft.role
         return isinstance(role, Leader) and role.is_established
 
     @property
     def is_persisting(self) -> bool:
-        """Whether what the core has decided is not on disk yet, and not acted upon."""
-        return self._is_persisting or any(isinstance(effect, Persist) for effect in self._effects)
+        """Whether the state machine changed the quorum state and the change is not on disk yet."""
+        return self._is_persisting_state or any(isinstance(effect, Persist) for effect in self._effects)
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record that is appended."""
+        """The offset of the next record to append."""
         return self.log.log_end_offset
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def start(self, peers: Peers) -> None:
-        """Take part."""
+        """Join the quorum."""
         self.peers = peers
         self._load_snapshot()
-        self._give(self.raft.start)
+        self._submit(self.raft.start)
 
     def handle(self, request: Request[Any], host: str = "") -> asyncio.Future[Response]:
-        """Answer another node's request; `host` is where a request comes from that claims something of an epoch."""
+        """Handle another node's request; `host`, if set, is named in a warning when the request is rejected."""
         future: asyncio.Future[Response] = self._loop.create_future()
         if host:
-            future.add_done_callback(lambda done: self._note_claim(request, host, done))
+            future.add_done_callback(lambda response: self._log_rejected_request(request, host, response))
         if isinstance(request, FetchRequest):
-            self.peers.heard(fetcher_of(request))
-        self._give(lambda now_ms: self.raft.handle(request, future, now_ms))
+            self.peers.on_request_from(fetch_replica_id(request))
+        self._submit(lambda now_ms: self.raft.handle_request(request, future, now_ms))
         return future
 
-    def _note_claim(self, request: Any, host: str, answer: asyncio.Future[Response]) -> None:
-        """Tell of a request that no sound member of this quorum sends."""
-        refused = set() if answer.cancelled() else _errors(answer.result())
-        if not refused - {ErrorCode.FENCED_LEADER_EPOCH} or not self._hostile.is_due(self._loop.time()):
+    def _log_rejected_request(self, request: Any, host: str, response: asyncio.Future[Response]) -> None:
+        """Log a request that no correctly configured member of this quorum sends."""
+        errors = set() if response.cancelled() else _error_codes(response.result())
+        if not errors - {ErrorCode.FENCED_LEADER_EPOCH}:
             return
-        partition = only_partition(request.topics)
-        node_id, epoch = (-1, -1) if partition is None else claimed_by(partition)
+        if not self._rejected_request_throttle.should_log(self._loop.time()):
+            return
+        partition = metadata_partition(request.topics)
+        node_id, epoch = (-1, -1) if partition is None else sender_and_epoch(partition)
         logger.warning(
-            "refusing %s from %s, of node %d in epoch %d: this node is at epoch %d of cluster %s and knows voters %s",
+            "Rejecting %s from %s for node %d in epoch %d: this node is in epoch %d of cluster %s with voters %s",
             type(request).__name__,
             host,
             node_id,
@@ -137,21 +145,21 @@ class Quorum:
             sorted(self.raft.config.voters),
         )
 
-    def refused(self, node_id: int) -> None:
-        """A node's process is dead."""
-        self._give(lambda now_ms: self.raft.refused(node_id, now_ms))
-        if self.majority_is_gone:
-            self.on_majority_gone()
+    def on_connection_refused(self, node_id: int) -> None:
+        """Handle a refused connection: the node's process is dead."""
+        self._submit(lambda now_ms: self.raft.on_connection_refused(node_id, now_ms))
+        if self.is_majority_lost:
+            self.on_majority_lost()
 
     @property
-    def majority_is_gone(self) -> bool:
-        """Whether the processes of so many voters are dead that nothing can be decided until they are back."""
+    def is_majority_lost(self) -> bool:
+        """Whether so many voters' processes are dead that nothing can be committed until some restart."""
         voters = self.raft.config.voters
-        return 2 * len(voters - self.peers.refusing) <= len(voters)
+        return 2 * len(voters - self.peers.refused_nodes) <= len(voters)
 
     def append(self, records: Sequence[MetadataRecord]) -> asyncio.Future[None]:
-        """Append one batch as leader; the future is done when it is committed.  Raises ApiError NOT_CONTROLLER."""
-        if not self.leads or self._is_persisting:
+        """Append one batch as leader; the future completes when it is committed. Raises ApiError NOT_CONTROLLER."""
+        if not self.is_active_leader or self._is_persisting_state:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         try:
             last_offset = self.log.append(records, self.raft.epoch)
@@ -159,35 +167,35 @@ class Quorum:
             self._fail_if_offline(error)
             raise
         committed: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((last_offset, self.raft.epoch, committed))
-        self._give(self.raft.appended)
+        self._pending_appends.append((last_offset, self.raft.epoch, committed))
+        self._submit(self.raft.on_appended)
         return committed
 
-    def reached(self, offset: int) -> asyncio.Future[None]:
-        """Done when everything before `offset` is committed and applied here."""
+    def wait_for_offset(self, offset: int) -> asyncio.Future[None]:
+        """Return a future that completes when everything before `offset` is committed and applied on this node."""
         future: asyncio.Future[None] = self._loop.create_future()
         if self._committed_offset >= offset:
             future.set_result(None)
         else:
-            self._reaching.append((offset, future))
+            self._offset_waiters.append((offset, future))
         return future
 
     def resign(self) -> None:
-        """Hand leadership over, if this node has it."""
-        self._give(self.raft.resign)
+        """Resign as leader, if this node is the leader."""
+        self._submit(self.raft.resign)
 
-    # -- the core's turns --------------------------------------------------------------------------------------------
+    # -- running the state machine -----------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _give(self, step: Callable[[int], list[Effect]]) -> None:
+    def _submit(self, step: Callable[[int], list[Effect]]) -> None:
         self._inputs.append(step)
         if not self._is_busy:
-            self._work()
+            self._process()
 
-    def _work(self) -> None:
-        """Do the core's effects and give it its inputs, until there are none or its state has to be persisted."""
+    def _process(self) -> None:
+        """Apply pending effects and process pending inputs, until there are none or quorum-state must be persisted."""
         if self._is_closed:
             return
         self._is_busy = True
@@ -195,20 +203,20 @@ class Quorum:
             if self._effects:
                 effect = self._effects.popleft()
                 if isinstance(effect, Persist):
-                    self._is_persisting = True
+                    self._is_persisting_state = True
                     self._loop.create_task(self._persist(effect))
                     return
-                self._do_or_fail(effect)
+                self._apply_or_fail(effect)
             elif self._inputs:
-                self._effects.extend(self._turn(self._inputs.popleft()))
+                self._effects.extend(self._step(self._inputs.popleft()))
             else:
                 break
         self._is_busy = False
         if self.raft.is_caught_up:
             self.on_caught_up()
-        self._arm()
+        self._schedule_tick()
 
-    def _turn(self, step: Callable[[int], list[Effect]]) -> list[Effect]:
+    def _step(self, step: Callable[[int], list[Effect]]) -> list[Effect]:
         try:
             return step(self._now_ms())
         except ApiError as error:
@@ -216,46 +224,46 @@ class Quorum:
                 self._fail_unexpectedly(error)
         except DivergedError as error:
             self._fail(str(error))
-        except OSError as error:  # the next attempt may find room
-            logger.error("a snapshot of the metadata cannot be taken over: %s", error.strerror or error)
-        except Exception as error:  # noqa: BLE001 - a core in an unknown state must not go on
+        except OSError as error:  # a full disk may have space at the next attempt
+            logger.error("Metadata snapshot from the leader could not be stored, retrying: %s", error.strerror or error)
+        except Exception as error:  # noqa: BLE001 - a state machine in an unknown state must not continue
             self._fail_unexpectedly(error)
         return []
 
-    def _do_or_fail(self, effect: Effect) -> None:
+    def _apply_or_fail(self, effect: Effect) -> None:
         try:
-            self._do(effect)
+            self._apply(effect)
         except StartError as error:  # the log is damaged
             self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - whoever follows what is committed has missed a part of it
+        except Exception as error:  # noqa: BLE001 - the listeners have missed committed records
             self._fail_unexpectedly(error)
 
     def _fail_unexpectedly(self, error: Exception) -> None:
-        logger.error("the quorum met an error that nobody expected", exc_info=error)
+        logger.error("Metadata quorum: stopping after an unexpected error", exc_info=error)
         self._fail(repr(error))
 
     async def _persist(self, effect: Persist) -> None:
-        failing = Telling()
+        error_throttle = LogThrottle()
         while True:
             try:
                 await self._loop.run_in_executor(None, self.log.write_state, effect.state)
                 break
             except OSError as error:
-                if failing.is_due(self._loop.time()):
-                    logger.error("quorum-state cannot be written, trying again: %s", error)
+                if error_throttle.should_log(self._loop.time()):
+                    logger.error("quorum-state: write failed, retrying: %s", error)
                 await asyncio.sleep(_RETRY_S)
-        self._is_persisting = False
-        self._work()
+        self._is_persisting_state = False
+        self._process()
 
-    def _do(self, effect: Effect) -> None:
-        if isinstance(effect, Send):
+    def _apply(self, effect: Effect) -> None:
+        if isinstance(effect, SendRequest):
             self._send(effect.node_id, effect.request)
-        elif isinstance(effect, Reply):
+        elif isinstance(effect, SendResponse):
             if not effect.token.done():
                 effect.token.set_result(effect.response)
         elif isinstance(effect, Flush):
             self._flush()
-        elif isinstance(effect, HighWatermark):
+        elif isinstance(effect, HighWatermarkAdvanced):
             self._commit(effect.offset)
         elif isinstance(effect, LeaderChanged):
             self._leader_changed(effect)
@@ -264,23 +272,23 @@ class Quorum:
             self._load_snapshot()
 
     def _send(self, node_id: int, request: Request[Any]) -> None:
-        def answered(response: Response | None) -> None:
-            self._note_refusal(node_id, response)
-            self._give(lambda now_ms: self.raft.response(node_id, request, response, now_ms))
+        def on_response(response: Response | None) -> None:
+            self._check_for_misconfiguration(node_id, response)
+            self._submit(lambda now_ms: self.raft.handle_response(node_id, request, response, now_ms))
 
-        self.peers.send(node_id, request, answered)
+        self.peers.send(node_id, request, on_response)
 
-    def _note_refusal(self, node_id: int, response: Response | None) -> None:
-        """A voter that says we have no business with it is heard of: one of the two files is wrong."""
+    def _check_for_misconfiguration(self, node_id: int, response: Response | None) -> None:
+        """Report a voter that rejects this node as a member: one of the two configurations is wrong."""
         if response is None:
             return
-        refused = _errors(response) & _REFUSALS
-        if _is_another(node_id, response):
-            refused.add(ErrorCode.INVALID_VOTER_KEY)
-        if refused:
-            self.on_refusal(node_id, refused.pop())
+        errors = _error_codes(response) & _MISCONFIGURATION_ERRORS
+        if _is_other_voter_at_address(node_id, response):
+            errors.add(ErrorCode.INVALID_VOTER_KEY)
+        if errors:
+            self.on_misconfigured_voter(node_id, errors.pop())
 
-    def _arm(self) -> None:
+    def _schedule_tick(self) -> None:
         deadline_ms = self.raft.next_deadline_ms()
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
@@ -291,7 +299,7 @@ class Quorum:
 
     def _tick(self) -> None:
         self._timer = None
-        self._give(self.raft.tick)
+        self._submit(self.raft.tick)
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -302,7 +310,7 @@ class Quorum:
             self._flushing = self._loop.create_task(self._sync())
 
     async def _sync(self) -> None:
-        """fdatasync until nothing is new; what is appended meanwhile shares the next one."""
+        """fdatasync until every append is synced; all appends during one sync share the next sync."""
         try:
             self._flush_again = True
             while self._flush_again:
@@ -314,13 +322,13 @@ class Quorum:
                     if isinstance(error, ApiError):
                         if self._fail_if_offline(error):
                             return
-                    elif not is_passing(error):
+                    elif not is_out_of_file_descriptors(error):
                         raise
                     await asyncio.sleep(_RETRY_S)
                     self._flush_again = True
                     continue
-                self.log.synced()
-                self._give(self.raft.flushed)
+                self.log.sync_completed()
+                self._submit(self.raft.on_flushed)
         except OSError as error:
             self._fail(self.log.sync_failed(error))
         finally:
@@ -333,109 +341,89 @@ class Quorum:
 
     def _fail(self, reason: str) -> None:
         self.failures += 1
-        logger.error("the metadata log stops: %s", reason)
-        while self._waiting:
-            committed = self._waiting.popleft()[2]
+        logger.error("Metadata quorum: stopping, the metadata log cannot be used: %s", reason)
+        while self._pending_appends:
+            committed = self._pending_appends.popleft()[2]
             if not committed.done():
                 committed.set_exception(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
         self.on_failure(reason)
 
     def _load_snapshot(self) -> None:
-        """What a snapshot holds takes the place of what was committed before."""
-        snapshot, records = self.log.take_snapshot_records()
+        """Replace the committed state with the log's snapshot, if there is a newer one."""
+        snapshot, records = self.log.pop_snapshot_records()
         if snapshot is None or snapshot[0] < self._committed_offset:
             return
         self._committed_offset = snapshot[0]
-        self.log.log.high_watermark = snapshot[0]
-        self.on_snapshot(image_of(records, snapshot[0] - 1, snapshot[1]))
-        logger.info("loaded a snapshot of the metadata up to offset %d", snapshot[0])
+        self.log.log.advance_high_watermark(snapshot[0])
+        self.on_snapshot(image_from_records(records, snapshot[0] - 1, snapshot[1]))
+        logger.info("Loaded the metadata snapshot up to offset %d", snapshot[0])
 
     def _commit(self, offset: int) -> None:
         for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
             self.on_commit(records, last_offset, epoch)
         self._committed_offset = offset
-        self.log.log.high_watermark = offset
-        while self._waiting and self._waiting[0][0] < offset:
-            _, epoch, committed = self._waiting.popleft()
+        self.log.log.advance_high_watermark(offset)
+        while self._pending_appends and self._pending_appends[0][0] < offset:
+            _, epoch, committed = self._pending_appends.popleft()
             if not committed.done():
                 committed.set_result(None)
-        for reaching in [item for item in self._reaching if item[0] <= offset]:
-            self._reaching.remove(reaching)
-            if not reaching[1].done():
-                reaching[1].set_result(None)
-        self._note_leadership()
-        self.after_commit()
+        for waiter in [item for item in self._offset_waiters if item[0] <= offset]:
+            self._offset_waiters.remove(waiter)
+            if not waiter[1].done():
+                waiter[1].set_result(None)
+        self._check_leadership()
+        self.on_high_watermark_applied()
 
-    def _note_leadership(self) -> None:
-        if self.leads is not self._led:
-            self._led = self.leads
-            self.on_leadership(self._led)
+    def _check_leadership(self) -> None:
+        if self.is_active_leader is not self._was_active_leader:
+            self._was_active_leader = self.is_active_leader
+            self.on_leadership_change(self._was_active_leader)
 
     def _leader_changed(self, effect: LeaderChanged) -> None:
-        """What was appended in an earlier epoch and is not committed may or may not survive: who waits is told."""
+        """Fail pending appends of earlier epochs: a new leader may keep or truncate their records."""
         kept = deque(
             entry
-            for entry in self._waiting
+            for entry in self._pending_appends
             if entry[1] == effect.epoch and effect.leader_id == self.raft.config.node_id
         )
-        for _, _, committed in (entry for entry in self._waiting if entry not in kept):
+        for _, _, committed in (entry for entry in self._pending_appends if entry not in kept):
             if not committed.done():
                 committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
-                committed.exception()  # who asked for it may be gone, and that is no news for the log
-        self._waiting = kept
-        self._note_leadership()
+                committed.exception()  # retrieve it, so that asyncio does not log it if the caller was cancelled
+        self._pending_appends = kept
+        self._check_leadership()
         self.on_leader_changed()
 
     def leave(self) -> None:
-        """Take no part any more."""
+        """Leave the quorum: process no more inputs, close the connections."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self.peers.close()
 
     async def close(self) -> None:
-        """Stop taking part; what is being written is finished."""
+        """Leave the quorum, finish the sync in progress and close the log."""
         self.leave()
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
         self.log.close()
 
 
-def _errors(response: Response) -> set[ErrorCode]:
-    partition = only_partition(topics_of(response))
+def _error_codes(response: Response) -> set[ErrorCode]:
+    partition = metadata_partition(response_topics(response))
     codes = {getattr(response, "error_code", 0), 0 if partition is None else partition.error_code}
-    return {ErrorCode.of(code) for code in codes - {0}}
+    return {ErrorCode.from_code(code) for code in codes - {0}}
 
 
-def _is_another(node_id: int, response: Response) -> bool:
-    """Whether the node that was asked says that it does not lead, but the one that it was asked as does."""
-    partition = only_partition(topics_of(response))
+def _is_other_voter_at_address(node_id: int, response: Response) -> bool:
+    """Whether another node runs at voter `node_id`'s address: it names `node_id` as leader but is not the leader."""
+    partition = metadata_partition(response_topics(response))
     return (
         partition is not None
         and partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        and leader_of(partition)[0] == node_id
+        and leader_and_epoch(partition)[0] == node_id
     )
 
 
-def _nobody(records: Sequence[MetadataRecord], last_offset: int, epoch: int) -> None:
-    """Placeholder until someone listens."""
-
-
-def _nobody_either(image: MetadataImage) -> None:
-    """Placeholder until someone listens."""
-
-
-def _unheard(node_id: int, code: ErrorCode) -> None:
-    """Placeholder until someone listens."""
-
-
-def _nothing() -> None:
-    """Placeholder until someone listens."""
-
-
-def _no_reason(reason: str) -> None:
-    """Placeholder until someone listens."""
-
-
-def _ignore(leads: bool) -> None:
-    """Placeholder until someone listens."""
+def _no_listener(*_: object) -> None:
+    """Default for a listener that is not set."""

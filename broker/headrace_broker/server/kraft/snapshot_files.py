@@ -1,7 +1,7 @@
-"""Snapshots of the metadata on disk, in Kafka's format: `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`.
+"""Metadata snapshots on disk, in Kafka's format: `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`.
 
-Such a file is a log of its own: a header record, batches of metadata records from offset 0 on, a footer record.  One
-that is being written has the suffix `.part` and counts for nothing; it is synced before it is renamed.
+A snapshot file holds record batches from offset 0 on: a header record, metadata records, a footer record. While it is
+being written it has the suffix `.part` and is not used; it is synced before it is renamed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint\Z")
 
 
 class SnapshotError(Exception):
-    """A snapshot is damaged or not complete."""
+    """A snapshot is corrupt or incomplete."""
 
 
 class SnapshotFiles:
-    """The snapshots in one directory; what is written becomes visible by `finish`."""
+    """The snapshots in one directory; a snapshot that is being written becomes visible with `finish`."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
@@ -43,18 +43,18 @@ class SnapshotFiles:
                 storage.remove(f"{directory}/{name}")
         found = (_NAME.match(name) for name in names)
         self.ids: list[OffsetAndEpoch] = sorted((int(match[1]), int(match[2])) for match in found if match)
-        """(end offset, epoch) of every whole snapshot, oldest first."""
+        """(end offset, epoch) of every complete snapshot, oldest first."""
 
     def path(self, snapshot: OffsetAndEpoch) -> str:
-        """Where the snapshot lies."""
+        """Return the path of the snapshot's file."""
         return f"{self._directory}/{snapshot[0]:020d}-{snapshot[1]:010d}{SUFFIX}"
 
     def size(self, snapshot: OffsetAndEpoch) -> int:
-        """Its size in bytes."""
+        """Return the snapshot's size in bytes."""
         return self._storage.size(self.path(snapshot))
 
     def read_part(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """(size of the snapshot, its bytes from `position` on), None when there is none."""
+        """Return the snapshot's size and its bytes from `position` on; None when there is no such snapshot."""
         if snapshot not in self.ids:
             return None
         file = self._storage.open(self.path(snapshot))
@@ -64,7 +64,7 @@ class SnapshotFiles:
             file.close()
 
     def write_part(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write the bytes at `position`, where what was written before ends; 0 begins anew.  Raises OSError."""
+        """Append a chunk at `position`, the end of the previous chunk; position 0 starts over. Raises OSError."""
         file = self._storage.open(self.path(snapshot) + PART_SUFFIX)
         try:
             file.truncate(position)
@@ -73,44 +73,44 @@ class SnapshotFiles:
             file.close()
 
     def sync_part(self, snapshot: OffsetAndEpoch) -> None:
-        """Have what was written on disk; for a thread.  Raises OSError."""
+        """Sync the `.part` file. Blocking: call it in a thread. Raises OSError."""
         self._storage.sync(self.path(snapshot) + PART_SUFFIX)
 
     def finish(self, snapshot: OffsetAndEpoch) -> None:
-        """The part is whole and synced: from now on it is the snapshot.  Raises OSError."""
+        """Rename the `.part` file, which is complete and synced, to the snapshot. Raises OSError."""
         self._storage.rename(self.path(snapshot) + PART_SUFFIX, self.path(snapshot))
         self.ids = sorted({*self.ids, snapshot})
 
     def sync_names(self) -> None:
-        """Have the names of what was finished on disk; for a thread.  Raises OSError."""
+        """Sync the directory, so that finished snapshots keep their names. Blocking. Raises OSError."""
         self._storage.sync_directory(self._directory)
 
     def discard(self, snapshot: OffsetAndEpoch) -> None:
-        """Remove a snapshot, or the part of one."""
+        """Delete a snapshot or its `.part` file."""
         if snapshot in self.ids:
             self.ids.remove(snapshot)
             self._storage.remove(self.path(snapshot))
         self._storage.remove(self.path(snapshot) + PART_SUFFIX)
 
     def part_records(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
-        """Every record of what was written, checked, before it is finished.  Raises SnapshotError, OSError."""
+        """Read and check every record of the `.part` file. Raises SnapshotError, OSError."""
         return parse_snapshot(self._storage.read(self.path(snapshot) + PART_SUFFIX))
 
     def records(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
-        """Every record of a snapshot, checked.  Raises SnapshotError, OSError."""
+        """Read and check every record of a snapshot. Raises SnapshotError, OSError."""
         return parse_snapshot(self._storage.read(self.path(snapshot)))
 
 
 def encode_snapshot(records: Iterable[MetadataRecord], epoch: int, timestamp_ms: int) -> Iterator[bytes]:
-    """The snapshot's bytes in pieces of one batch; each takes well under a millisecond to make."""
+    """Yield the snapshot's bytes in chunks of one batch; each takes well under a millisecond to encode."""
     header = encode_control_value(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms))
     yield _control(ControlType.SNAPSHOT_HEADER, header, 0, epoch, timestamp_ms)
     offset = 1
-    for piece in _pieces(records):
-        values: list[bytes | None] = [encode_metadata_record(record) for record in piece]
+    for chunk in _chunks(records):
+        values: list[bytes | None] = [encode_metadata_record(record) for record in chunk]
         columns = RecordColumns(values=values, timestamps=timestamp_ms)
         yield bytes(build_batch(columns, base_offset=offset, partition_leader_epoch=epoch))
-        offset += len(piece)
+        offset += len(chunk)
     footer = encode_control_value(SnapshotFooterRecord(version=0))
     yield _control(ControlType.SNAPSHOT_FOOTER, footer, offset, epoch, timestamp_ms)
 
@@ -121,19 +121,19 @@ def _control(kind: ControlType, value: bytes, offset: int, epoch: int, timestamp
     )
 
 
-def _pieces(records: Iterable[MetadataRecord]) -> Iterator[Sequence[MetadataRecord]]:
-    piece: list[MetadataRecord] = []
+def _chunks(records: Iterable[MetadataRecord]) -> Iterator[Sequence[MetadataRecord]]:
+    chunk: list[MetadataRecord] = []
     for record in records:
-        piece.append(record)
-        if len(piece) == RECORDS_PER_BATCH:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+        chunk.append(record)
+        if len(chunk) == RECORDS_PER_BATCH:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
 def parse_snapshot(data: bytes) -> list[MetadataRecord]:
-    """The records between header and footer.  Raises SnapshotError."""
+    """Return the records between header and footer. Raises SnapshotError."""
     view = memoryview(data)
     records: list[MetadataRecord] = []
     kinds: list[int] = []
@@ -150,7 +150,7 @@ def parse_snapshot(data: bytes) -> list[MetadataRecord]:
     except (CorruptBatchError, ProtocolError, ValueError) as error:
         raise SnapshotError(str(error)) from None
     if end != len(data) or not kinds or kinds[0] != ControlType.SNAPSHOT_HEADER:
-        raise SnapshotError("it does not begin with a snapshot's header, or ends within a batch")
+        raise SnapshotError("the file does not begin with a snapshot header, or ends in the middle of a batch")
     if kinds[-1] != ControlType.SNAPSHOT_FOOTER:
         raise SnapshotError("its footer is missing")
     return records

@@ -1,9 +1,9 @@
-"""Writes snapshots of the committed metadata when the log has grown, and lets go of what they make needless (KIP-630).
+"""Writes snapshots of the committed metadata, and deletes old snapshots and the log that they cover (KIP-630).
 
-Every node does so for itself.  The image is immutable, so the loop goes on: records are encoded a batch at a time, and
-synced in a thread.  A snapshot is due after `metadata.log.max.record.bytes.between.snapshots`, which is an upper
-bound: a log that is much longer than the snapshot would be is replaced earlier, so that starting costs what the
-metadata holds, not how often it changed.  And it is due after `metadata.log.max.snapshot.interval.ms`.
+Every node writes its own snapshots. The image is immutable, so the event loop encodes it one batch of records at a time
+and does other work in between; syncs run in a thread. A snapshot is due after `metadata.log.max.snapshot.interval.ms`
+or after `metadata.log.max.record.bytes.between.snapshots`. It is due earlier if the new records are several times as
+large as the last snapshot, so that the start-up time depends on the size of the metadata, not on the number of changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG_PER_SNAPSHOT = 4
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """When a snapshot is written, and how long older ones stay with the log behind them."""
+    """When a snapshot is written, and how long older snapshots and the log after them are kept."""
 
     max_bytes_between: int = 20 * 1024 * 1024
     max_interval_ms: int = 3_600_000
@@ -37,7 +37,7 @@ class SnapshotPolicy:
 
 
 class Snapshotter:
-    """Owner of when; lives on the event loop and is told of every commit."""
+    """Decides after every commit whether a snapshot is due, and writes it. Runs on the event loop."""
 
     def __init__(
         self, log: MetadataLog, image: Callable[[], MetadataImage], policy: SnapshotPolicy, now_ms: Callable[[], int]
@@ -52,11 +52,11 @@ class Snapshotter:
         self._times: dict[OffsetAndEpoch, int] = dict.fromkeys(log.snapshots.ids, now_ms())
         self._writing: asyncio.Task[None] | None = None
 
-    def committed(self) -> None:
-        """More is committed: see whether a snapshot is due."""
+    def on_commit(self) -> None:
+        """Write a snapshot if one is due; call it after every commit."""
         if self._writing is None and self._is_due():
             self._writing = self._loop.create_task(self._write())
-            self._writing.add_done_callback(self._written)
+            self._writing.add_done_callback(self._on_write_done)
 
     def _is_due(self) -> bool:
         latest = self._log.latest_snapshot()
@@ -76,14 +76,14 @@ class Snapshotter:
         bytes_now, started_ms = log.replayed_bytes, self._now_ms()
         try:
             position = 0
-            for piece in encode_snapshot(image_records(image), image.epoch, started_ms):
-                log.snapshots.write_part(snapshot, position, piece)
-                position += len(piece)
+            for chunk in encode_snapshot(image_records(image), image.epoch, started_ms):
+                log.snapshots.write_part(snapshot, position, chunk)
+                position += len(chunk)
                 await asyncio.sleep(0)
-            await self._loop.run_in_executor(None, log.sync, log.files_of_log())
+            await self._loop.run_in_executor(None, log.sync, log.unflushed_files())
             await self._loop.run_in_executor(None, log.snapshots.sync_part, snapshot)
             newest = log.latest_snapshot()
-            if newest is not None and newest >= snapshot:  # one was fetched meanwhile
+            if newest is not None and newest >= snapshot:  # a newer snapshot was fetched in the meantime
                 log.snapshots.discard(snapshot)
                 return
             log.snapshots.finish(snapshot)
@@ -91,15 +91,15 @@ class Snapshotter:
             log.roll()
             self._times[snapshot] = started_ms
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
-            self._forget()
+            self._delete_old_snapshots()
         except (OSError, ApiError) as error:
-            logger.error("no snapshot of the metadata could be written, trying later: %s", error)
+            logger.error("Metadata snapshot could not be written, retrying when the next one is due: %s", error)
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             return
-        logger.info("wrote a snapshot of the metadata up to offset %d, %d bytes", snapshot[0], position)
+        logger.info("Wrote a metadata snapshot up to offset %d, %d bytes", snapshot[0], position)
 
-    def _forget(self) -> None:
-        """Older snapshots go by time and by size, and with each the log that only it needs."""
+    def _delete_old_snapshots(self) -> None:
+        """Delete older snapshots by age and total size, each with the log up to the next snapshot."""
         snapshots, policy = self._log.snapshots, self._policy
         kept = list(snapshots.ids)
         size_bytes = self._log.log.size_bytes + sum(map(snapshots.size, kept))
@@ -109,15 +109,15 @@ class Snapshotter:
                 break
             size_bytes -= snapshots.size(kept[0])
             self._times.pop(kept.pop(0), None)
-            self._log.forget_before(kept[0])
+            self._log.delete_before(kept[0])
             size_bytes = self._log.log.size_bytes + sum(map(snapshots.size, kept))
 
-    def _written(self, task: asyncio.Task[None]) -> None:
+    def _on_write_done(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         if not task.cancelled() and task.exception() is not None:
-            logger.error("writing a snapshot failed", exc_info=task.exception())
+            logger.error("Metadata snapshot could not be written", exc_info=task.exception())
 
     async def close(self) -> None:
-        """Finish what is being written."""
+        """Finish the snapshot that is being written."""
         if self._writing is not None:
             await asyncio.wait({self._writing})

@@ -1,1 +1,1 @@
-"""Prometheus' view of a node, on listeners of its own (`headrace.metrics.listeners`); without them nothing runs."""
+"""Prometheus metrics of a node, served on `headrace.metrics.listeners`; without these listeners it has no meter."""

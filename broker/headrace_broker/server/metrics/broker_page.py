@@ -1,4 +1,4 @@
-"""The broker's part of a page: what it holds, leads, follows and coordinates."""
+"""The broker's metrics: its replicas, led partitions, fetchers, delayed operations and groups."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
-from headrace_broker.server.metrics.page import Page
-from headrace_broker.server.metrics.windows import Rate
+from headrace_broker.server.metrics.page import MetricsPage
+from headrace_broker.server.metrics.sampled_rates import Rate
 from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ _PARTITIONS_AT_ONCE = 100
 _GROUP_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance")
 
 
-def add_broker(page: Page, broker: Broker, fetch_rates: dict[int, Rate]) -> None:
-    """The broker as a whole; `fetch_rates` is kept from page to page."""
+def add_broker(page: MetricsPage, broker: Broker, fetch_rates: dict[int, Rate]) -> None:
+    """Add the metrics of the broker as a whole; the caller keeps `fetch_rates` between pages."""
     offline = sum(directory.offline_reason is not None for directory in broker.logs.directories)
-    page.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that cannot be used", offline)
+    page.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Offline log directories", offline)
     sessions = len(broker.fetch_sessions)
     page.gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions", sessions)
     _groups(page, broker)
     name = "kafka_server_delayedoperationpurgatory_purgatorysize"
-    page.family(name, "gauge", "Requests that wait for replicas (Produce) or for records (Fetch)")
-    produces = broker.waiting.produces()
+    page.family(name, "gauge", "Delayed requests: Produce waiting for followers, Fetch waiting for records")
+    produces = broker.purgatory.produce_count()
     page.sample(name, produces, delayedOperation="Produce")
-    page.sample(name, len(broker.waiting) - produces, delayedOperation="Fetch")
+    page.sample(name, len(broker.purgatory) - produces, delayedOperation="Fetch")
     prefix = "kafka_server_replicamanager"
-    text = "Changes of in-sync replicas that came about"
+    text = "Committed ISR changes"
     for short, number in (
         ("isrshrinks", broker.replication.isr_shrinks),
         ("isrexpands", broker.replication.isr_expands),
@@ -43,15 +43,15 @@ def add_broker(page: Page, broker: Broker, fetch_rates: dict[int, Rate]) -> None
     _fetchers(page, broker, fetch_rates)
 
 
-def _groups(page: Page, broker: Broker) -> None:
+def _groups(page: MetricsPage, broker: Broker) -> None:
     states = Counter(group.group_state for group in broker.groups.list_groups(ListGroupsRequest()).groups)
     prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
-    page.gauge(prefix, "Groups that are coordinated here", sum(states.values()))
+    page.gauge(prefix, "Groups that this broker coordinates", sum(states.values()))
     for state in _GROUP_STATES:
         page.gauge(f"{prefix}{state.lower()}", f"Groups in state {state}", states[state])
 
 
-def _fetchers(page: Page, broker: Broker, rates: dict[int, Rate]) -> None:
+def _fetchers(page: MetricsPage, broker: Broker, rates: dict[int, Rate]) -> None:
     now_s = perf_counter()
     fetchers = {leader: fetcher for leader, fetcher in broker.replication.fetchers.items() if fetcher.is_following}
     for leader, fetcher in broker.replication.fetchers.items():
@@ -59,17 +59,17 @@ def _fetchers(page: Page, broker: Broker, rates: dict[int, Rate]) -> None:
         rate.add(fetcher.fetches - rate.total, now_s)
     prefix = "kafka_server_replicafetchermanager"
     lag = max((lag for fetcher in fetchers.values() for lag in fetcher.lags.values()), default=0)
-    page.gauge(f"{prefix}_maxlag", "Committed records that a follower here lacks at most", lag, clientId="Replica")
+    page.gauge(f"{prefix}_maxlag", "Maximum lag of this broker's followers, in records", lag, clientId="Replica")
     slowest = min((rates[leader].per_second(now_s) for leader in fetchers), default=0.0)
-    text = "Fetches per second from the leader that is asked least"
+    text = "Lowest fetch rate of this broker's replica fetchers, per second"
     page.gauge(f"{prefix}_minfetchrate", text, round(slowest, 4), clientId="Replica")
 
 
 class _PartitionCounts:
-    """What the partitions of a broker add up to."""
+    """Counts over the partitions of a broker."""
 
     def __init__(self) -> None:
-        self.held = 0
+        self.hosted = 0
         self.led = 0
         self.under_replicated = 0
         self.under_min_isr = 0
@@ -79,16 +79,28 @@ class _PartitionCounts:
 
 _PARTITION_FAMILIES: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
     ("kafka_log_log_size", "Bytes on disk", lambda item: item.log.size_bytes),
-    ("kafka_log_log_logendoffset", "Where the log ends", lambda item: item.log.log_end_offset),
-    ("kafka_log_log_logstartoffset", "Where the log begins", lambda item: item.log.log_start_offset),
+    ("kafka_log_log_logendoffset", "Log end offset", lambda item: item.log.log_end_offset),
+    ("kafka_log_log_logstartoffset", "Log start offset", lambda item: item.log.log_start_offset),
     ("kafka_log_log_numlogsegments", "Segments", lambda item: len(item.log.segments)),
 )
 _LED_FAMILIES: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
     ("kafka_cluster_partition_replicascount", "Replicas", lambda item: _replicas(item)[0]),
-    ("kafka_cluster_partition_insyncreplicascount", "Replicas in sync", lambda item: _replicas(item)[1]),
-    ("kafka_cluster_partition_underreplicated", "1 while replicas lag", lambda item: int(_is_behind(item))),
-    ("kafka_cluster_partition_underminisr", "1 while acks=all is refused", lambda item: int(_min_isr_margin(item) < 0)),
-    ("kafka_cluster_partition_atminisr", "1 while none may go", lambda item: int(_min_isr_margin(item) == 0)),
+    ("kafka_cluster_partition_insyncreplicascount", "In-sync replicas", lambda item: _replicas(item)[1]),
+    (
+        "kafka_cluster_partition_underreplicated",
+        "1 if a replica is out of sync",
+        lambda item: int(_is_under_replicated(item)),
+    ),
+    (
+        "kafka_cluster_partition_underminisr",
+        "1 if the ISR is smaller than min.insync.replicas",
+        lambda item: int(_min_isr_margin(item) < 0),
+    ),
+    (
+        "kafka_cluster_partition_atminisr",
+        "1 if the ISR has exactly min.insync.replicas replicas",
+        lambda item: int(_min_isr_margin(item) == 0),
+    ),
 )
 
 
@@ -97,7 +109,7 @@ def _replicas(partition: Partition) -> tuple[int, int]:
     return (1, 1) if replicas is None else (len(replicas.replicas), len(replicas.isr))
 
 
-def _is_behind(partition: Partition) -> bool:
+def _is_under_replicated(partition: Partition) -> bool:
     replicas, in_sync = _replicas(partition)
     return in_sync < replicas
 
@@ -107,37 +119,37 @@ def _min_isr_margin(partition: Partition) -> int:
     return in_sync - min(partition.log.config.min_insync_replicas, replicas)
 
 
-async def add_partitions(page: Page, broker: Broker) -> None:
-    """What it holds, in slices between which the loop serves others: there are many partitions."""
-    held = list(broker.partitions)
-    led = [partition for partition in held if partition.leader == broker.node_id]
+async def add_partitions(page: MetricsPage, broker: Broker) -> None:
+    """Add the metrics of the partitions, in chunks: there may be many, and the event loop runs between the chunks."""
+    hosted = list(broker.partitions)
+    led = [partition for partition in hosted if partition.leader == broker.node_id]
     counts = _PartitionCounts()
-    counts.held, counts.led = len(held), len(led)
-    for partition in held:
+    counts.hosted, counts.led = len(hosted), len(led)
+    for partition in hosted:
         counts.offline += partition.log.offline_reason is not None
     for partition in led:
-        counts.under_replicated += _is_behind(partition)
+        counts.under_replicated += _is_under_replicated(partition)
         counts.under_min_isr += _min_isr_margin(partition) < 0
         counts.at_min_isr += _min_isr_margin(partition) == 0
     await asyncio.sleep(0)
     prefix = "kafka_server_replicamanager"
     for name, text, value in (
-        ("partitioncount", "Replicas that are held here", counts.held),
-        ("leadercount", "Partitions that are led here", counts.led),
-        ("underreplicatedpartitions", "Led here, and replicas lag", counts.under_replicated),
-        ("underminisrpartitioncount", "Led here, and acks=all is refused", counts.under_min_isr),
-        ("atminisrpartitioncount", "Led here, and no replica may go", counts.at_min_isr),
-        ("offlinereplicacount", "Replicas whose log cannot be used", counts.offline),
+        ("partitioncount", "Replicas on this broker", counts.hosted),
+        ("leadercount", "Partitions led by this broker", counts.led),
+        ("underreplicatedpartitions", "Led partitions with a replica out of sync", counts.under_replicated),
+        ("underminisrpartitioncount", "Led partitions below min.insync.replicas", counts.under_min_isr),
+        ("atminisrpartitioncount", "Led partitions at exactly min.insync.replicas", counts.at_min_isr),
+        ("offlinereplicacount", "Replicas in an offline log directory", counts.offline),
     ):
         page.gauge(f"{prefix}_{name}", text, value)
-    for families, partitions in ((_PARTITION_FAMILIES, held), (_LED_FAMILIES, led)):
+    for families, partitions in ((_PARTITION_FAMILIES, hosted), (_LED_FAMILIES, led)):
         for name, text, value_of in families:
             page.family(name, "gauge", text)
             await _samples(page, name, partitions, value_of)
 
 
 async def _samples(
-    page: Page, name: str, partitions: Sequence[Partition], value_of: Callable[[Partition], float]
+    page: MetricsPage, name: str, partitions: Sequence[Partition], value_of: Callable[[Partition], float]
 ) -> None:
     for start in range(0, len(partitions), _PARTITIONS_AT_ONCE):
         for partition in partitions[start : start + _PARTITIONS_AT_ONCE]:

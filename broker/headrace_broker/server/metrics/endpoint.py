@@ -1,6 +1,6 @@
-"""`GET /metrics` on the addresses of `headrace.metrics.listeners`, answered on the node's own loop.
+"""Serves `GET /metrics` on the addresses of `headrace.metrics.listeners`, on the node's own event loop.
 
-HTTP/1.1 as far as scrapers speak it: one request at a time, no body, the connection is closed after the answer.
+Supports as much of HTTP/1.1 as scrapers use: one request without a body per connection, closed after the response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY = "headrace.metrics.listeners"
 
 
 class MetricsEndpoint:
-    """Open sockets, and the page behind them."""
+    """The HTTP servers of the metrics page."""
 
     def __init__(self, page: Callable[[], Awaitable[bytes]]) -> None:
         self._page = page
@@ -29,25 +29,25 @@ class MetricsEndpoint:
         self.addresses: list[tuple[str, int]] = []
 
     async def serve(self, listeners: Sequence[str]) -> None:
-        """Listen.  Raises StartError."""
+        """Bind the listeners and serve the page. Raises StartError."""
         for listener in listeners:
             host, port = parse_listener(listener)
             try:
-                server = await asyncio.start_server(self._answer, host, port, limit=_HEAD_BYTES_MAX)
+                server = await asyncio.start_server(self._serve_connection, host, port, limit=_HEAD_BYTES_MAX)
             except OSError as error:
                 raise StartError(f"{_KEY}: {listener} cannot be bound: {error.strerror or error}") from None
             self._servers.append(server)
             self.addresses.append(server.sockets[0].getsockname()[:2])
-            logger.info("metrics at http://%s:%d/metrics", *self.addresses[-1])
+            logger.info("Metrics: serving http://%s:%d/metrics", *self.addresses[-1])
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             writer.write(await self._response(head))
             await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked does not go on
+            pass  # the client sent no complete request, or disconnected
         finally:
             writer.close()
 
@@ -55,20 +55,20 @@ class MetricsEndpoint:
         method, _, rest = head.partition(b" ")
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if path not in (b"/metrics", b"/"):
-            return _http("404 Not Found", b"there is /metrics\n")
+            return _http("404 Not Found", b"Not found: the metrics are at /metrics\n")
         if method not in (b"GET", b"HEAD"):
-            return _http("405 Method Not Allowed", b"there is GET\n")
+            return _http("405 Method Not Allowed", b"Method not allowed: use GET\n")
         body = await self._page()
         return _http("200 OK", body, with_body=method == b"GET")
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop serving."""
         for server in self._servers:
             server.close()
 
 
 def parse_listener(text: str) -> tuple[str | None, int]:
-    """(host, port) of `http://host:port`; an empty host means every interface.  Raises StartError."""
+    """Parse `http://host:port` into (host, port); an empty host stands for all interfaces. Raises StartError."""
     try:
         parts = urlsplit(text)
         port = parts.port

@@ -1,8 +1,8 @@
-"""Counts requests and records while somebody wants them counted.
+"""Counts requests and records for the metrics page.
 
-A node without metrics listeners has no meter and pays nothing.  With one, the router's `handle` and `handler_of` and
-the broker's `append`, `read` and `refused` are taken over, and connections are of a kind that notes when each of their
-answers leaves.
+A node without metrics listeners has no meter and no overhead. A meter replaces the router's `handle` and `handler_of`
+and the broker's `append`, `read` and `on_partition_error` with measuring versions, and creates connections that measure
+when each of their responses is sent.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.log.admission import AppendOrigin
 from headrace_broker.log.log import AppendInfo, LogRead
+from headrace_broker.log.validator import AppendOrigin
 from headrace_broker.protocol.apis import API, ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode, ProtocolError
 from headrace_broker.protocol.notation import Message, Response, StructField
-from headrace_broker.server.metrics.windows import Rate
-from headrace_broker.server.network.connection import Buffers, Connection, ConnectionLimits, Slot
+from headrace_broker.server.metrics.sampled_rates import Rate
+from headrace_broker.server.network.connection import Buffers, Connection, ConnectionLimits, ResponseSlot
 from headrace_broker.server.replicas.partitions import Partition
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _HEADER_START = Struct(">hh")
 _LATENCIES_MAX = 1024
-_GONE_TOPICS_MAX = 100
-_NOT_SERVED = -1
+_DELETED_TOPICS_MAX = 100
+_UNSUPPORTED = -1
 
 
 class Latencies:
-    """How long something took: how often, and the last thousand times in ms."""
+    """The number of measurements, and the last thousand of them in ms."""
 
     __slots__ = ("count", "last_ms")
 
@@ -44,29 +44,38 @@ class Latencies:
         self.count = 0
         self.last_ms: deque[float] = deque(maxlen=_LATENCIES_MAX)
 
-    def note(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         self.count += 1
         self.last_ms.append(seconds * 1000)
 
 
-class RequestCounts:
-    """What is known of one API: how often in which version, what its answers said, and where its time went."""
+class RequestMetrics:
+    """The metrics of one API, as in Kafka's RequestMetrics: requests by version, errors in responses, and times."""
 
-    __slots__ = ("by_version", "errors", "local", "queued", "remote", "sending", "total", "unsent")
+    __slots__ = (
+        "by_version",
+        "errors",
+        "local_time",
+        "remote_time",
+        "request_queue_time",
+        "response_queue_time",
+        "response_send_time",
+        "total_time",
+    )
 
     def __init__(self) -> None:
         self.by_version: dict[int, int] = {}
         self.errors: Counter[str] = Counter()
-        self.queued = Latencies()  # from its last byte to its turn
-        self.local = Latencies()  # at work at first
-        self.remote = Latencies()  # parked, or waiting for others
-        self.unsent = Latencies()  # answered, behind earlier requests
-        self.sending = Latencies()  # handing the answer to the socket
-        self.total = Latencies()
+        self.request_queue_time = Latencies()  # from the read of its last byte to the start of its handler
+        self.local_time = Latencies()  # in the handler, until it returns or waits
+        self.remote_time = Latencies()  # in the purgatory, or waiting for other nodes
+        self.response_queue_time = Latencies()  # the response waits for those of earlier requests
+        self.response_send_time = Latencies()  # writing the response to the socket
+        self.total_time = Latencies()
 
 
-class TopicCounts:
-    """What came in for one topic, and what went out."""
+class TopicMetrics:
+    """The metrics of one topic, as in Kafka's BrokerTopicMetrics."""
 
     __slots__ = (
         "bytes_in",
@@ -89,154 +98,154 @@ class TopicCounts:
         self.fetched = 0
         self.fetches_failed = 0
 
-    def add(self, other: TopicCounts) -> None:
-        """Count what another topic counted, too."""
+    def add(self, other: TopicMetrics) -> None:
+        """Add the counts of another topic."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Meter:
-    """The counts of one node; lives on its event loop."""
+    """The request and topic metrics of one node. The event loop owns them."""
 
     def __init__(self, router: RequestRouter) -> None:
-        self.requests: dict[int, RequestCounts] = {}
-        self.topics: dict[str, TopicCounts] = {}
-        self.gone_topics = TopicCounts()
-        self._held_topics: Collection[str] = ()
-        self.connections_made: dict[str, Rate] = {}
-        self.connections_lost: dict[str, Rate] = {}
+        self.requests: dict[int, RequestMetrics] = {}
+        self.topics: dict[str, TopicMetrics] = {}
+        self.deleted_topics = TopicMetrics()
+        self._hosted_topics: Collection[str] = ()
+        self.connections_opened: dict[str, Rate] = {}
+        self.connections_closed: dict[str, Rate] = {}
         self._router = router
         self._handle, self._handler_of = router.handle, router.handler_of
         router.handle = self._metered_handle  # type: ignore[method-assign]
         router.handler_of = self._metered_handler_of  # type: ignore[method-assign]
 
-    def watch(self, broker: Broker) -> None:
-        """Count what is appended and read, too."""
-        self._held_topics = broker.partitions.by_name
+    def instrument_broker(self, broker: Broker) -> None:
+        """Also measure the broker's appends and reads."""
+        self._hosted_topics = broker.partitions.by_name
         self._append, self._read = broker.append, broker.read
         broker.append = self._metered_append  # type: ignore[method-assign]
         broker.read = self._metered_read  # type: ignore[method-assign]
-        broker.refused = self._refused  # type: ignore[method-assign]
+        broker.on_partition_error = self._count_error  # type: ignore[method-assign]
 
     # -- connections and requests --------------------------------------------------------------------------------
 
-    def connection(self, listener: str, limits: ConnectionLimits) -> Connection:
-        """A connection whose answers are counted."""
+    def new_connection(self, listener: str, limits: ConnectionLimits) -> Connection:
+        """Create a connection whose requests and responses are measured."""
         now_s = perf_counter()
-        self.connections_made.setdefault(listener, Rate(now_s)).add(1, now_s)
+        self.connections_opened.setdefault(listener, Rate(now_s)).add(1, now_s)
         return _MeteredConnection(self._router, listener, limits, self)
 
     def disconnected(self, listener: str) -> None:
-        """A connection has ended."""
+        """Count a closed connection."""
         now_s = perf_counter()
-        self.connections_lost.setdefault(listener, Rate(now_s)).add(1, now_s)
+        self.connections_closed.setdefault(listener, Rate(now_s)).add(1, now_s)
 
-    def counts(self, api_key: int) -> RequestCounts:
-        """What is known of an API."""
-        counts = self.requests.get(api_key)
-        if counts is None:
-            counts = self.requests[api_key] = RequestCounts()
-        return counts
+    def request_metrics(self, api_key: int) -> RequestMetrics:
+        """The metrics of one API."""
+        metrics = self.requests.get(api_key)
+        if metrics is None:
+            metrics = self.requests[api_key] = RequestMetrics()
+        return metrics
 
     def _metered_handle(self, connection: Connection, frame: memoryview) -> None:
-        api_key, version = self._served(connection.listener, *_HEADER_START.unpack_from(frame))
-        counts = self.counts(api_key)
-        counts.by_version[version] = counts.by_version.get(version, 0) + 1
+        api_key, version = self._supported(connection.listener, *_HEADER_START.unpack_from(frame))
+        metrics = self.request_metrics(api_key)
+        metrics.by_version[version] = metrics.by_version.get(version, 0) + 1
         started_s = perf_counter()
-        request = _Request(counts, started_s)
+        request = _RequestTimer(metrics, started_s)
         if isinstance(connection, _MeteredConnection):
             connection.request = request
-            counts.queued.note(started_s - connection.received_s)
+            metrics.request_queue_time.record(started_s - connection.received_s)
         try:
             self._handle(connection, frame)
         except ProtocolError:
-            counts.errors[ErrorCode.INVALID_REQUEST.name] += 1
+            metrics.errors[ErrorCode.INVALID_REQUEST.name] += 1
             raise
         finally:
             request.local_s = perf_counter() - started_s
-            counts.local.note(request.local_s)
+            metrics.local_time.record(request.local_s)
 
-    def _served(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
-        """The API and its version, or what stands for all that are not served: clients may name any number."""
-        route = self._router.routes_of(listener).get(api_key)
+    def _supported(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
+        """Return the API key and version; unsupported numbers map to one, because a client may send any number."""
+        route = self._router.routes_for(listener).get(api_key)
         if route is None:
-            return _NOT_SERVED, _NOT_SERVED
-        return api_key, version if route.versions[0] <= version <= route.versions[1] else _NOT_SERVED
+            return _UNSUPPORTED, _UNSUPPORTED
+        return api_key, version if route.versions[0] <= version <= route.versions[1] else _UNSUPPORTED
 
     def _metered_handler_of(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
-        handle, errors = self._handler_of(route), self.counts(route.api.key).errors
+        handle, errors = self._handler_of(route), self.request_metrics(route.api.key).errors
 
-        def handle_and_note(context: RequestContext, request: Any, version: int) -> Any:
-            answer = handle(context, request, version)
-            if inspect.isawaitable(answer):
-                return _noted(answer, errors)
-            errors.update(error_names(answer))
-            return answer
+        def handle_and_count_errors(context: RequestContext, request: Any, version: int) -> Any:
+            response = handle(context, request, version)
+            if inspect.isawaitable(response):
+                return _count_errors(response, errors)
+            errors.update(error_names(response))
+            return response
 
-        return handle_and_note
+        return handle_and_count_errors
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def topic(self, name: str) -> TopicCounts:
-        """What is known of a topic."""
-        counts = self.topics.get(name)
-        if counts is None:
-            if len(self.topics) > 2 * len(self._held_topics) + _GONE_TOPICS_MAX:
-                self.forget_topics()
-            counts = self.topics[name] = TopicCounts()
-        return counts
+    def topic_metrics(self, name: str) -> TopicMetrics:
+        """The metrics of one topic."""
+        metrics = self.topics.get(name)
+        if metrics is None:
+            if len(self.topics) > 2 * len(self._hosted_topics) + _DELETED_TOPICS_MAX:
+                self.fold_deleted_topics()
+            metrics = self.topics[name] = TopicMetrics()
+        return metrics
 
-    def forget_topics(self) -> None:
-        """Of topics that are not here any more keep the sum only, as Kafka does."""
-        for name in self.topics.keys() - set(self._held_topics):
-            self.gone_topics.add(self.topics.pop(name))
+    def fold_deleted_topics(self) -> None:
+        """Replace the metrics of topics that this broker no longer hosts by their sum, as Kafka does."""
+        for name in self.topics.keys() - set(self._hosted_topics):
+            self.deleted_topics.add(self.topics.pop(name))
 
     def _metered_append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        counts = self.topic(partition.topic)
-        counts.produced += 1
+        metrics = self.topic_metrics(partition.topic)
+        metrics.produced += 1
         try:
             info = self._append(partition, records, origin)
         except ApiError as error:
-            counts.failed += 1
+            metrics.failed += 1
             if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                counts.bytes_rejected += len(records)
+                metrics.bytes_rejected += len(records)
             raise
         if not info.is_duplicate:
-            counts.bytes_in += len(records)
-            counts.messages_in += info.last_offset - info.base_offset + 1
+            metrics.bytes_in += len(records)
+            metrics.messages_in += info.last_offset - info.base_offset + 1
         return info
 
     def _metered_read(
         self, partition: Partition, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool
     ) -> LogRead:
-        counts = self.topic(partition.topic)
-        counts.fetched += 1
-        found = self._read(partition, replica, offset, max_bytes, min_one_batch=min_one_batch)
+        metrics = self.topic_metrics(partition.topic)
+        metrics.fetched += 1
+        read = self._read(partition, replica, offset, max_bytes, min_one_batch=min_one_batch)
         if replica < 0:
-            counts.bytes_out += found.size_bytes
-        return found
+            metrics.bytes_out += read.size_bytes
+        return read
 
-    def _refused(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
-        self.counts(api_key).errors[code.name] += 1
+    def _count_error(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
+        self.request_metrics(api_key).errors[code.name] += 1
         if partition is not None and api_key == ApiKey.FETCH:
-            self.topic(partition.topic).fetches_failed += 1
+            self.topic_metrics(partition.topic).fetches_failed += 1
 
 
-async def _noted(answer: Awaitable[Response], errors: Counter[str]) -> Response:
-    response = await answer
+async def _count_errors(awaitable: Awaitable[Response], errors: Counter[str]) -> Response:
+    response = await awaitable
     errors.update(error_names(response))
     return response
 
 
 def error_names(message: Message) -> Iterator[str]:
-    """The name of every error code in a message and what it holds."""
-    for name in _where_errors_are(type(message)):
+    """Yield the name of every error code in a message, including nested ones."""
+    for name in _error_fields(type(message)):
         value = getattr(message, name)
         if isinstance(value, int):
             if value:
-                yield ErrorCode.of(value).name
+                yield ErrorCode.from_code(value).name
         else:
             for item in value if isinstance(value, list) else (value,):
                 if item is not None:
@@ -244,50 +253,50 @@ def error_names(message: Message) -> Iterator[str]:
 
 
 @cache
-def _where_errors_are(kind: type[Message]) -> tuple[str, ...]:
-    """The fields of a message that are error codes, or messages that have such fields."""
+def _error_fields(kind: type[Message]) -> tuple[str, ...]:
+    """The fields of a message type that are error codes or contain some."""
     inner = {field.name: field.element or field for field in kind.__fields__}
     return tuple(
         name
         for name, field in inner.items()
-        if name == "error_code" or (isinstance(field, StructField) and _where_errors_are(field.message))
+        if name == "error_code" or (isinstance(field, StructField) and _error_fields(field.message))
     )
 
 
 def api_name(api_key: int) -> str:
-    """What Kafka calls the API."""
+    """Kafka's name of the API."""
     api = API.get(api_key)
     return api.name if api is not None else "unknown"
 
 
-class _Request:
-    """One request on its way."""
+class _RequestTimer:
+    """Measures the times of one request."""
 
-    __slots__ = ("counts", "local_s", "started_s")
+    __slots__ = ("local_s", "metrics", "started_s")
 
-    def __init__(self, counts: RequestCounts, started_s: float) -> None:
-        self.counts = counts
+    def __init__(self, metrics: RequestMetrics, started_s: float) -> None:
+        self.metrics = metrics
         self.started_s = started_s
         self.local_s = 0.0
 
-    def answered(self, now_s: float) -> None:
-        """Its answer is there, at once or after it was parked."""
+    def response_ready(self, now_s: float) -> None:
+        """The handler has responded, immediately or after a wait in the purgatory."""
         spent_s = now_s - self.started_s
-        self.counts.remote.note(max(0.0, spent_s - self.local_s) if self.local_s else 0.0)
+        self.metrics.remote_time.record(max(0.0, spent_s - self.local_s) if self.local_s else 0.0)
 
-    def sent(self, now_s: float, sending_s: float) -> None:
-        """Its answer was handed to the socket."""
-        self.counts.sending.note(sending_s)
-        self.counts.total.note(now_s - self.started_s)
+    def response_sent(self, now_s: float, sending_s: float) -> None:
+        """The response was written to the socket."""
+        self.metrics.response_send_time.record(sending_s)
+        self.metrics.total_time.record(now_s - self.started_s)
 
 
-class _MeteredSlot(Slot):
-    """A place for an answer that knows which request it is for."""
+class _MeteredSlot(ResponseSlot):
+    """A response slot with the timer of its request."""
 
     __slots__ = ("filled_s", "request")
 
-    def __init__(self, connection: Connection, *, holds: bool = False, request_bytes: int = 0) -> None:
-        super().__init__(connection, holds=holds, request_bytes=request_bytes)
+    def __init__(self, connection: Connection, *, mutes_connection: bool = False, request_bytes: int = 0) -> None:
+        super().__init__(connection, mutes_connection=mutes_connection, request_bytes=request_bytes)
         assert isinstance(connection, _MeteredConnection)
         self.request = connection.request
         self.filled_s = 0.0
@@ -295,17 +304,17 @@ class _MeteredSlot(Slot):
     def fill(self, buffers: Buffers) -> None:
         if not self.filled:
             self.filled_s = perf_counter()
-            self.request.answered(self.filled_s)
+            self.request.response_ready(self.filled_s)
         super().fill(buffers)
 
 
 class _MeteredConnection(Connection):
-    """A connection that notes when requests come and when their answers leave."""
+    """A connection that records when its requests arrive and when their responses are sent."""
 
     __slots__ = ("meter", "received_s", "request")
     slot_type = _MeteredSlot
     meter: Meter
-    request: _Request
+    request: _RequestTimer
 
     def __init__(self, router: RequestRouter, listener: str, limits: ConnectionLimits, meter: Meter) -> None:
         super().__init__(router, listener, limits)
@@ -327,17 +336,17 @@ class _MeteredConnection(Connection):
             slot.fill(buffers)
             return
         request, started_s = self.request, perf_counter()
-        request.answered(started_s)
+        request.response_ready(started_s)
         super().reply(buffers)
         now_s = perf_counter()
-        request.counts.unsent.note(0.0)
-        request.sent(now_s, now_s - started_s)
+        request.metrics.response_queue_time.record(0.0)
+        request.response_sent(now_s, now_s - started_s)
 
-    def _send(self, answered: list[Slot]) -> None:
+    def _send(self, filled: list[ResponseSlot]) -> None:
         started_s = perf_counter()
-        super()._send(answered)
+        super()._send(filled)
         now_s = perf_counter()
-        for slot in answered:
+        for slot in filled:
             if isinstance(slot, _MeteredSlot):
-                slot.request.counts.unsent.note(started_s - slot.filled_s)
-                slot.request.sent(now_s, (now_s - started_s) / len(answered))
+                slot.request.metrics.response_queue_time.record(started_s - slot.filled_s)
+                slot.request.response_sent(now_s, (now_s - started_s) / len(filled))

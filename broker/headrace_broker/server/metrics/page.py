@@ -1,4 +1,4 @@
-"""A page in Prometheus' text format 0.0.4. Pure."""
+"""Builds a page in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-class Latencies(Protocol):
-    """How often something happened, and how long it took of late."""
+class LatencySamples(Protocol):
+    """A number of measurements, and the most recent of them in ms."""
 
     count: int
 
@@ -19,43 +19,43 @@ class Latencies(Protocol):
     def last_ms(self) -> Iterable[float]: ...
 
 
-class Page:
-    """Families of samples, in the order they are added."""
+class MetricsPage:
+    """Metric families with their samples, in the order they are added."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def family(self, name: str, kind: str, text: str) -> None:
-        """Begin a family; its samples follow. `kind`: counter, gauge, summary or untyped."""
+        """Start a metric family; its samples follow. `kind` is counter, gauge, summary or untyped."""
         self.lines.append(f"# HELP {name} {text}")
         self.lines.append(f"# TYPE {name} {kind}")
 
     def sample(self, name: str, value: float, **labels: object) -> None:
-        """Add one sample of the family."""
+        """Add a sample to the current family."""
         self.lines.append(f"{name}{_labels(labels)} {value}")
 
     def gauge(self, name: str, text: str, value: float, **labels: object) -> None:
-        """Add a family with one sample."""
+        """Add a gauge with one sample."""
         self.family(name, "gauge", text)
         self.sample(name, value, **labels)
 
     def counter(self, name: str, text: str, value: float) -> None:
-        """Add a family with one sample that only grows."""
+        """Add a counter with one sample."""
         self.family(name, "counter", text)
         self.sample(name, value)
 
     def untyped(self, name: str, text: str, value: float) -> None:
-        """Add a family with one sample of a name that no counter may have."""
+        """Add an untyped sample, for a counter without the `_total` suffix that Prometheus requires of counters."""
         self.family(name, "untyped", text)
         self.sample(name, value)
 
-    def summary(self, name: str, text: str, latencies: Latencies) -> None:
-        """Add a family of quantiles, in ms."""
-        self.family(name, "summary", f"{text}, in ms, of the last thousand")
+    def summary(self, name: str, text: str, latencies: LatencySamples) -> None:
+        """Add a summary: quantiles in ms."""
+        self.family(name, "summary", f"{text} in ms, over the last 1000")
         self.quantiles(name, latencies)
 
-    def quantiles(self, name: str, latencies: Latencies, **labels: object) -> None:
-        """Add the samples of one summary."""
+    def quantiles(self, name: str, latencies: LatencySamples, **labels: object) -> None:
+        """Add the samples of one summary to the current family."""
         ordered = sorted(latencies.last_ms)
         for quantile in _QUANTILES if ordered else ():
             value = ordered[min(int(quantile * len(ordered)), len(ordered) - 1)]
@@ -63,7 +63,7 @@ class Page:
         self.sample(f"{name}_count", latencies.count, **labels)
 
     def text(self) -> bytes:
-        """The page."""
+        """The encoded page."""
         return ("\n".join(self.lines) + "\n").encode()
 
 

@@ -1,6 +1,7 @@
-"""Watches the quorum, and what becomes of partitions, while somebody wants it measured.
+"""Measures the metadata quorum and leader elections for the metrics page.
 
-The quorum's `append`, its log's `append_as_follower` and `sync`, and the way to its peers are taken over.
+It replaces the quorum's `append`, its log's `append_as_follower` and `sync`, and the peers' `send` with measuring
+versions.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from headrace_broker.metadata.delta import MetadataDelta
 from headrace_broker.metadata.image import MetadataImage, PartitionImage
 from headrace_broker.protocol.metadata_records import MetadataRecord
 from headrace_broker.protocol.notation import Request, Response
-from headrace_broker.server.kraft.peers import OnAnswer
+from headrace_broker.server.kraft.peers import OnResponse
 from headrace_broker.server.metrics.meter import Latencies
-from headrace_broker.server.metrics.windows import Average, Rate
+from headrace_broker.server.metrics.sampled_rates import Average, Rate
 
 if TYPE_CHECKING:
     from headrace_broker.server.node import Node
 
 
 class QuorumMeter:
-    """What one node has seen of the quorum since it started; lives on its event loop, but for `flushed`."""
+    """The quorum metrics of one node since it started. The event loop owns them, except for `record_flush`."""
 
     def __init__(self, node: Node) -> None:
         now_s = perf_counter()
@@ -43,11 +44,11 @@ class QuorumMeter:
         log.append_as_follower = self._metered_append_as_follower  # type: ignore[method-assign]
         log.sync = self._metered_sync  # type: ignore[method-assign]
         peers.send = self._metered_send  # type: ignore[method-assign]
-        node.committed.subscribe(self._follow)
+        node.committed.subscribe(self._on_metadata_change)
 
-    def flushed(self, seconds: float) -> None:
-        """A log was synced; from any thread."""
-        self.flushes.note(seconds)
+    def record_flush(self, seconds: float) -> None:
+        """Record the time of an fsync of a log; called from any thread."""
+        self.flushes.record(seconds)
 
     # -- the metadata log ----------------------------------------------------------------------------------------
 
@@ -56,14 +57,14 @@ class QuorumMeter:
         committed = self._append(records)
         self.appended.add(len(records), started_s)
 
-        def note(future: asyncio.Future[None]) -> None:
+        def record_commit(future: asyncio.Future[None]) -> None:
             if not future.cancelled() and future.exception() is None:
                 now_s = perf_counter()
                 took_ms = (now_s - started_s) * 1000
                 self.commit_ms.add(took_ms, now_s)
                 self.commit_ms_max = max(self.commit_ms_max, took_ms)
 
-        committed.add_done_callback(note)
+        committed.add_done_callback(record_commit)
         return committed
 
     def _metered_append_as_follower(self, records: bytes) -> None:
@@ -74,22 +75,22 @@ class QuorumMeter:
     def _metered_sync(self, paths: Sequence[str]) -> None:
         started_s = perf_counter()
         self._sync(paths)
-        self.flushed(perf_counter() - started_s)
+        self.record_flush(perf_counter() - started_s)
 
-    def _metered_send(self, node_id: int, request: Request[Any], on_answer: OnAnswer) -> None:
+    def _metered_send(self, node_id: int, request: Request[Any], on_response: OnResponse) -> None:
         self.requests.add(1, perf_counter())
 
-        def answered(response: Response | None) -> None:
+        def count_response(response: Response | None) -> None:
             if response is not None:
                 self.responses.add(1, perf_counter())
-            on_answer(response)
+            on_response(response)
 
-        self._send(node_id, request, answered)
+        self._send(node_id, request, count_response)
 
     # -- elections -----------------------------------------------------------------------------------------------
 
-    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Count elections from the time on when this node had caught up: what it only replays is not news."""
+    def _on_metadata_change(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Count elections once this node has caught up; elections that it replays from the log do not count."""
         if not self._node.watch.has_caught_up:
             return
         for name in delta.changed_topics:

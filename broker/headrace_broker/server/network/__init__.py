@@ -1,1 +1,5 @@
-"""Sockets and requests: listeners, connections, routing by API key, requests that wait, and what bounds them."""
+"""Sockets and requests: listeners, connections, routing by API key, the purgatory, and the limits of all these.
+
+Limits: `connection_quotas` (number of connections), `file_descriptor_limit`, `request_memory`
+(`queued.max.request.bytes`), `connection.ConnectionLimits` (one connection) and `large_requests` (long requests).
+"""

@@ -1,18 +1,18 @@
-"""One client connection: frames in, responses out in request order, memory bounded both ways.
+"""One client connection: receives request frames and sends responses in request order, with bounded memory.
 
-The transport writes straight into one receive buffer per connection, which starts small, grows to the frame that is
-coming in (and while reads fill it, so that a busy peer costs fewer of them) and shrinks again when idle.  A frame is
-handed to the router as a memoryview of that buffer; the router is done with the view when it returns, so the buffer
-can be used again at once.
+The transport writes directly into one receive buffer per connection. The buffer starts small, grows to the size of the
+frame being received (also while each read fills it, so that a busy client needs fewer reads), and shrinks when idle.
+The router receives each frame as a memoryview of that buffer and must not keep it after it returns, because the buffer
+is reused immediately.
 
-Order: responses leave in the order of their requests.  Produce and Fetch may park (`Slot`) without holding up the
-requests behind them; any other request that must wait holds the connection, as the protocol promises clients.  A
-connection takes no further request (it is *muted*) while such a request runs, while the peer does not read its
-responses, or while too much waits behind a parked one: then the receive buffer fills, reading stops, and TCP tells
-the peer.  Nothing here can grow past the limits in `ConnectionLimits` plus one response; what large requests take in
-all is bounded by `ReceiveMemory`.
+Order: responses are sent in the order of their requests. A Produce or Fetch request may be delayed (it reserves a
+`ResponseSlot`) without blocking the requests after it. Any other request that has to wait mutes the connection, because
+Kafka processes the requests of a connection one at a time. A *muted* connection processes no further requests. It is
+muted while such a request runs, while the client does not read its responses, and while too many responses are queued
+after a delayed one. Then the receive buffer fills, reading stops, and TCP applies backpressure to the client. Nothing
+here grows beyond `ConnectionLimits` plus one response; `RequestMemoryPool` bounds the memory of large requests.
 
-Fairness: a peer that sends many requests ahead has them answered in turns, between which the loop serves the others.
+Fairness: a client that pipelines many requests is served in time slices; other connections run between them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from time import monotonic
 from typing import Protocol, cast
 
 from headrace_broker.protocol.errors import ProtocolError
-from headrace_broker.server.network.receive_memory import UNCOUNTED_BYTES, ReceiveMemory
-from headrace_broker.server.network.refused_batches import RefusedBatches
-from headrace_broker.server.network.wakefulness import Wakefulness
+from headrace_broker.server.network.busy_poll import BusyPoll
+from headrace_broker.server.network.request_memory import UNCOUNTED_BYTES, RequestMemoryPool
+from headrace_broker.server.network.retriable_batch_errors import RetriableBatchErrors
 
 logger = logging.getLogger(__name__)
 
@@ -41,54 +41,55 @@ _BUFFER_BYTES_BUSY = UNCOUNTED_BYTES
 _BUFFER_GROWTH = 4
 _PROGRESS_BYTES_MIN = 16 * 1024
 _FRAME_BYTES_MIN = 8
-_PARKED_BYTES_PER_FRAME_BYTE = 8
-"""What a decoded request takes while it waits, against its frame: measured with fetches of many partitions."""
+_DECODED_BYTES_PER_FRAME_BYTE = 8
+"""Memory of a decoded request per byte of its frame, measured with fetches of many partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of one connection."""
+    """The limits of one connection."""
 
     request_bytes_max: int = 104_857_600
-    parked_requests_max: int = 1000
-    held_bytes_max: int = 4 * 1024 * 1024
-    turn_s: float = 0.005
+    queued_responses_max: int = 1000
+    queued_bytes_max: int = 4 * 1024 * 1024
+    time_slice_s: float = 0.005
 
 
 class Router(Protocol):
-    """Whoever answers requests; `handle` may call the connection's `reply`, `park`, `hold` or `close`.
+    """Handles the requests of connections.
 
-    `unsent_bytes` counts the answers of all connections that wait for their turn or for a peer that does not read.
+    `handle` may call the connection's `reply`, `reserve_response`, `reserve_response_and_mute` or `close`.
+    `unsent_bytes` counts, over all connections, the responses that are queued or that the client has not read.
     """
 
     unsent_bytes: int
-    wakefulness: Wakefulness
-    receive_memory: ReceiveMemory
+    busy_poll: BusyPoll
+    request_memory: RequestMemoryPool
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
-        """Take one request; raises ProtocolError when the frame breaks the protocol."""
+        """Handle one request. Raises ProtocolError when the frame violates the protocol."""
 
     def connected(self, connection: Connection) -> bool:
-        """A peer connected; False refuses it."""
+        """Accept a new connection; returns False to reject it."""
 
     def disconnected(self, connection: Connection) -> None:
-        """The connection is gone; whatever is parked for it may be dropped."""
+        """Remove a closed connection, and cancel its delayed operations."""
 
 
-class Slot:
-    """The place of one response in the connection's queue, filled when the parked request is answered."""
+class ResponseSlot:
+    """The place of one response in the connection's queue; it is filled when a delayed request completes."""
 
-    __slots__ = ("_connection", "buffers", "filled", "holds", "request_bytes")
+    __slots__ = ("_connection", "buffers", "filled", "mutes_connection", "request_bytes")
 
-    def __init__(self, connection: Connection, *, holds: bool = False, request_bytes: int = 0) -> None:
+    def __init__(self, connection: Connection, *, mutes_connection: bool = False, request_bytes: int = 0) -> None:
         self._connection: Connection | None = connection
         self.request_bytes = request_bytes
         self.buffers: Buffers | None = None
         self.filled = False
-        self.holds = holds
+        self.mutes_connection = mutes_connection
 
     def fill(self, buffers: Buffers) -> None:
-        """Answer the request; a slot whose connection is gone ignores it."""
+        """Set the response; ignored when the connection is closed."""
         connection, self._connection = self._connection, None
         if connection is not None and not self.filled:
             self.buffers = buffers
@@ -97,38 +98,38 @@ class Slot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio side of a connection; see the module's text for what it guarantees."""
+    """The asyncio protocol of one connection; the module docstring lists its guarantees."""
 
     __slots__ = (
         "_buffer",
         "_closing",
         "_end",
-        "_has_ended",
-        "_held_bytes",
-        "_holding",
+        "_eof_received",
         "_limits",
+        "_muted_by_request",
+        "_pending_bytes_at_check",
         "_queue",
+        "_queued_bytes",
         "_reading",
         "_router",
-        "_seen_bytes",
         "_start",
-        "_swept_bytes",
+        "_time_slice_is_over",
         "_transport",
-        "_turn_is_over",
         "_unsent_bytes",
         "_unwritten_bytes",
+        "_unwritten_bytes_at_sweep",
         "_view",
         "_write_paused",
         "active",
         "client_host",
+        "delayed_operations",
         "listener",
-        "on_lost",
-        "parked",
+        "on_disconnect",
         "peer",
-        "refused_batches",
+        "retriable_batch_errors",
     )
 
-    slot_type: type[Slot] = Slot
+    slot_type: type[ResponseSlot] = ResponseSlot
 
     def __init__(self, router: Router, listener: str, limits: ConnectionLimits) -> None:
         self._router = router
@@ -138,27 +139,27 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
-        self._queue: deque[Slot] = deque()
-        self._held_bytes = 0
+        self._queue: deque[ResponseSlot] = deque()
+        self._queued_bytes = 0
         self._unsent_bytes = 0
         self._unwritten_bytes = 0
-        self._swept_bytes = -1
-        self._seen_bytes = 0
-        self._holding = False
+        self._unwritten_bytes_at_sweep = -1
+        self._pending_bytes_at_check = 0
+        self._muted_by_request = False
         self._write_paused = False
-        self._turn_is_over = False
+        self._time_slice_is_over = False
         self._reading = True
-        self._has_ended = False
+        self._eof_received = False
         self._closing = False
         self._transport: asyncio.Transport | None = None
         self.active = True
         self.peer = "?"
         self.client_host = ""
-        self.parked: dict[object, None] = {}
-        self.refused_batches = RefusedBatches()
-        self.on_lost: Callable[[], None] | None = None
+        self.delayed_operations: dict[object, None] = {}
+        self.retriable_batch_errors = RetriableBatchErrors()
+        self.on_disconnect: Callable[[], None] | None = None
 
-    # -- what the transport calls ------------------------------------------------------------------------------
+    # -- called by the transport -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -176,28 +177,28 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self.active = True
-        self._take_requests()
+        self._process_requests()
         if not self._end:
-            self._router.wakefulness.heard(nbytes)
+            self._router.busy_poll.record_read(nbytes)
 
     def eof_received(self) -> bool:
-        """What has come in whole is still taken, as by Kafka: who writes with acks=0 goes when it has written."""
-        self._has_ended = True
-        return self._waits_for_its_turn()
+        """Process complete requests first, as Kafka does: a producer with acks=0 disconnects right after writing."""
+        self._eof_received = True
+        return self._has_request_for_next_slice()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._transport = None
         self._queue.clear()
-        self._held_bytes = 0
+        self._queued_bytes = 0
         self._count_unsent(-self._unsent_bytes)
         self._router.disconnected(self)
-        if self.on_lost is not None:
-            self.on_lost()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        self._router.receive_memory.give_back(self)
+        self._router.request_memory.release(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -211,65 +212,65 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritten_bytes = 0
         self._resume()
 
-    # -- what the router calls while it handles a request -----------------------------------------------------
+    # -- called by the router while it handles a request -------------------------------------------------------
 
     def reply(self, buffers: Buffers) -> None:
-        """Answer the request that is being handled."""
+        """Respond to the request that is being handled."""
         if self._queue:
-            slot = Slot(self)
+            slot = ResponseSlot(self)
             self._queue.append(slot)
             slot.fill(buffers)
         elif self._transport is not None:
             self._transport.writelines(buffers)
 
-    def park(self, frame_bytes: int = 0) -> Slot:
-        """Keep a place for an answer that comes later; requests behind it go on, unless those that wait hold much."""
-        slot = self.slot_type(self, request_bytes=_PARKED_BYTES_PER_FRAME_BYTE * frame_bytes)
-        self._held_bytes += slot.request_bytes
+    def reserve_response(self, frame_bytes: int = 0) -> ResponseSlot:
+        """Reserve the place of a response that follows later; requests after it are processed, up to the limits."""
+        slot = self.slot_type(self, request_bytes=_DECODED_BYTES_PER_FRAME_BYTE * frame_bytes)
+        self._queued_bytes += slot.request_bytes
         self._queue.append(slot)
         return slot
 
-    def hold(self) -> Slot:
-        """Keep a place for an answer that comes later, and take no request until it has come."""
-        self._holding = True
-        slot = self.slot_type(self, holds=True)
+    def reserve_response_and_mute(self) -> ResponseSlot:
+        """Reserve the place of a response that follows later, and process no further request until then."""
+        self._muted_by_request = True
+        slot = self.slot_type(self, mutes_connection=True)
         self._queue.append(slot)
         return slot
 
     def close(self, reason: str = "") -> None:
-        """Close; what was already answered in order is still sent.  A reason makes one line in the log."""
+        """Close the connection once the responses handed to the transport are sent; a reason is logged."""
         if self._closing:
             return
         self._closing = True
         if reason:
-            logger.warning("closing connection from %s: %s", self.peer, reason)
+            logger.warning("Connection from %s: closing, %s", self.peer, reason)
         if self._transport is not None:
             self._transport.close()
 
     # -- slots -------------------------------------------------------------------------------------------------
 
-    def slot_filled(self, slot: Slot) -> None:
-        """A parked or held request has its answer: send every answer whose turn it is."""
+    def slot_filled(self, slot: ResponseSlot) -> None:
+        """Handle a filled slot: send all responses up to the first one that is still pending."""
         queue = self._queue
         if not queue:
             return
-        if slot.holds:
-            self._holding = False
-        answer_bytes = _length(slot.buffers)
-        self._held_bytes += answer_bytes - slot.request_bytes
-        self._count_unsent(answer_bytes)
+        if slot.mutes_connection:
+            self._muted_by_request = False
+        response_bytes = _length(slot.buffers)
+        self._queued_bytes += response_bytes - slot.request_bytes
+        self._count_unsent(response_bytes)
         if queue[0].filled:
-            answered = []
+            filled = []
             while queue and queue[0].filled:
-                answered.append(queue.popleft())
-            self._send(answered)
+                filled.append(queue.popleft())
+            self._send(filled)
         self._resume()
 
-    def _send(self, answered: list[Slot]) -> None:
-        """Write the answers of all these with one call."""
-        buffers = [buffer for slot in answered for buffer in slot.buffers or ()]
+    def _send(self, filled: list[ResponseSlot]) -> None:
+        """Write the responses of these slots with one call."""
+        buffers = [buffer for slot in filled for buffer in slot.buffers or ()]
         sent_bytes = _length(buffers)
-        self._held_bytes -= sent_bytes
+        self._queued_bytes -= sent_bytes
         self._count_unsent(-sent_bytes)
         if self._transport is not None and buffers:
             self._transport.writelines(buffers)
@@ -281,28 +282,28 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests ----------------------------------------------------------------------------------------------
 
     @property
-    def muted(self) -> bool:
-        """True while no further request is taken."""
+    def is_muted(self) -> bool:
+        """Whether the connection processes no further requests for now."""
         return (
-            self._holding
+            self._muted_by_request
             or self._write_paused
-            or self._turn_is_over
+            or self._time_slice_is_over
             or self._closing
-            or self._held_bytes > self._limits.held_bytes_max
-            or len(self._queue) >= self._limits.parked_requests_max
+            or self._queued_bytes > self._limits.queued_bytes_max
+            or len(self._queue) >= self._limits.queued_responses_max
         )
 
-    def _take_requests(self) -> None:
+    def _process_requests(self) -> None:
         start, end, view = self._start, self._end, self._view
-        turn_ends_s = monotonic() + self._limits.turn_s
+        slice_ends_s = monotonic() + self._limits.time_slice_s
         try:
             while end - start >= 4 and not (
-                self._write_paused or self._turn_is_over or self._closing or (self._queue and self.muted)
+                self._write_paused or self._time_slice_is_over or self._closing or (self._queue and self.is_muted)
             ):
                 (size,) = _SIZE.unpack_from(view, start)
                 if not _FRAME_BYTES_MIN <= size <= self._limits.request_bytes_max:
                     self.close(
-                        f"frame of {size} bytes, allowed are {_FRAME_BYTES_MIN}..{self._limits.request_bytes_max}"
+                        f"request size {size} is not within {_FRAME_BYTES_MIN}..{self._limits.request_bytes_max} bytes"
                     )
                     return
                 stop = start + 4 + size
@@ -311,42 +312,47 @@ class Connection(asyncio.BufferedProtocol):
                 self._start = stop
                 self._router.handle(self, view[start + 4 : stop])
                 start = stop
-                if end - start >= 4 and monotonic() >= turn_ends_s:
-                    self._end_turn()
+                if end - start >= 4 and monotonic() >= slice_ends_s:
+                    self._yield_to_other_connections()
         except ProtocolError as error:
             self.close(str(error))
             return
         self._start = start
-        self._make_room(start, end)
-        if self._has_ended and not self._waits_for_its_turn():
+        self._adjust_buffer(start, end)
+        if self._eof_received and not self._has_request_for_next_slice():
             self.close()
 
-    def _waits_for_its_turn(self) -> bool:
-        """Whether a whole request is there; one that waits for other answers would wait for who is gone."""
+    def _has_request_for_next_slice(self) -> bool:
+        """Whether a complete request waits for the next time slice.
+
+        A request that waits for earlier responses does not count: the client has disconnected and reads no response.
+        """
         pending = self._end - self._start
-        return self._turn_is_over and pending >= 4 and pending - 4 >= _SIZE.unpack_from(self._view, self._start)[0]
+        return (
+            self._time_slice_is_over and pending >= 4 and pending - 4 >= _SIZE.unpack_from(self._view, self._start)[0]
+        )
 
-    def _end_turn(self) -> None:
-        self._turn_is_over = True
-        asyncio.get_running_loop().call_soon(self._next_turn)
+    def _yield_to_other_connections(self) -> None:
+        self._time_slice_is_over = True
+        asyncio.get_running_loop().call_soon(self._start_time_slice)
 
-    def _next_turn(self) -> None:
-        self._turn_is_over = False
-        self._take_up_again()
+    def _start_time_slice(self) -> None:
+        self._time_slice_is_over = False
+        self._resume_processing()
 
-    def _make_room(self, start: int, end: int) -> None:
-        if end == len(self._buffer) < _BUFFER_BYTES_BUSY and not self.muted:
-            self._replace_buffer(start, end, 2 * end)  # more was there to read than fitted
+    def _adjust_buffer(self, start: int, end: int) -> None:
+        if end == len(self._buffer) < _BUFFER_BYTES_BUSY and not self.is_muted:
+            self._replace_buffer(start, end, 2 * end)  # the read filled the buffer: there is probably more to read
             start, end = 0, self._end
         if start == end:
             self._start = self._end = 0
-            if len(self._buffer) > UNCOUNTED_BYTES and self._router.receive_memory.is_short:
-                self.give_back_idle_buffer()
+            if len(self._buffer) > UNCOUNTED_BYTES and self._router.request_memory.is_under_pressure:
+                self.release_idle_buffer()
             return
         pending = end - start
-        if start and pending <= UNCOUNTED_BYTES < len(self._buffer) and self._router.receive_memory.is_short:
+        if start and pending <= UNCOUNTED_BYTES < len(self._buffer) and self._router.request_memory.is_under_pressure:
             self._replace_buffer(start, end, UNCOUNTED_BYTES)
-            self._router.receive_memory.give_back(self)
+            self._router.request_memory.release(self)
             start, end = 0, self._end
         needed = 4 + _SIZE.unpack_from(self._view, start)[0] if pending >= 4 else _BUFFER_BYTES_IDLE
         capacity = len(self._buffer)
@@ -363,11 +369,11 @@ class Connection(asyncio.BufferedProtocol):
             self._start, self._end = 0, pending
 
     def _grow(self, start: int, end: int, needed: int) -> None:
-        """A larger buffer for a frame of `needed` bytes; big ones only as fast as their bytes really come in."""
+        """Grow the buffer for a frame of `needed` bytes; for a large frame, only as fast as its bytes arrive."""
         pending = end - start
         if pending == len(self._buffer) or needed <= _BUFFER_BYTES_BUSY:
             capacity = min(_round_up(needed), max(_BUFFER_BYTES_BUSY, _BUFFER_GROWTH * len(self._buffer)))
-            if capacity <= UNCOUNTED_BYTES or self._router.receive_memory.take(self, capacity, needed):
+            if capacity <= UNCOUNTED_BYTES or self._router.request_memory.try_allocate(self, capacity, needed):
                 self._replace_buffer(start, end, capacity)
             else:
                 self._stop_reading()
@@ -383,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         self._start, self._end = 0, end - start
 
     def _stop_reading_when_full(self, start: int, pending: int) -> None:
-        """Muted with complete frames waiting: make what room there is, else let TCP hold the peer."""
+        """Free buffer space, or stop reading if all is used; called while muted with complete frames in the buffer."""
         if start:
             self._view[:pending] = self._view[start : start + pending]
             self._start, self._end = 0, pending
@@ -395,31 +401,31 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._transport.pause_reading()
 
-    def give_back_idle_buffer(self) -> None:
-        """Shrink the receive buffer if there is nothing in it."""
+    def release_idle_buffer(self) -> None:
+        """Shrink the receive buffer if it is empty."""
         if self._start == self._end and len(self._buffer) > _BUFFER_BYTES_IDLE:
             self._buffer = bytearray(_BUFFER_BYTES_IDLE)
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
-            self._router.receive_memory.give_back(self)
+            self._router.request_memory.release(self)
 
-    def memory_may_be_free(self) -> None:
-        """Go on with a request for which there was no memory."""
-        asyncio.get_running_loop().call_soon(self._take_up_again)
+    def retry_allocation(self) -> None:
+        """Continue receiving a request for which there was no memory."""
+        asyncio.get_running_loop().call_soon(self._resume_processing)
 
     def _resume(self) -> None:
-        if self._closing or self.muted:
+        if self._closing or self.is_muted:
             return
         if self._start != self._end:
-            # Not from here: the caller may be in the middle of answering several parked requests.
-            asyncio.get_running_loop().call_soon(self._take_up_again)
+            # Process requests in a callback of its own: the caller may be completing several delayed requests.
+            asyncio.get_running_loop().call_soon(self._resume_processing)
         elif not self._reading:
-            self._take_up_again()
+            self._resume_processing()
 
-    def _take_up_again(self) -> None:
+    def _resume_processing(self) -> None:
         if self._closing or self._transport is None:
             return
-        self._take_requests()
+        self._process_requests()
         if not self._reading and self._end < len(self._buffer) and not self._closing:
             self._reading = True
             self._transport.resume_reading()
@@ -427,57 +433,57 @@ class Connection(asyncio.BufferedProtocol):
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def sweep(self) -> bool:
-        """Called now and then: give back a large idle buffer.  Returns whether anything went on since the last call."""
+        """Called periodically: shrink an idle buffer. Returns whether the connection was active since the last call."""
         if self._closing and self._transport is not None:
-            self._transport.abort()  # a peer that does not read would keep its last responses alive
+            self._transport.abort()  # a client that does not read would keep its last responses in memory
             return True
         if not self.active:
-            self.give_back_idle_buffer()
-        self._swept_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
+            self.release_idle_buffer()
+        self._unwritten_bytes_at_sweep = self._transport.get_write_buffer_size() if self._transport is not None else 0
         was_active = self.active or bool(self._queue)
         self.active = False
         return was_active
 
     def abort(self, reason: str) -> None:
-        """Close at once, whatever has not been sent yet."""
+        """Close the connection immediately and drop unsent responses."""
         self.close(reason)
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the peer has neither read nor sent a byte since the last `sweep`, though answers wait for it."""
+        """Whether the client has neither read nor sent a byte since the last `sweep` although responses are unsent."""
         if not self._write_paused or self.active or self._transport is None:
             return False
-        return self._transport.get_write_buffer_size() == self._swept_bytes
+        return self._transport.get_write_buffer_size() == self._unwritten_bytes_at_sweep
 
-    def hoards_memory(self) -> bool:
-        """Whether next to nothing of a request came in since this was last asked, though others wait for its memory."""
-        memory = self._router.receive_memory
+    def detect_stalled_request(self) -> bool:
+        """Compare with the last call: True if the request received hardly any data while others need its memory."""
+        memory = self._router.request_memory
         pending_bytes = self._end - self._start
-        progress_bytes = pending_bytes - self._seen_bytes
-        self._seen_bytes = 0 if memory.is_waiting(self) else pending_bytes
-        return memory.is_short and not memory.is_waiting(self) and 0 <= progress_bytes < _PROGRESS_BYTES_MIN
+        progress_bytes = pending_bytes - self._pending_bytes_at_check
+        self._pending_bytes_at_check = 0 if memory.is_waiting(self) else pending_bytes
+        return memory.is_under_pressure and not memory.is_waiting(self) and 0 <= progress_bytes < _PROGRESS_BYTES_MIN
 
     @property
-    def has_requests_waiting(self) -> bool:
-        """Whether there is something to take as soon as the connection is no longer muted."""
-        return self._start != self._end and self.muted
+    def has_queued_requests(self) -> bool:
+        """Whether received data waits because the connection is muted."""
+        return self._start != self._end and self.is_muted
 
     @property
-    def answers_waiting(self) -> int:
-        """How many answers wait for those of earlier requests."""
+    def queued_response_count(self) -> int:
+        """The number of responses that wait for those of earlier requests."""
         return sum(slot.filled for slot in self._queue)
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory this connection holds: its receive buffer, responses in the queue and in the transport."""
-        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return len(self._buffer) + self._held_bytes + waiting
+        """The memory of this connection: its receive buffer, and the responses in the queue and in the transport."""
+        unwritten_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return len(self._buffer) + self._queued_bytes + unwritten_bytes
 
 
 def _round_up(needed: int) -> int:
-    """The next power of two, so that a stream of equal frames fits twice or nearly so."""
+    """The next power of two, so that two frames of equal size fit, or nearly so."""
     return 1 << (needed - 1).bit_length()
 
 

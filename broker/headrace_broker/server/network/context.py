@@ -1,4 +1,4 @@
-"""What a handler sees: the node's parts, and who is asking."""
+"""The request context: what a handler sees of the node and of the client that sent the request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RequestContext:
-    """One request's surroundings; made per request, may be kept by a handler that waits."""
+    """The context of one request; an asynchronous handler may keep it."""
 
     __slots__ = ("_connection", "client_host", "client_id", "listener", "node")
 
@@ -49,13 +49,13 @@ class RequestContext:
         return self.node.config.node_id
 
     @property
-    def is_for_controllers(self) -> bool:
-        """Whether the request came to a listener of the quorum."""
-        return self.node.router.is_for_controllers(self.listener)
+    def is_controller_listener(self) -> bool:
+        """Whether the request arrived on a controller listener."""
+        return self.node.router.is_controller_listener(self.listener)
 
     @property
-    def is_from_here(self) -> bool:
-        """Whether the request is this node's own."""
+    def is_local(self) -> bool:
+        """Whether this node itself sent the request."""
         return not self.listener
 
     @property
@@ -65,25 +65,25 @@ class RequestContext:
 
     @property
     def controller(self) -> ControllerService:
-        """Where decisions are submitted; raises ApiError NOT_CONTROLLER on a node that is none."""
+        """The controller of this node. Raises ApiError NOT_CONTROLLER on a node that has no controller role."""
         if self.node.controller is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return self.node.controller
 
     @property
     def broker(self) -> Broker:
-        """The broker's side of the node; only its listeners lead here."""
+        """The broker role of this node; set for every request on a broker listener."""
         assert self.node.broker is not None
         return self.node.broker
 
     @property
     def partitions(self) -> PartitionTable:
-        """The partitions this broker holds."""
+        """The partitions hosted by this broker."""
         return self.broker.partitions
 
     @property
     def logs(self) -> LogManager:
-        """The logs on disk."""
+        """The log manager."""
         return self.broker.logs
 
     @property
@@ -91,11 +91,11 @@ class RequestContext:
         """The group coordinator."""
         return self.broker.groups
 
-    def watch_connection(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` when the connection ends that this request came by."""
+    def watch_connection(self, on_disconnect: Callable[[], None]) -> None:
+        """Call `on_disconnect` when the connection that this request arrived on is closed."""
         if self._connection is not None:
-            self._connection.on_lost = on_lost
+            self._connection.on_disconnect = on_disconnect
 
     def now_ms(self) -> int:
-        """Wall-clock time."""
+        """The wall-clock time."""
         return self.node.now_ms()

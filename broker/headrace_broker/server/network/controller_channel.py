@@ -1,8 +1,9 @@
-"""Requests from a broker to the active controller, wherever that is: here, on another node, or not known yet.
+"""Requests from a broker to the active controller, which may be this node, another node, or not known yet.
 
-A request is sent again to the new controller when the old one is gone, silent for too long, or says that it is none.
-A broker has two channels: on one it hands on what clients ask, which may take long and is better not asked twice; on
-the other, where silence counts soon, it says what it can repeat: that it lives, and who is in sync.
+A request is retried on the new controller when the old one disconnects, does not respond in time, or responds
+NOT_CONTROLLER. A broker has two channels. One forwards client requests, which may take long and should not be sent
+twice. The other sends the broker's own requests, which are safe to repeat (heartbeats, AlterPartition), with a short
+timeout.
 """
 
 from __future__ import annotations
@@ -12,77 +13,77 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from headrace_broker.client.connection import Connection
+from headrace_broker.client.connection import BrokerConnection
 from headrace_broker.client.errors import ClientError
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.notation import Request, Response
-from headrace_broker.server.network.refusals import error_code_of
+from headrace_broker.server.network.error_responses import first_error_code
 
 logger = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
-_PAUSE_S = 0.02
-_SILENCE_MS = 30_000
+_RETRY_BACKOFF_S = 0.02
+_REQUEST_TIMEOUT_MS = 30_000
 _SETUP_TIMEOUT_MS = 1_000
 
 
 class NoControllerError(ApiError):
-    """No active controller could be reached in time."""
+    """No active controller responded in time."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class ControllerChannel:
-    """The way to the active controller; lives on the event loop."""
+    """Sends requests to the active controller. The event loop owns it."""
 
     def __init__(
         self,
         node_id: int,
         addresses: Mapping[int, tuple[str, int]],
         leader_id: Callable[[], int],
-        handle_here: Callable[[Request[Any], int], Awaitable[Response]] | None,
-        why_none: Callable[[], str] = lambda: "the quorum has no leader",
+        handle_locally: Callable[[Request[Any], int], Awaitable[Response]] | None,
+        describe_no_leader: Callable[[], str] = lambda: "the quorum has no leader",
         *,
-        silence_ms: int = _SILENCE_MS,
+        request_timeout_ms: int = _REQUEST_TIMEOUT_MS,
     ) -> None:
         self._node_id = node_id
         self._addresses = dict(addresses)
         self._leader_id = leader_id
-        self._handle_here = handle_here
-        self._why = why_none
-        self._silence_ms = silence_ms
+        self._handle_here = handle_locally
+        self._describe_no_leader = describe_no_leader
+        self._request_timeout_ms = request_timeout_ms
         self._loop = asyncio.get_running_loop()
-        self._connection: tuple[int, Connection] | None = None
+        self._connection: tuple[int, BrokerConnection] | None = None
         self._opening = asyncio.Lock()
         self._changed = asyncio.Event()
 
     def leader_changed(self) -> None:
-        """The quorum has another leader, or none."""
+        """Handle a change of the quorum's leader: close the connection to the previous one."""
         self._changed.set()
         if self._connection is not None and self._connection[0] != self._leader_id():
             self._connection[1].close()
             self._connection = None
 
     async def request(self, request: Request[ResponseT], timeout_ms: int, version: int | None = None) -> ResponseT:
-        """Ask the active controller, in the newest version unless one is given.  Raises NoControllerError."""
-        spoken = request.__versions__[1] if version is None else version
+        """Send the request in this version (default: the newest), with retries. Raises NoControllerError."""
+        request_version = request.__versions__[1] if version is None else version
         deadline = self._loop.time() + timeout_ms / 1000
         while True:
-            response = await self._attempt(request, spoken)
-            if response is not None and error_code_of(response) != ErrorCode.NOT_CONTROLLER:
+            response = await self._attempt(request, request_version)
+            if response is not None and first_error_code(response) != ErrorCode.NOT_CONTROLLER:
                 return response
             left = deadline - self._loop.time()
             if left <= 0:
                 raise NoControllerError(self._no_controller(timeout_ms))
-            await self._wait_for_change(min(left, _PAUSE_S))
+            await self._wait_for_change(min(left, _RETRY_BACKOFF_S))
 
     def _no_controller(self, timeout_ms: int) -> str:
         leader_id = self._leader_id()
         if leader_id < 0:
-            return f"no active controller within {timeout_ms} ms: {self._why()}"
-        return f"the active controller, node {leader_id}, did not answer within {timeout_ms} ms"
+            return f"no active controller within {timeout_ms} ms: {self._describe_no_leader()}"
+        return f"the active controller, node {leader_id}, did not respond within {timeout_ms} ms"
 
     async def _wait_for_change(self, timeout_s: float) -> None:
         self._changed.clear()
@@ -90,7 +91,7 @@ class ControllerChannel:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # the same leader may have become active meanwhile
+            pass  # retry anyway: the same leader may have become the active controller by now
 
     async def _attempt(self, request: Request[ResponseT], version: int) -> ResponseT | None:
         leader_id = self._leader_id()
@@ -109,27 +110,27 @@ class ControllerChannel:
             connection = await self._connect(leader_id)
             return await connection.request(request, version=version)
         except ClientError as error:
-            logger.debug("the controller %d did not answer: %s", leader_id, error)
+            logger.debug("Controller %d: request failed, retrying: %s", leader_id, error)
             return None
 
-    async def _connect(self, leader_id: int) -> Connection:
+    async def _connect(self, leader_id: int) -> BrokerConnection:
         async with self._opening:
             known = self._connection
             if known is not None and known[0] == leader_id and known[1].is_open:
                 return known[1]
             host, port = self._addresses[leader_id]
-            connection = await Connection.open(
+            connection = await BrokerConnection.open(
                 host,
                 port,
                 node_id=leader_id,
                 client_id=f"headrace-broker-{self._node_id}",
-                request_timeout_ms=self._silence_ms,
+                request_timeout_ms=self._request_timeout_ms,
                 setup_timeout_ms=_SETUP_TIMEOUT_MS,
             )
             self._connection = (leader_id, connection)
             return connection
 
     def close(self) -> None:
-        """Close the connection; what is asked fails."""
+        """Close the connection; pending requests fail."""
         if self._connection is not None:
             self._connection[1].close()

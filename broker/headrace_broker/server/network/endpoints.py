@@ -1,4 +1,4 @@
-"""Listeners as text and as values: `PLAINTEXT://host:port`, lists of them, and what is advertised to clients."""
+"""Parses the listener configs: `listeners`, `advertised.listeners`, the protocol map and the quorum's voters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+DEFAULT_LISTENERS = "PLAINTEXT://:9092"
+DEFAULT_PROTOCOL_MAP = ",".join(f"{name}:{name}" for name in _SECURITY_PROTOCOLS)
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One named endpoint; an empty host means every interface, port 0 any free port."""
+    """One named endpoint. An empty host stands for all interfaces, port 0 for any free port."""
 
     name: str
     host: str
@@ -23,7 +25,7 @@ class Listener:
 
 
 def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]:
-    """Listener name → security protocol; Kafka's default maps each protocol's name to itself."""
+    """Parse {listener name: security protocol}; as in Kafka, each protocol's name maps to itself by default."""
     mapping = {name: name for name in _SECURITY_PROTOCOLS} | {"CONTROLLER": "PLAINTEXT"}
     for part in (text or "").split(","):
         name, colon, protocol = part.strip().partition(":")
@@ -39,7 +41,7 @@ def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]
 def parse_listeners(
     key: str, text: str, protocols: Mapping[str, str], controllers: Sequence[str], errors: list[str]
 ) -> tuple[Listener, ...]:
-    """The listeners of a comma-separated list; faults are appended to `errors` by name."""
+    """Parse a comma-separated list of listeners; problems are appended to `errors`, with the config's name."""
     found: list[Listener] = []
     for part in (item.strip() for item in text.split(",")):
         if not part:
@@ -53,9 +55,9 @@ def parse_listeners(
                 f"{key}: no security protocol for listener {listener.name}: add listener.security.protocol.map"
             )
         elif protocol != "PLAINTEXT" and listener.name not in controllers:
-            errors.append(f"{key}: {part} asks for {protocol}, which this broker does not speak yet; use PLAINTEXT")
+            errors.append(f"{key}: {part} uses {protocol}, which this broker does not support yet; use PLAINTEXT")
         elif any(listener.name == other.name for other in found):
-            errors.append(f"{key}: listener {listener.name} is named twice")
+            errors.append(f"{key}: listener {listener.name} appears twice")
         else:
             found.append(listener)
     return tuple(found)
@@ -71,7 +73,7 @@ def _parse_listener(key: str, text: str, errors: list[str]) -> Listener | None:
 
 
 def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
-    """controller.quorum.voters as {node id: (host, port)}."""
+    """Parse controller.quorum.voters into {node id: (host, port)}."""
     voters: dict[int, tuple[str, int]] = {}
     for part in (item.strip() for item in text.split(",")):
         node, at, address = part.partition("@")
@@ -79,7 +81,7 @@ def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
         if not at or not node.isdigit() or not port.isdigit() or not 0 < int(port) < 65536:
             errors.append(f"controller.quorum.voters: '{part}' is not id@host:port")
         elif int(node) in voters:
-            errors.append(f"controller.quorum.voters: node {node} is named twice")
+            errors.append(f"controller.quorum.voters: node {node} appears twice")
         else:
             voters[int(node)] = (host.strip("[]"), int(port))
     return voters
@@ -88,14 +90,14 @@ def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
 def advertised_from(
     listeners: Sequence[Listener], advertised: Sequence[Listener], errors: list[str]
 ) -> tuple[Listener, ...]:
-    """What clients are told, one entry per serving listener; a port of 0 is filled in when the socket is bound."""
+    """The advertised listeners, one per entry of `listeners`; a port of 0 is replaced once the socket is bound."""
     given = {item.name: item for item in advertised}
     errors += [
-        f"advertised.listeners: {name} is not one of listeners"
+        f"advertised.listeners: {name} is not a listener in listeners"
         for name in given.keys() - {item.name for item in listeners}
     ]
     errors += [
-        f"advertised.listeners: {item} is not an address that a client can connect to; name a host"
+        f"advertised.listeners: {item} is not an address that a client can connect to; specify a host"
         for item in given.values()
         if item.host in ("0.0.0.0", "::")
     ]

@@ -1,10 +1,11 @@
-"""Requests that name so many things that answering them at once would hold the loop: they are answered in parts.
+"""Large requests: a request with very many items would block the event loop, so it is handled in parts.
 
-A handler module whose answers are per item says in `PARTS` how its request divides and where the answers of the parts
-belong. A request that comes in a large frame is then read in a thread (which the loop interrupts every few
-milliseconds), divided into requests of a few items, handled part by part with the loop free in between, joined to one
-answer, and written in the thread again. The parts of such requests take turns, so that one that takes long holds up no
-other; only so many are in memory at a time, and small requests never come here.
+A handler module whose results are per item declares in `REQUEST_SPLITS` how its request is split and where the results
+of the parts go. A request that arrives in a large frame is decoded in a thread (which yields the GIL to the loop
+every few milliseconds), split into requests of a few items, and handled part by part; the loop runs in between. The
+responses to the parts are merged into one, which the thread encodes. Parts of several large requests alternate, so that
+a slow one does not delay the others. Only a few large requests are in memory at a time. Small requests do not use this
+module.
 """
 
 from __future__ import annotations
@@ -20,185 +21,188 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 LARGE_FRAME_BYTES = 8 * 1024
-_AT_ONCE = 8
+_REQUESTS_MAX = 8
 Result = TypeVar("Result")
-_NAMES = ("group_id", "name", "topic", "topic_id", "resource_type", "resource_name")
+_KEY_FIELDS = ("group_id", "name", "topic", "topic_id", "resource_type", "resource_name")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """How a request divides: the nested arrays of its items, the answer's arrays that correspond to them.
+class RequestSplit:
+    """How a request is split: the nested arrays of its items, and the arrays of the response that correspond to them.
 
-    `together`: items of equal names stay in one part, because the handler refuses those.
+    `keep_duplicates_together`: items with equal names stay in one part, because the handler rejects duplicates.
     """
 
     items: tuple[str, ...]
-    answers: tuple[str, ...]
-    together: bool = False
-    count_max: int = 500
+    responses: tuple[str, ...]
+    keep_duplicates_together: bool = False
+    items_max: int = 500
 
 
-def divided(request: Any, parts: Parts) -> Iterator[Any]:
-    """Requests of at most `count_max` items each that ask the same together; `request` itself is left alone."""
-    if parts.together:
-        request = _told_once(request, parts.items[0])
-    for part, _ in _pieces(request, parts.items, parts.count_max):
+def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
+    """Split into requests of at most `items_max` items each; `request` itself is not changed."""
+    if split.keep_duplicates_together:
+        request = _group_duplicates(request, split.items[0])
+    for part, _ in _split_node(request, split.items, split.items_max):
         yield part
 
 
-def _told_once(request: Any, field: str) -> Any:
-    """The request with items of equal names in one list that counts as one; a third such item would say nothing new."""
+def _group_duplicates(request: Any, field: str) -> Any:
+    """Return the request with items of equal names grouped into one list, which counts as one item.
+
+    A third duplicate is dropped: two are enough for the handler to reject the name.
+    """
     by_name: dict[Hashable, list[Any]] = {}
     for item in getattr(request, field) or ():
-        equals = by_name.setdefault(item if isinstance(item, str) else _key(item), [])
-        if len(equals) < 2:
-            equals.append(item)
-    return _with(request, field, list(by_name.values()))
+        duplicates = by_name.setdefault(item if isinstance(item, str) else _key(item), [])
+        if len(duplicates) < 2:
+            duplicates.append(item)
+    return _with_items(request, field, list(by_name.values()))
 
 
 def _key(item: Any) -> tuple[Hashable, ...]:
-    return tuple([getattr(item, name, None) for name in _NAMES])
+    return tuple([getattr(item, name, None) for name in _KEY_FIELDS])
 
 
 def _has_failed(response: Any) -> bool:
     return bool(getattr(response, "error_code", 0))
 
 
-def _pieces(node: Any, items: tuple[str, ...], count_max: int) -> Iterator[tuple[Any, int]]:
-    """(copy of the node with some of its items, their count)."""
+def _split_node(node: Any, items: tuple[str, ...], items_max: int) -> Iterator[tuple[Any, int]]:
+    """Yield (copy of the node with some of its items, their number)."""
     children = getattr(node, items[0])
     if not children:
         yield node, 1
         return
-    taken: list[Any] = []
+    part: list[Any] = []
     count = 0
-    inner = ((child, 1) for child in children) if len(items) == 1 else _inner(children, items[1:], count_max)
+    inner = ((child, 1) for child in children) if len(items) == 1 else _split_children(children, items[1:], items_max)
     for piece, weight in inner:
-        if count + weight > count_max and taken:
-            yield _with(node, items[0], taken), count
-            taken, count = [], 0
-        taken.extend(piece) if type(piece) is list else taken.append(piece)
+        if count + weight > items_max and part:
+            yield _with_items(node, items[0], part), count
+            part, count = [], 0
+        part.extend(piece) if type(piece) is list else part.append(piece)
         count += weight
-    yield _with(node, items[0], taken), count
+    yield _with_items(node, items[0], part), count
 
 
-def _inner(children: list[Any], items: tuple[str, ...], count_max: int) -> Iterator[tuple[Any, int]]:
+def _split_children(children: list[Any], items: tuple[str, ...], items_max: int) -> Iterator[tuple[Any, int]]:
     for child in children:
-        yield from _pieces(child, items, count_max)
+        yield from _split_node(child, items, items_max)
 
 
-def _with(node: Any, field: str, items: list[Any]) -> Any:
+def _with_items(node: Any, field: str, items: list[Any]) -> Any:
     changed = copy.copy(node)
     setattr(changed, field, items)
     return changed
 
 
-class Joined:
-    """The answer of a whole request, from the answers of its parts."""
+class ResponseMerger:
+    """Merges the responses to the parts of a request into one response."""
 
-    def __init__(self, answers: tuple[str, ...]) -> None:
-        self._answers = answers
-        self._known: dict[Hashable, Any] = {}
+    def __init__(self, arrays: tuple[str, ...]) -> None:
+        self._arrays = arrays
+        self._merged: dict[Hashable, Any] = {}
         self.response: Any = None
 
     def add(self, response: Any) -> None:
-        """Take in the answer of one part; an answer that is an error of the whole replaces all."""
+        """Merge the response to one part; a response with an error for the whole request replaces everything."""
         if self.response is None or _has_failed(response):
-            self.response, items = response, getattr(response, self._answers[0])
-            setattr(response, self._answers[0], [])
+            self.response, items = response, getattr(response, self._arrays[0])
+            setattr(response, self._arrays[0], [])
         else:
-            items = getattr(response, self._answers[0])
-        self._add(self.response, items, self._answers, ())
+            items = getattr(response, self._arrays[0])
+        self._add(self.response, items, self._arrays, ())
 
-    def _add(self, node: Any, items: list[Any], answers: tuple[str, ...], path: tuple[Hashable, ...]) -> None:
-        present = getattr(node, answers[0])
-        if len(answers) == 1:
+    def _add(self, node: Any, items: list[Any], arrays: tuple[str, ...], path: tuple[Hashable, ...]) -> None:
+        present = getattr(node, arrays[0])
+        if len(arrays) == 1:
             present.extend(items)
             return
         for item in items:
             key = (*path, *_key(item))
-            known = self._known.setdefault(key, item)
-            if known is item:
+            merged = self._merged.setdefault(key, item)
+            if merged is item:
                 present.append(item)
-                inner = getattr(item, answers[1])
-                setattr(item, answers[1], [])
+                inner = getattr(item, arrays[1])
+                setattr(item, arrays[1], [])
             else:
-                inner = getattr(item, answers[1])
-            self._add(known, inner or [], answers[1:], key)
+                inner = getattr(item, arrays[1])
+            self._add(merged, inner or [], arrays[1:], key)
 
 
-async def answered_in_parts(
-    request: Any, parts: Parts, handle: Callable[[Any], Any], turn: asyncio.Lock | None = None
+async def handle_in_parts(
+    request: Any, split: RequestSplit, handle: Callable[[Any], Any], lock: asyncio.Lock | None = None
 ) -> Any:
-    """The answer to a request that is handled part by part, with the loop, and the turn, free in between."""
-    joined = Joined(parts.answers)
-    for part in divided(request, parts):
-        async with turn or nullcontext():
+    """Handle a request part by part and return the merged response; the loop runs between parts, with `lock` free."""
+    merger = ResponseMerger(split.responses)
+    for part in split_request(request, split):
+        async with lock or nullcontext():
             response = handle(part)
             if inspect.isawaitable(response):
                 response = await response
-        joined.add(response)
+        merger.add(response)
         if _has_failed(response):
             break
         await asyncio.sleep(0)
-    return joined.response
+    return merger.response
 
 
 class LargeRequests:
-    """Where large requests take their turn."""
+    """Runs the large requests of one node: a thread for codec work, and a limit on how many run at a time."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-requests")
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._turn = asyncio.Lock()
-        self._working = 0
+        self._requests = asyncio.Semaphore(_REQUESTS_MAX)
+        self._part_lock = asyncio.Lock()
+        self._gc_pauses = 0
 
-    async def answer(
+    async def handle_split(
         self,
         read: Callable[[], Any],
         handle: Callable[[Any], Any],
         write: Callable[[Any], Result],
-        parts: tuple[Parts, ...],
+        splits: tuple[RequestSplit, ...],
     ) -> Result:
-        """Read a request, answer it in parts, write the answer; `read` and `write` run in the thread."""
-        async with self._places:
-            with self._without_collector():
-                request = await self.aside(read)
-                fitting = next((each for each in parts if getattr(request, each.items[0])), parts[0])
-                response = await answered_in_parts(request, fitting, handle, self._turn)
-                return await self.aside(lambda: write(response))
+        """Decode a request, handle it in parts, encode the response; `read` and `write` run in the thread."""
+        async with self._requests:
+            with self._gc_paused():
+                request = await self.run_in_executor(read)
+                split = next((each for each in splits if getattr(request, each.items[0])), splits[0])
+                response = await handle_in_parts(request, split, handle, self._part_lock)
+                return await self.run_in_executor(lambda: write(response))
 
-    async def answer_whole(
+    async def handle_unsplit(
         self,
         read: Callable[[], Any],
         handle: Callable[[Any], Any],
         write: Callable[[Any], Result],
-        parts: tuple[Parts, ...] = (),
+        splits: tuple[RequestSplit, ...] = (),
     ) -> Result:
-        """The same for a request that does not divide, and whose answer may have to wait for other requests."""
-        request = await self.aside(read)
+        """Decode a request that cannot be split, handle it and encode its response, which may have to wait."""
+        request = await self.run_in_executor(read)
         response = handle(request)
         if inspect.isawaitable(response):
             response = await response
         return write(response)
 
-    async def aside(self, work: Callable[[], Result]) -> Result:
+    async def run_in_executor(self, work: Callable[[], Result]) -> Result:
         """Run pure computing work in the thread."""
-        with self._without_collector():
+        with self._gc_paused():
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     @contextmanager
-    def _without_collector(self) -> Iterator[None]:
-        """Messages hold no cycles; looking through a million of them for some would stop everybody."""
-        self._working += 1
+    def _gc_paused(self) -> Iterator[None]:
+        """Pause garbage collection: messages have no cycles, and scanning a million of them would stop all threads."""
+        self._gc_pauses += 1
         gc.disable()
         try:
             yield
         finally:
-            self._working -= 1
-            if not self._working:
+            self._gc_pauses -= 1
+            if not self._gc_pauses:
                 gc.enable()
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Cancel queued work and accept no more."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,8 @@
-"""The Produce request and its usual answer, read and written by hand: the broker's hottest bytes.
+"""A hand-written codec for the Produce request and its usual response, the broker's hottest messages.
 
-Says exactly what the compiled codec says (a property test holds them equal, errors included), but makes tuples instead
-of messages and one pack instead of a tree: 2.1 us instead of 2.7 for a request, 0.5 instead of 2.8 for an answer. The
-Fetch request is left to the compiled decoder.
+It reads and writes exactly what the compiled codec does (a property test compares them, errors included), but creates
+tuples instead of messages and packs a response with one call: 2.1 us instead of 2.7 for a request, 0.5 instead of 2.8
+for a response. Fetch requests use the compiled decoder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIRST_FLEXIBLE_VERSION = 9
 FIRST_VERSION_WITH_IDS = 13
 
 ProducePartition = tuple[int, memoryview | None]
-"""(partition index, record batches as a view of the frame)."""
+"""(partition index, record batch as a view of the frame)."""
 ProduceTopic = tuple[str | bytes, list[ProducePartition]]
 """(topic name, or topic id from version 13 on; its partitions)."""
 ProduceParts = tuple[str | None, int, int, list[ProduceTopic]]
@@ -32,9 +32,9 @@ _CLIENT_ID_AT = 8
 
 
 def read_produce_request(frame: memoryview, version: int, partitions_max: int = 1 << 31) -> ProduceParts:
-    """Read header and body of a Produce request.
+    """Decode the header and body of a Produce request.
 
-    Raises ProtocolError when the frame is malformed, or names more partitions (or topics) than `partitions_max`.
+    Raises ProtocolError when the frame is malformed, or has more partitions (or topics) than `partitions_max`.
     """
     try:
         (size,) = _INT16.unpack_from(frame, _CLIENT_ID_AT)
@@ -59,9 +59,9 @@ def _read_classic(frame: memoryview, position: int, partitions_max: int) -> tupl
         (size,) = _INT16.unpack_from(frame, position)
         stop = position + 2 + size
         name = str(frame[position + 2 : stop], "utf-8")
-        (partition_count,) = _INT32.unpack_from(frame, stop)  # fails when the name was cut short
+        (partition_count,) = _INT32.unpack_from(frame, stop)  # raises when the name is truncated
         if size < 0:
-            raise MalformedError("a topic without a name")
+            raise MalformedError("the topic name is null")
         position = stop + 4
         partitions: list[ProducePartition] = []
         partitions_max -= partition_count
@@ -73,7 +73,8 @@ def _read_classic(frame: memoryview, position: int, partitions_max: int) -> tupl
                 continue
             stop = position + size
             if stop > len(frame):
-                raise MalformedError(f"{size} bytes of records announced, {len(frame) - position} left")
+                available = len(frame) - position
+                raise MalformedError(f"Error reading records of {size} bytes, only {available} bytes available")
             partitions.append((index, frame[position:stop]))
             position = stop
         topics.append((name, partitions))
@@ -106,7 +107,8 @@ def _read_flexible(frame: memoryview, position: int, version: int, partitions_ma
             if size:
                 stop = position + size - 1
                 if stop > len(frame):
-                    raise MalformedError(f"{size - 1} bytes of records announced, {len(frame) - position} left")
+                    available = len(frame) - position
+                    raise MalformedError(f"Error reading records of {size - 1} bytes, only {available} bytes available")
                 records = frame[position:stop]
                 position = stop
             partitions.append((index, records))
@@ -126,19 +128,19 @@ def _read_nullable_string(frame: memoryview, position: int) -> tuple[str | None,
 def _text(frame: memoryview, position: int, size: int) -> tuple[str, int]:
     stop = position + size
     if size < 0 or stop > len(frame):
-        raise MalformedError(f"a string of {size} bytes announced, {len(frame) - position} left")
+        raise MalformedError(f"Error reading string of length {size}, only {len(frame) - position} bytes available")
     return str(frame[position:stop], "utf-8"), stop
 
 
 def _checked_count(count: int, frame: memoryview, position: int, count_max: int) -> int:
     if count > count_max:
-        raise MalformedError(f"{count} topics or partitions, where {count_max} are more than there can be")
+        raise MalformedError(f"{count} topics or partitions exceed the limit of {count_max} per request")
     if count < 0 or count > len(frame) - position:
-        raise MalformedError(f"{count} elements announced, {len(frame) - position} bytes left")
+        raise MalformedError(f"Error reading array of size {count}, only {len(frame) - position} bytes available")
     return count
 
 
-# -- the answer for one partition that was appended --------------------------------------------------------------
+# -- the response for one partition whose batch was appended -----------------------------------------------------
 
 _CLASSIC_HEAD = Struct(">iiih")
 _TAIL_3 = Struct(">iihqqi")
@@ -157,7 +159,7 @@ def encode_appended(
     log_append_time_ms: int,
     log_start_offset: int,
 ) -> bytes:
-    """The whole response frame, size prefix included, that says one batch was appended."""
+    """Encode the response for one appended batch, as a whole frame with its size prefix."""
     if version >= FIRST_FLEXIBLE_VERSION:
         if isinstance(topic, str):
             encoded = topic.encode()

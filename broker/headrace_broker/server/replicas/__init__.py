@@ -1,1 +1,1 @@
-"""The partitions of a broker: led, followed and fetched, and the fetch sessions of who reads them."""
+"""The partitions of a broker: leading and following them, fetching from leaders, and fetch sessions."""

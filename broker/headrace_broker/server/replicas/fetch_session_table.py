@@ -1,4 +1,4 @@
-"""The broker's fetch sessions, joined with the partitions that make news for them and the requests that wait for it."""
+"""The broker's fetch sessions, linked to the partitions that they fetch and to their delayed requests."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Callable
 from random import Random
 
 from headrace_broker.protocol.messages.fetch import FetchRequest
-from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessions, Key
-from headrace_broker.server.network.waiting import Waiting
+from headrace_broker.replication.fetch_sessions import FetchSession, FetchSessionCache, Key
+from headrace_broker.server.network.purgatory import Purgatory
 from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 
 
 class FetchSessionTable:
-    """Owned by the event loop; each partition knows the sessions that want it."""
+    """Links sessions and partitions; each partition lists the sessions that fetch it. Runs on the event loop."""
 
-    def __init__(self, slots: int, rng: Random, waiting: Waiting) -> None:
-        self._waiting = waiting
-        self._sessions = FetchSessions(slots, rng, self._closed)
+    def __init__(self, slots: int, rng: Random, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+        self._sessions = FetchSessionCache(slots, rng, self._on_session_closed)
         self._partitions: dict[FetchSession, dict[Key, Partition]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
-        """The session of a request, None when it is to be answered in full.  Raises ApiError.
+        """Return the session of a request; None when the request is a full fetch without a session. Raises ApiError.
 
-        A request of the session that still waits is answered before the next one is looked at.
+        If an earlier request of the session is still delayed, it is completed first.
         """
-        session = self._sessions.find(request, replica_id, self._waiting.now_ms())
-        if session is not None and self._waiting.waiting_for(session):
-            self._waiting.complete(session)
+        session = self._sessions.get_or_create(request, replica_id, self._purgatory.now_ms())
+        if session is not None and self._purgatory.is_watched(session):
+            self._purgatory.force_complete_now(session)
         return session
 
-    def take(self, session: FetchSession, request: FetchRequest, table: PartitionTable) -> None:
-        """Take up what the request wants and wants no more."""
-        added, gone = session.take(request)
+    def update(self, session: FetchSession, request: FetchRequest, table: PartitionTable) -> None:
+        """Add and remove partitions of the session as the request says."""
+        added, removed = session.update(request)
         held = self._partitions.setdefault(session, {})
-        for key in gone:
+        for key in removed:
             self._detach(session, held.pop(key, None))
         for key in added:
             self.attach(session, key, table)
 
     def attach(self, session: FetchSession, key: Key, table: PartitionTable) -> Partition | None:
-        """Have a wanted partition tell the session its news, if it is here; one that was closed hears of none."""
+        """Link the partition to the session, unless the session was closed; None if it is not on this broker."""
         partition = table.by_id.get(key[0], {}).get(key[1])
         held = self._partitions.get(session)
         if partition is not None and held is not None and held.get(key) is not partition:
@@ -52,19 +52,19 @@ class FetchSessionTable:
         return partition
 
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
-        """Whether a replica has all that its partitions hold, and the leader knows it.
+        """Whether a follower has all records of its partitions and has reported that to this leader.
 
-        A high watermark that moved can wait, unless consumers read from that replica.
+        A new high watermark alone need not be sent at once, unless consumers read from that follower.
         """
         if session.replica_id < 0:
             return False
         held = self._partitions.get(session, {})
-        for key in session.news:
-            wanted, partition = session.wanted.get(key), held.get(key)
+        for key in session.dirty_partitions:
+            wanted, partition = session.partitions.get(key), held.get(key)
             if (
                 wanted is None
                 or partition is None
-                or not wanted.is_noted
+                or not wanted.is_fetch_state_recorded
                 or partition.leader != leader
                 or partition.leader_epoch != wanted.partition.current_leader_epoch
                 or partition.log.log_end_offset != wanted.partition.fetch_offset
@@ -78,43 +78,43 @@ class FetchSessionTable:
         if partition is not None and session in partition.sessions:
             partition.sessions.remove(session)
 
-    def _closed(self, session: FetchSession) -> None:
+    def _on_session_closed(self, session: FetchSession) -> None:
         for partition in self._partitions.pop(session, {}).values():
             self._detach(session, partition)
 
-    # -- news --------------------------------------------------------------------------------------------------------
+    # -- changes of partitions ---------------------------------------------------------------------------------------
 
-    def appended(
-        self, partition: Partition, size_bytes: int, is_held_back: Callable[[int], bool] | None = None
+    def on_append(
+        self, partition: Partition, size_bytes: int, is_throttled: Callable[[int], bool] | None = None
     ) -> None:
-        """Records were appended: news for replicas that may have them, and for consumers when they are committed."""
+        """Mark the partition dirty for followers that are not throttled; consumers wait for the high watermark."""
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
-            if session.replica_id >= 0 and (is_held_back is None or not is_held_back(session.replica_id)):
-                self._tell(session, key, size_bytes)
+            if session.replica_id >= 0 and (is_throttled is None or not is_throttled(session.replica_id)):
+                self._mark_dirty_and_try_complete(session, key, size_bytes)
 
-    def committed(self, partition: Partition, size_bytes: int) -> None:
-        """The high watermark moved: records for consumers.
+    def on_high_watermark_advanced(self, partition: Partition, size_bytes: int) -> None:
+        """Mark the partition dirty, and try to complete the delayed requests of consumers.
 
-        Replicas learn it with what they ask next, those that consumers read from at once.
+        A follower receives the new high watermark with its next response, or at once if consumers read from it.
         """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
             if session.replica_id < 0:
-                self._tell(session, key, size_bytes)
+                self._mark_dirty_and_try_complete(session, key, size_bytes)
                 continue
-            session.mark(key)
+            session.mark_dirty(key)
             if partition.replicas is not None and partition.replicas.serves_consumers(session.replica_id):
-                self._waiting.disturbed(session)
+                self._purgatory.force_complete(session)
 
-    def _tell(self, session: FetchSession, key: Key, size_bytes: int) -> None:
-        session.mark(key)
-        if self._waiting.waiting_for(session):
-            self._waiting.advanced(session, 0, size_bytes)
+    def _mark_dirty_and_try_complete(self, session: FetchSession, key: Key, size_bytes: int) -> None:
+        session.mark_dirty(key)
+        if self._purgatory.is_watched(session):
+            self._purgatory.try_complete(session, 0, size_bytes)
 
-    def disturbed(self, partition: Partition) -> None:
-        """The partition changed its leader or went: who wants it is answered."""
+    def force_complete(self, partition: Partition) -> None:
+        """Complete the delayed requests for a partition whose leader changed or that was deleted."""
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
-            session.mark(key)
-            self._waiting.disturbed(session)
+            session.mark_dirty(key)
+            self._purgatory.force_complete(session)

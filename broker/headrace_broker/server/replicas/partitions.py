@@ -1,9 +1,9 @@
-"""The partitions that this broker leads or follows, found by name and by topic id; the hot path's only table.
+"""The partitions that this broker leads or follows, looked up by name or topic id; the hot path's only table.
 
-A `Partition` joins what the image says (leader, epoch) with the log.  `PartitionTable.follow` names the partitions
-whose logs are to be made, `open` makes one; `forget` and `moved_away` name those that are no longer held, for the
-broker to delete.  A topic that was deleted and made again has another id, so nothing finds the old one's partitions.
-Owned by the loop.
+A `Partition` combines the image (leader, epoch) with the log. `PartitionTable.update` applies the image and returns the
+partitions without a log; `open` creates one. `remove_topic` and `remove_reassigned` return the partitions that the
+broker must delete. A recreated topic has a new id, and a lookup by that id does not return the old partitions.
+Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from headrace_broker.replication.leader import LeaderReplicas
 
 NO_EPOCH = -1
-_NAMED_PER_PARTITION = 2
-_NAMED_MORE = 1000
+_REQUESTED_PER_PARTITION = 2
+_REQUESTED_MORE = 1000
 
 
 class Partition:
     """One partition on this broker."""
 
     __slots__ = (
-        "end",
+        "end_key",
         "index",
         "leader",
         "leader_epoch",
@@ -48,13 +48,17 @@ class Partition:
         self.log = log
         self.leader = -1
         self.leader_epoch = -1
-        self.replicas: LeaderReplicas | None = None  # while this broker leads, and is not the only replica
-        self.end = ("end of the log", topic.topic_id, index)  # followers wait for it, consumers for the partition
-        self.sessions: list[FetchSession] = []  # that want this partition, and hear of its news
-        self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of what is appended, not committed
+        self.replicas: LeaderReplicas | None = None  # while this broker leads and there are other replicas
+        self.end_key = (
+            "end of the log",
+            topic.topic_id,
+            index,
+        )  # the purgatory key of followers' fetches; the partition is the key of consumers' fetches
+        self.sessions: list[FetchSession] = []  # the sessions that fetch this partition
+        self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of uncommitted batches
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Raise ApiError when the client knows another leader epoch than ours (KIP-320); -1 = it does not say."""
+        """Raise ApiError when the request's leader epoch is not the partition's (KIP-320); -1 = not in the request."""
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         code = (
@@ -68,8 +72,8 @@ class Partition:
 class PartitionTable:
     """Every partition of this broker.
 
-    `named_max` is how many partitions one Produce or Fetch request may name: well beyond those there are, because a
-    client's view of them may be old.
+    `partitions_per_request_max` limits the partitions of one Produce or Fetch request. It is well above the number of
+    partitions on this broker, because a client's metadata may be outdated.
     """
 
     def __init__(
@@ -78,24 +82,24 @@ class PartitionTable:
         open_log: Callable[[TopicImage, int], PartitionLog],
         on_change: Callable[[Partition, PartitionImage, bool], None],
     ) -> None:
-        """`on_change(partition, image, is_new_epoch)` is told what the image says, after leader and epoch are taken."""
+        """`on_change(partition, image, is_new_epoch)` is called after the partition's leader and epoch are updated."""
         self._node_id = node_id
         self._open_log = open_log
         self._on_change = on_change
         self.by_name: dict[str, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
-        self.named_max = _NAMED_MORE
+        self.partitions_per_request_max = _REQUESTED_MORE
 
     def __iter__(self) -> Iterator[Partition]:
         return (partition for topic in self.by_name.values() for partition in topic.values())
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """The partition, or None when it is not here."""
+        """Return the partition, or None when it is not on this broker."""
         partitions = self.by_name.get(topic)
         return None if partitions is None else partitions.get(index)
 
     def require(self, topic: str, index: int) -> Partition:
-        """The partition; raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        """Return the partition; raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
         partition = self.get(topic, index)
         if partition is None:
             raise ApiError(
@@ -103,8 +107,8 @@ class PartitionTable:
             )
         return partition
 
-    def require_led(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker leads it; raises ApiError (unknown, or led by another broker)."""
+    def require_leader(self, topic: str, index: int) -> Partition:
+        """Return the partition if this broker is its leader; raises ApiError otherwise."""
         partition = self.require(topic, index)
         if partition.leader != self._node_id:
             raise ApiError(
@@ -112,8 +116,8 @@ class PartitionTable:
             )
         return partition
 
-    def follow(self, topic: TopicImage, indexes: Iterable[int]) -> list[int]:
-        """Take over leaders and epochs of these partitions; returns those that belong here and are to be opened."""
+    def update(self, topic: TopicImage, indexes: Iterable[int]) -> list[int]:
+        """Apply the image to these partitions; return those that have a replica on this broker but no log yet."""
         held = self._held(topic)
         missing: list[int] = []
         for index in indexes:
@@ -123,15 +127,15 @@ class PartitionTable:
                 if partition is None:
                     missing.append(index)
                 else:
-                    self._take_over(partition, image)
+                    self._apply_image(partition, image)
         return missing
 
     def open(self, topic: TopicImage, index: int) -> None:
-        """Hold a partition that is missing here: open or make its log.  Raises ApiError."""
+        """Add a missing partition: open or create its log. Raises ApiError."""
         held = self._held(topic)
         partition = held[index] = Partition(topic, index, self._open_log(topic, index))
-        self.named_max += _NAMED_PER_PARTITION
-        self._take_over(partition, topic.partitions[index])
+        self.partitions_per_request_max += _REQUESTED_PER_PARTITION
+        self._apply_image(partition, topic.partitions[index])
 
     def _held(self, topic: TopicImage) -> dict[int, Partition]:
         held = self.by_name.get(topic.name)
@@ -139,28 +143,28 @@ class PartitionTable:
             held = self.by_name[topic.name] = self.by_id[topic.topic_id] = {}
         return held
 
-    def _take_over(self, partition: Partition, image: PartitionImage) -> None:
+    def _apply_image(self, partition: Partition, image: PartitionImage) -> None:
         log = partition.log
         if image.leader == self._node_id and image.leader_epoch > log.latest_epoch and log.log_end_offset > 0:
             log.assign_epoch(image.leader_epoch, log.log_end_offset)
         if image.leader == self._node_id and len(image.replicas) == 1:
-            # The only replica: what a crash has left of its log is committed, whatever the last checkpoint says.
-            log.high_watermark = log.log_end_offset
+            # The sole replica: every record that survived a crash is committed, whatever the last checkpoint says.
+            log.advance_high_watermark(log.log_end_offset)
         is_new_epoch = partition.leader_epoch != image.leader_epoch
         partition.leader = image.leader
         partition.leader_epoch = image.leader_epoch
         self._on_change(partition, image, is_new_epoch)
 
-    def forget(self, topic: TopicImage) -> list[Partition]:
-        """The topic was deleted: its partitions, which are not in the table any more."""
+    def remove_topic(self, topic: TopicImage) -> list[Partition]:
+        """Remove the partitions of a deleted topic from the table and return them."""
         self.by_id.pop(topic.topic_id, None)
-        forgotten = list(self.by_name.pop(topic.name, {}).values())
-        self.named_max -= _NAMED_PER_PARTITION * len(forgotten)
-        return forgotten
+        removed = list(self.by_name.pop(topic.name, {}).values())
+        self.partitions_per_request_max -= _REQUESTED_PER_PARTITION * len(removed)
+        return removed
 
-    def moved_away(self, topic: TopicImage, indexes: Iterable[int]) -> list[Partition]:
-        """Those of these partitions whose replica here was taken away, which are not in the table any more."""
+    def remove_reassigned(self, topic: TopicImage, indexes: Iterable[int]) -> list[Partition]:
+        """Remove those of these partitions whose replica was moved to other brokers, and return them."""
         held = self.by_name.get(topic.name, {})
-        gone = [index for index in indexes if index in held and self._node_id not in topic.partitions[index].replicas]
-        self.named_max -= _NAMED_PER_PARTITION * len(gone)
-        return [held.pop(index) for index in gone]
+        moved = [index for index in indexes if index in held and self._node_id not in topic.partitions[index].replicas]
+        self.partitions_per_request_max -= _REQUESTED_PER_PARTITION * len(moved)
+        return [held.pop(index) for index in moved]

@@ -1,8 +1,8 @@
-"""Replication at work: what the image says of each partition, what followers fetch, and who is in sync.
+"""Replication of this broker's partitions: leaders and followers, high watermarks and in-sync replicas.
 
-For a partition that this broker leads it keeps a `LeaderReplicas` and moves the high watermark; for one that it follows
-it has a `ReplicaFetcher` of the leader fetch it.  Changes of the in-sync replicas go to the controller together, one
-request at a time.  Owned by the event loop.
+For a partition that this broker leads, it keeps a `LeaderReplicas` and advances the high watermark. A partition that it
+follows is fetched by the `ReplicaFetcher` for its leader. ISR changes of all partitions are sent to the controller
+together, in one AlterPartition request at a time. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headrace_broker.protocol.messages.alter_partition import (
 from headrace_broker.protocol.messages.fetch import FetchPartition
 from headrace_broker.replication.leader import IsrProposal, LeaderReplicas
 from headrace_broker.replication.read_replica import SELECTORS, ReplicaView
-from headrace_broker.replication.throttle import Throttle
+from headrace_broker.replication.throttle import ReplicationThrottle
+from headrace_broker.server.log_throttle import LogThrottle
 from headrace_broker.server.network.controller_channel import NoControllerError
 from headrace_broker.server.replicas.partitions import Partition
 from headrace_broker.server.replicas.replica_fetcher import ReplicaFetcher
-from headrace_broker.server.telling import Telling
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -43,17 +43,17 @@ _RETRY_S = 0.05
 
 
 class Replication:
-    """Owner of every partition's replication state on this broker."""
+    """Replication state of all partitions on this broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._config = broker.config
         self._loop = asyncio.get_running_loop()
         self.fetchers: dict[int, ReplicaFetcher] = {}
-        self._following: dict[Partition, int] = {}
+        self._fetched_from: dict[Partition, int] = {}
         self._proposals: dict[Partition, IsrProposal] = {}
-        self._proposing: asyncio.Task[None] | None = None
-        self._unchanged = Telling()
+        self._sending: asyncio.Task[None] | None = None
+        self._alter_failure_throttle = LogThrottle()
         self.isr_shrinks = 0
         self.isr_expands = 0
         self._low_watermark_moved = asyncio.Event()
@@ -62,17 +62,17 @@ class Replication:
             self._config.replication_quota_window_num,
             self._config.replication_quota_window_size_seconds * 1000,
         )
-        self.leader_throttle = Throttle(samples, sample_ms)
-        self.follower_throttle = Throttle(samples, sample_ms)
+        self.leader_throttle = ReplicationThrottle(samples, sample_ms)
+        self.follower_throttle = ReplicationThrottle(samples, sample_ms)
 
     def now_ms(self) -> int:
-        """The clock of lag: monotonic."""
+        """The monotonic clock for replica lag, in milliseconds."""
         return int(self._loop.time() * 1000)
 
     # -- following the image -----------------------------------------------------------------------------------------
 
-    def follow(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
-        """Take up what the image says of a partition held here."""
+    def on_partition_change(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
+        """Apply the image of a partition: become its leader or follower, or update its ISR."""
         self._low_watermark_moved.set()
         if image.leader == self._broker.node_id:
             self._stop_fetching(partition)
@@ -82,21 +82,21 @@ class Replication:
             partition.replicas = None
             partition.uncommitted.clear()
             self._proposals.pop(partition, None)
-            self._broker.waiting.disturbed(partition)
-            self._broker.waiting.disturbed(partition.end)
-            self._broker.fetch_sessions.disturbed(partition)
+            self._broker.purgatory.force_complete(partition)
+            self._broker.purgatory.force_complete(partition.end_key)
+            self._broker.fetch_sessions.force_complete(partition)
         if image.leader < 0:
             self._stop_fetching(partition)
-        elif is_new_epoch or self._following.get(partition) != image.leader:
+        elif is_new_epoch or self._fetched_from.get(partition) != image.leader:
             self._stop_fetching(partition)
-            self._following[partition] = image.leader
+            self._fetched_from[partition] = image.leader
             self._fetcher(image.leader).add(partition, image.leader_epoch)
 
     def _lead(self, partition: Partition, image: PartitionImage, *, is_new_epoch: bool) -> None:
         replicas = partition.replicas
         if replicas is not None and not is_new_epoch:
             before = len(replicas.isr)
-            replicas.image_changed(image, self.now_ms())
+            replicas.on_image_changed(image, self.now_ms())
             self._count_isr_change(before, len(replicas.isr))
         elif len(image.replicas) > 1:
             log = partition.log
@@ -109,22 +109,22 @@ class Replication:
                 now_ms=self.now_ms(),
             )
             partition.uncommitted.clear()
-        elif replicas is not None:  # the others were taken away
+        elif replicas is not None:  # the other replicas were removed
             partition.replicas = None
         if is_new_epoch:
-            self._broker.waiting.disturbed(partition.end)
-            self._broker.fetch_sessions.disturbed(partition)
-        self._advance(partition)
-        if partition.replicas is not None and partition.replicas.lacks_nothing_but_membership(
+            self._broker.purgatory.force_complete(partition.end_key)
+            self._broker.fetch_sessions.force_complete(partition)
+        self._maybe_advance_high_watermark(partition)
+        if partition.replicas is not None and partition.replicas.has_caught_up_follower_outside_isr(
             partition.log.log_end_offset
         ):
-            self._propose(partition, may_shrink=False)  # it caught up while another change was under way
+            self._propose(partition, may_shrink=False)  # a follower caught up while another ISR change was pending
 
-    def config_changed(self, partition: Partition) -> None:
-        """The topic's config is another: min.insync.replicas counts from now on, as it does for the controller."""
+    def on_config_change(self, partition: Partition) -> None:
+        """Apply a changed min.insync.replicas at once, as the controller does."""
         if partition.replicas is not None:
             partition.replicas.min_insync_replicas = partition.log.config.min_insync_replicas
-            self._advance(partition)
+            self._maybe_advance_high_watermark(partition)
 
     def _fetcher(self, leader_id: int) -> ReplicaFetcher:
         fetcher = self.fetchers.get(leader_id)
@@ -133,61 +133,64 @@ class Replication:
         return fetcher
 
     def _stop_fetching(self, partition: Partition) -> None:
-        leader = self._following.pop(partition, None)
+        leader = self._fetched_from.pop(partition, None)
         if leader is not None:
             self.fetchers[leader].remove(partition)
 
-    def look_at(self, leaders: Collection[int]) -> None:
-        """Suspect those of these leaders whose connection has just been closed from their side."""
+    def suspect_disconnected_leaders(self, leaders: Collection[int]) -> None:
+        """Suspect those of these leaders that have closed the fetcher's connection."""
         for leader_id, fetcher in self.fetchers.items():
-            if leader_id in leaders and fetcher.leader_has_gone():
-                self._broker.departures.lost(leader_id, self._broker.image)
+            if leader_id in leaders and fetcher.has_leader_disconnected():
+                self._broker.suspected_brokers.suspect(leader_id, self._broker.image)
 
-    def forget(self, partition: Partition) -> None:
-        """The partition is not held any more."""
+    def remove(self, partition: Partition) -> None:
+        """Stop replicating a partition that was removed from this broker."""
         self._low_watermark_moved.set()
         self._stop_fetching(partition)
         self._proposals.pop(partition, None)
         partition.replicas = None
 
-    # -- the leader's side -------------------------------------------------------------------------------------------
+    # -- leader ------------------------------------------------------------------------------------------------------
 
     def check_min_isr(self, partition: Partition) -> None:
-        """Raises ApiError NOT_ENOUGH_REPLICAS when acks=all could not be kept."""
+        """Raise ApiError NOT_ENOUGH_REPLICAS when the ISR is too small for acks=all."""
         replicas = partition.replicas
         if replicas is not None and replicas.is_under_min_isr:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.topic}-{partition.index} has {len(replicas.isr)} replicas in sync, "
-                f"min.insync.replicas={replicas.min_isr_in_force}",
+                f"min.insync.replicas={replicas.effective_min_isr}",
             )
 
-    def appended(self, partition: Partition, base_offset: int, size_bytes: int) -> None:
-        """Records were appended as leader: followers that wait for them are answered."""
+    def on_append(self, partition: Partition, base_offset: int, size_bytes: int) -> None:
+        """Complete delayed fetches of followers after an append as leader."""
         assert partition.replicas is not None
-        partition.replicas.appended(base_offset, self.now_ms())
+        partition.replicas.on_appended(base_offset, self.now_ms())
         log = partition.log
         partition.uncommitted.append((log.log_end_offset, size_bytes))
-        if self._broker.waiting.waiting_for(partition.end):
-            self._broker.waiting.advanced(partition.end, log.log_end_offset, size_bytes)
+        if self._broker.purgatory.is_watched(partition.end_key):
+            self._broker.purgatory.try_complete(partition.end_key, log.log_end_offset, size_bytes)
         if partition.sessions:
-            is_throttled = self.leader_throttle.holds_for(partition.topic, partition.index)
-            is_held_back = partial(self.holds_back, partition) if is_throttled else None
-            self._broker.fetch_sessions.appended(partition, size_bytes, is_held_back)
-        if len(partition.replicas.maximal_isr) == 1:  # nobody else is waited for, unless it keeps up
-            self._advance(partition)
+            is_throttled = self.leader_throttle.is_throttled(partition.topic, partition.index)
+            is_follower_throttled = partial(self.is_follower_throttled, partition) if is_throttled else None
+            self._broker.fetch_sessions.on_append(partition, size_bytes, is_follower_throttled)
+        if len(partition.replicas.maximal_isr) == 1:  # only the leader is in the ISR: records may be committed already
+            self._maybe_advance_high_watermark(partition)
 
-    def fetched(self, partition: Partition, replica: int, broker_epoch: int, wanted: FetchPartition) -> None:
-        """A follower asks for more: it has what comes before.  Raises ApiError for a stranger."""
+    def on_follower_fetch(self, partition: Partition, replica: int, broker_epoch: int, wanted: FetchPartition) -> None:
+        """Update a follower's state from its fetch: the follower has all records before the fetch offset.
+
+        Raises ApiError when this broker is not the leader, or the follower is not a registered replica.
+        """
         replicas = partition.replicas
         if replicas is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._check_incarnation(replica, broker_epoch)
+        self._check_broker_epoch(replica, broker_epoch)
         log = partition.log
         known = replicas.followers.get(replica)
         if known is not None and wanted.log_start_offset > known.log_start_offset:
             self._low_watermark_moved.set()
-        replicas.fetched(
+        replicas.update_fetch_state(
             replica,
             wanted.fetch_offset,
             log_start_offset=wanted.log_start_offset,
@@ -196,21 +199,24 @@ class Replication:
             now_ms=self.now_ms(),
         )
         if wanted.fetch_offset > log.high_watermark:
-            self._advance(partition)
+            self._maybe_advance_high_watermark(partition)
         if replica not in replicas.isr:
             self._propose(partition, may_shrink=False)
 
-    # -- consumers at followers --------------------------------------------------------------------------------------
+    # -- consumers that fetch from followers (KIP-392) ---------------------------------------------------------------
 
     def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-        """The follower that a consumer of that rack is to read from, which is then kept up to date; None = here."""
+        """Select the follower that a consumer in that rack should read from; None = this leader.
+
+        From then on, the selected follower receives new high watermarks at once.
+        """
         replicas = partition.replicas
         if self._selector is None or replicas is None:
             return None
         now_ms, brokers = self.now_ms(), self._broker.image.brokers
         followers = [
             ReplicaView(replica, brokers[replica].rack, state.log_end_offset, now_ms - state.last_caught_up_ms)
-            for replica, state in replicas.readable_at(offset)
+            for replica, state in replicas.in_sync_followers_with_offset(offset)
             if self._is_live(replica) and brokers[replica].endpoint(listener) is not None
         ]
         leader = ReplicaView(self._broker.node_id, self._config.rack, partition.log.log_end_offset)
@@ -219,88 +225,97 @@ class Replication:
             replicas.followers[chosen].serves_consumers = True
         return chosen
 
-    def learned(self, partition: Partition, high_watermark: int) -> None:
-        """The leader has told how far it is committed what is held here: consumers that wait here are answered."""
+    def on_leader_high_watermark(self, partition: Partition, high_watermark: int) -> None:
+        """Advance a follower's high watermark to the leader's; complete delayed fetches of consumers on this broker."""
         if high_watermark > partition.log.high_watermark:
-            self._broker.readable(partition, _move_high_watermark(partition, high_watermark))
+            self._broker.complete_delayed_reads(partition, _advance_high_watermark(partition, high_watermark))
 
     # -- throttles ---------------------------------------------------------------------------------------------------
 
-    def throttle(self, image: MetadataImage, topics: Iterable[str]) -> None:
-        """Take up the rates that the brokers' configs say, and the throttled replicas of these topics."""
+    def update_throttles(self, image: MetadataImage, topics: Iterable[str]) -> None:
+        """Apply the throttle rates in the broker configs, and the throttled replicas of these topics."""
         for throttle, side in ((self.leader_throttle, "leader"), (self.follower_throttle, "follower")):
             name, broker_id = f"{side}.replication.throttled", self._broker.node_id
             rate = {**image.broker_configs(), **image.broker_configs(broker_id)}.get(f"{name}.rate")
             throttle.bytes_per_s = None if rate is None else int(rate)
             for topic in topics:
-                throttle.hold_for(topic, image.topic_configs(topic).get(f"{name}.replicas", ""), broker_id)
+                throttle.set_throttled_replicas(
+                    topic, image.topic_configs(topic).get(f"{name}.replicas", ""), broker_id
+                )
 
-    def holds_back(self, partition: Partition, replica: int, more_bytes: int = 0) -> bool:
-        """Whether a follower that is not in sync has to wait for its records, after `more_bytes` for others."""
+    def is_follower_throttled(self, partition: Partition, replica: int, more_bytes: int = 0) -> bool:
+        """Whether the throttle withholds records from the follower now; `more_bytes` are already in the response."""
         throttle, replicas = self.leader_throttle, partition.replicas
         return (
-            throttle.holds_for(partition.topic, partition.index)
+            throttle.is_throttled(partition.topic, partition.index)
             and (replicas is None or replica not in replicas.isr)
             and throttle.is_exceeded(self.now_ms(), more_bytes)
         )
 
-    def waits_as_follower(self, partition: Partition) -> bool:
-        """Whether the replica here is held back while the rate is exceeded: it is throttled, and not in sync."""
+    def is_throttled_as_follower(self, partition: Partition) -> bool:
+        """Whether the follower throttle applies to this broker's replica: it is a throttled replica and not in sync."""
         topic = self._broker.image.topics.get(partition.topic)
         return (
             topic is not None
-            and self.follower_throttle.holds_for(partition.topic, partition.index)
+            and self.follower_throttle.is_throttled(partition.topic, partition.index)
             and self._broker.node_id not in topic.partitions[partition.index].isr
         )
 
     # -- deleted records ---------------------------------------------------------------------------------------------
 
     def low_watermark(self, partition: Partition) -> int:
-        """Where the log begins on every live replica."""
+        """Return the lowest log start offset of the live replicas."""
         log, replicas = partition.log, partition.replicas
         return log.log_start_offset if replicas is None else replicas.low_watermark(log.log_start_offset, self._is_live)
 
-    async def deleted_everywhere(self, starts: Mapping[Partition, int], timeout_ms: int) -> None:
-        """Wait until every live replica has dropped what lies before these offsets, or the time is over; for those of
-        partitions that this broker leads no more nobody waits."""
+    async def wait_until_deleted(self, starts: Mapping[Partition, int], timeout_ms: int) -> None:
+        """Wait until all live replicas have deleted the records before these offsets, or until the timeout.
+
+        Does not wait for replicas of partitions that this broker no longer leads.
+        """
         for partition in starts:
             if partition.replicas is not None:
-                self._broker.fetch_sessions.disturbed(partition)
-                self._broker.waiting.disturbed(partition.end)
+                self._broker.fetch_sessions.force_complete(partition)
+                self._broker.purgatory.force_complete(partition.end_key)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while any(self.low_watermark(partition) < start for partition, start in starts.items()):
                     self._low_watermark_moved.clear()
                     await self._low_watermark_moved.wait()
         except TimeoutError:
-            pass  # the caller looks at what was reached
+            pass  # the caller checks the low watermarks
 
     def _is_live(self, replica: int) -> bool:
         broker = self._broker.image.brokers.get(replica)
         return broker is not None and not broker.fenced
 
-    def _check_incarnation(self, replica: int, broker_epoch: int) -> None:
-        """An earlier incarnation of the follower may have had more on its disk (KIP-903), and who names none, or one
-        that is not known here, is nobody yet: a client that says it were a replica would have records committed that
-        no replica has."""
+    def _check_broker_epoch(self, replica: int, broker_epoch: int) -> None:
+        """Raise ApiError unless the fetch comes from the follower's current incarnation (KIP-903).
+
+        Reject an earlier incarnation's fetch, because that incarnation may have had more records on its disk. Reject a
+        fetch without a registered broker epoch, because a client that claims to be a replica would advance the high
+        watermark past records that no follower has.
+        """
         if not self.is_registered(replica, broker_epoch):
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is not known at epoch {broker_epoch}")
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica} is not registered with epoch {broker_epoch}"
+            )
 
     def is_registered(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether that is a broker's present incarnation, by the image here."""
+        """Whether the image has the broker with that epoch."""
         broker = self._broker.image.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
-    def _advance(self, partition: Partition) -> None:
-        """Move the high watermark, and answer who waited for that."""
+    def _maybe_advance_high_watermark(self, partition: Partition) -> None:
+        """Advance a leader's high watermark if more is committed, and complete the requests that wait for it."""
         log, replicas = partition.log, partition.replicas
         if replicas is None:
             committed: int | None = log.log_end_offset
         else:
-            committed = replicas.committed_offset(log.log_end_offset, self.now_ms(), self._is_eligible)
+            committed = replicas.compute_high_watermark(log.log_end_offset, self.now_ms(), self._is_eligible)
         if committed is None or committed <= log.high_watermark:
             return
-        self._broker.committed(partition, _move_high_watermark(partition, committed))
+        self._broker.on_high_watermark_advanced(partition, _advance_high_watermark(partition, committed))
 
     def _is_eligible(self, replica: int, broker_epoch: int | None) -> bool:
         broker = self._broker.image.brokers.get(replica)
@@ -315,27 +330,28 @@ class Replication:
     # -- in-sync replicas --------------------------------------------------------------------------------------------
 
     def check_lag(self) -> None:
-        """Propose to drop followers that do not keep up; call it every replica.lag.time.max.ms / 2."""
+        """Propose to remove lagging followers from the ISR; call it every replica.lag.time.max.ms / 2."""
         for partition in self._broker.partitions:
             if partition.replicas is not None:
                 self._propose(partition, may_shrink=True)
 
-    def brokers_changed(self) -> None:
-        """Brokers came or went: who has everything and was only fenced may join, and who waited for the dead goes on.
+    def on_brokers_change(self) -> None:
+        """Re-evaluate the ISR and the high watermark of partitions after brokers were fenced, unfenced or registered.
 
-        Nothing else would say so of a partition to which nothing is written: its followers have nothing to ask.
+        A caught-up follower that was unfenced may join the ISR, and a fenced follower no longer delays the high
+        watermark. Partitions without new records need this call, because no fetch of their followers completes.
         """
         self._low_watermark_moved.set()
         for partition in self._broker.partitions:
             replicas = partition.replicas
             if replicas is not None and len(replicas.isr) < len(replicas.replicas):
-                self._advance(partition)
+                self._maybe_advance_high_watermark(partition)
                 self._propose(partition, may_shrink=False)
 
     def _propose(self, partition: Partition, *, may_shrink: bool) -> None:
         replicas = partition.replicas
         assert replicas is not None
-        proposal = replicas.propose(
+        proposal = replicas.propose_isr_change(
             high_watermark=partition.log.high_watermark,
             log_end_offset=partition.log.log_end_offset,
             now_ms=self.now_ms(),
@@ -344,8 +360,8 @@ class Replication:
         )
         if proposal is not None:
             self._proposals[partition] = proposal
-            if self._proposing is None:
-                self._proposing = self._loop.create_task(self._send_proposals())
+            if self._sending is None:
+                self._sending = self._loop.create_task(self._send_proposals())
 
     async def _send_proposals(self) -> None:
         try:
@@ -355,26 +371,26 @@ class Replication:
                     request = self._alter_request(proposals)
                     response = await self._broker.node.own_channel.request(request, _ALTER_TIMEOUT_MS)
                 except NoControllerError as error:
-                    self._tell_unchanged(error.message)
-                    self._again(proposals)
+                    self._log_alter_failure(error.message)
+                    self._requeue(proposals)
                     continue
-                except Exception:  # what is under way would be so for ever
-                    logger.exception("in-sync replicas cannot be changed")
-                    self._again(proposals)
+                except Exception:  # retry: the proposals must not stay pending forever
+                    logger.exception("AlterPartition failed, retrying")
+                    self._requeue(proposals)
                     await asyncio.sleep(_RETRY_S)
                     continue
-                if not self._take_answers(proposals, response):
+                if not self._handle_alter_response(proposals, response):
                     await asyncio.sleep(_RETRY_S)
         finally:
-            self._proposing = None
+            self._sending = None
 
-    def _tell_unchanged(self, why: str) -> None:
-        if self._unchanged.is_due(self._loop.time()):
-            logger.warning("in-sync replicas cannot be changed: %s", why)
+    def _log_alter_failure(self, reason: str) -> None:
+        if self._alter_failure_throttle.should_log(self._loop.time()):
+            logger.warning("AlterPartition failed, in-sync replicas cannot change, retrying: %s", reason)
 
-    def _again(self, proposals: dict[Partition, IsrProposal]) -> None:
+    def _requeue(self, proposals: dict[Partition, IsrProposal]) -> None:
         for partition, proposal in proposals.items():
-            if partition.replicas is not None and partition.replicas.proposal is proposal:
+            if partition.replicas is not None and partition.replicas.pending_proposal is proposal:
                 self._proposals.setdefault(partition, proposal)
 
     def _alter_request(self, proposals: dict[Partition, IsrProposal]) -> AlterPartitionRequest:
@@ -402,41 +418,41 @@ class Replication:
             broker_id=self._broker.node_id, broker_epoch=self._broker.lifecycle.epoch, topics=list(topics.values())
         )
 
-    def _take_answers(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
-        """False when something is to be asked again."""
+    def _handle_alter_response(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
+        """Handle the response; False when a proposal has to be sent again."""
         if response.error_code != ErrorCode.NONE:
-            self._tell_unchanged(ErrorCode.of(response.error_code).name)
-            self._again(proposals)
+            self._log_alter_failure(ErrorCode.from_code(response.error_code).name)
+            self._requeue(proposals)
             return False
-        if self._unchanged.is_over():
-            logger.warning("in-sync replicas can be changed again")
-        answers = {
+        if self._alter_failure_throttle.reset():
+            logger.warning("AlterPartition works again, in-sync replicas can change")
+        results = {
             (topic.topic_id, item.partition_index): item for topic in response.topics for item in topic.partitions
         }
-        settled = True
+        is_complete = True
         for partition, proposal in proposals.items():
-            answer = answers.get((partition.topic_id, partition.index))
-            if answer is not None and not self._take_answer(partition, proposal, answer):
-                self._again({partition: proposal})
-                settled = False
-        return settled
+            result = results.get((partition.topic_id, partition.index))
+            if result is not None and not self._handle_alter_result(partition, proposal, result):
+                self._requeue({partition: proposal})
+                is_complete = False
+        return is_complete
 
-    def _take_answer(
-        self, partition: Partition, proposal: IsrProposal, answer: AlterPartitionResponsePartitionData
+    def _handle_alter_result(
+        self, partition: Partition, proposal: IsrProposal, result: AlterPartitionResponsePartitionData
     ) -> bool:
         replicas = partition.replicas
-        if replicas is None or replicas.proposal is not proposal:
-            return True  # the image has overtaken it
-        code = ErrorCode.of(answer.error_code)
+        if replicas is None or replicas.pending_proposal is not proposal:
+            return True  # a newer image has replaced the proposal
+        code = ErrorCode.from_code(result.error_code)
         if code is not ErrorCode.NONE:
-            is_due_again = replicas.proposal_refused(code)
-            self._advance(partition)  # who is not to join is not waited for
-            return not is_due_again
-        if answer.leader_epoch == replicas.leader_epoch:
+            should_retry = replicas.on_proposal_rejected(code)
+            self._maybe_advance_high_watermark(partition)  # it does not wait for the rejected replica any more
+            return not should_retry
+        if result.leader_epoch == replicas.leader_epoch:
             before = len(replicas.isr)
-            replicas.proposal_confirmed(answer.isr, answer.partition_epoch)
+            replicas.on_proposal_accepted(result.isr, result.partition_epoch)
             self._count_isr_change(before, len(replicas.isr))
-            self._advance(partition)
+            self._maybe_advance_high_watermark(partition)
         return True
 
     def _count_isr_change(self, before: int, after: int) -> None:
@@ -444,22 +460,22 @@ class Replication:
         self.isr_expands += after > before
 
     def close(self) -> None:
-        """Fetch nothing more, propose nothing more."""
+        """Stop all fetchers and pending proposals."""
         for fetcher in self.fetchers.values():
             fetcher.close()
-        if self._proposing is not None:
-            self._proposing.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
 
-def _move_high_watermark(partition: Partition, offset: int) -> int:
-    """Raise the high watermark; returns how many bytes that commits, about, and one at least."""
+def _advance_high_watermark(partition: Partition, offset: int) -> int:
+    """Advance the high watermark; return approximately how many bytes that commits, at least one."""
     before = partition.log.high_watermark
-    partition.log.high_watermark = offset
+    partition.log.advance_high_watermark(offset)
     committed = 0
     uncommitted = partition.uncommitted
     while uncommitted and before < offset:
         end, size_bytes = uncommitted.popleft()
-        if end > offset:  # a follower gets many batches at once
+        if end > offset:  # on a follower, one entry covers all batches of a response
             part = size_bytes * (offset - before) // (end - before)
             uncommitted.appendleft((end, size_bytes - part))
             size_bytes = part

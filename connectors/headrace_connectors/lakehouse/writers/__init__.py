@@ -1,7 +1,7 @@
-"""Table writers: how the rows of a batch and the offsets they came from become one commit of a table.
+"""Table writers: commit the rows of a micro-batch together with the offsets that they came from.
 
-One contract (`base.TableWriter`), one module per format. Each keeps the offsets in the table's own commits, so that
-the table, and nothing beside it, says how far it is loaded.
+`base.TableWriter` is the interface, and each table format has a module. All formats store the offsets in the table's
+own commits, so that the rows and offsets of a table cannot diverge.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FORMATS = ("delta", "parquet")
 
 
 def open_writer(format_: str, directory: Path, connector: str) -> TableWriter:
-    """Return the writer of a table; it touches nothing until it is used."""
+    """Return the writer for a table. It does not access files until its methods are called."""
     if format_ == "delta":
         from headrace_connectors.lakehouse.writers.delta import DeltaWriter
 

@@ -1,4 +1,4 @@
-"""The contract of a table writer, and what every format shares: commit identity, type texts, schema comparison."""
+"""The interface of table writers, and code that all formats share: batch identity, type names, schema comparison."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.column_types import changes, quoted
-from headrace_connectors.lakehouse.ranges import Position, TopicPartition
+from headrace_connectors.lakehouse.column_types import describe_changes, quoted
+from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, TopicPartition
 
 OFFSETS_KEY = "headrace.offsets"
-"""The commit's JSON of topic ids and next offsets, complete for the table, not only for the batch."""
+"""Key of the commit metadata with topic ids and next offsets as JSON, of all partitions in the table."""
 
 
 class TableSchemaError(ConnectError):
-    """The table has other columns than the records."""
+    """The columns of the table and of the records do not match."""
 
 
 class TableUnusableError(ConnectError):
-    """The table's directory holds something else, which rows must not be mixed with."""
+    """The table's directory contains other files, which rows must not be mixed with."""
 
 
 class TableConflictError(ConnectError):
-    """Another process has loaded the same offsets into the table meanwhile: this one is a stray and must end."""
+    """Another process has loaded the same offsets into the table, so this task must fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
-    """Who writes: a connector, its run (generation, milliseconds since the epoch) and the batch within the run."""
+    """Identifies a micro-batch by connector, generation (the run's start in milliseconds) and batch id in the run."""
 
     connector: str
     generation: int
@@ -43,14 +43,15 @@ class BatchIdentity:
         return f"headrace/{self.connector}/{self.generation}"
 
     def partition_app_id(self, key: TopicPartition) -> str:
-        """The name under which the connector's next offset of a partition is kept."""
+        """Return the Delta application id under which the connector's next offset of a partition is stored."""
         return f"headrace/{self.connector}/{key[0]}/{key[1]}"
 
 
 class TableWriter(ABC):
-    """Appends batches to one table. Used by one thread at a time.
+    """Appends micro-batches to one table. Not thread-safe.
 
-    The law: what `committed` returns is exactly what the table's rows stand for; `write` moves both or neither.
+    Invariant: the table contains exactly the records before the offsets that `committed` returns. `write` changes both
+    rows and offsets, or neither.
     """
 
     def __init__(self, directory: Path, connector: str) -> None:
@@ -58,59 +59,59 @@ class TableWriter(ABC):
         self.connector = connector
 
     @abstractmethod
-    def committed(self, partitions: Iterable[TopicPartition] = ()) -> Position:
-        """Return the next offset of each partition that the table has rows of, read from the table itself.
+    def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
+        """Read the next offset of each partition from the table and return them.
 
-        `partitions` are looked up one by one where the table's history no longer reaches back to the last commit.
+        `partitions` are looked up individually in case the table's history no longer includes the last commit.
         """
 
     @abstractmethod
     def columns(self) -> pa.Schema | None:
-        """Return the table's columns, None when there is no table yet."""
+        """Return the table's columns, None if the table does not exist yet."""
 
     @abstractmethod
-    def write(self, identity: BatchIdentity, rows: pa.Table, position: Position) -> None:
-        """Append `rows` (there may be none) and move the table's offsets to `position`, in one commit.
+    def write(self, identity: BatchIdentity, rows: pa.Table, offsets: KafkaSourceOffset) -> None:
+        """Append `rows`, which may be empty, and store `offsets` as the table's offsets, in one commit.
 
-        Raises TableConflictError when the offsets were moved by someone else since `committed`.
+        Raises TableConflictError if another process has changed the offsets since `committed` was called.
         """
 
     def maintain(self) -> None:
-        """Do the upkeep that the format needs from time to time; there is none yet."""
+        """Perform periodic maintenance of the table. No format needs any yet."""
         return
 
     def prepare(self, columns: pa.Schema) -> None:
-        """Check that rows of these columns fit the table. Raises TableSchemaError naming the first that does not."""
+        """Check that rows with these columns can be appended. Raises TableSchemaError with the differences."""
         existing = self.columns()
         if existing is not None:
             check_columns(self.directory, existing, columns)
 
 
-def unusable(directory: Path, what: str) -> TableUnusableError:
-    """The error for a table's directory that holds something else."""
+def unusable_directory_error(directory: Path, problem: str) -> TableUnusableError:
+    """Return the error for a table's directory with other files. `problem` follows the directory in the message."""
     return TableUnusableError(
-        f"{directory} {what}: name another table (lakehouse.table.name.format) or another lakehouse.path, or move"
-        " what is there away"
+        f"{directory} {problem}; set another table name (lakehouse.table.name.format) or lakehouse.path, or move these"
+        " files away"
     )
 
 
 def check_columns(directory: Path, table: pa.Schema, rows: pa.Schema) -> None:
-    """Raise TableSchemaError naming the columns in which table and rows differ; order does not count."""
+    """Raise TableSchemaError with the columns in which table and rows differ. The order of columns is ignored."""
     check_types(directory, leaf_type_texts(table), leaf_type_texts(rows))
 
 
 def check_types(directory: Path, table: Mapping[str, str], rows: Mapping[str, str]) -> None:
-    """Do so for columns that are told by their leaf types."""
-    found = changes(table, rows)
+    """Raise TableSchemaError with the differences between the leaf types of table and rows."""
+    found = describe_changes(table, rows)
     if found:
         raise TableSchemaError(
-            f"the records' columns are not those of table {directory}: {', '.join(found)}; load them into another table"
-            " (lakehouse.table.name.format), or give this one their columns"
+            f"the records' columns do not match table {directory}: {', '.join(found)}; load the records into another"
+            " table (lakehouse.table.name.format), or change the table's columns"
         )
 
 
 def leaf_type_texts(fields: Iterable[pa.Field], path: str = "") -> dict[str, str]:
-    """Return {path: type} of Arrow's columns as `column_types.leaf_types` does of Connect's."""
+    """Return {path: type} of Arrow columns, in the same format as `column_types.leaf_types`."""
     leaves = {}
     for field in fields:
         name = path + quoted(field.name)
@@ -122,7 +123,7 @@ def leaf_type_texts(fields: Iterable[pa.Field], path: str = "") -> dict[str, str
 
 
 def type_text(type_: pa.DataType) -> str:
-    """Return an Arrow type in Spark's DDL words, equal for types that a table stores alike."""
+    """Return an Arrow type as Spark DDL. The DDL is equal for types that tables store in the same way."""
     if pa.types.is_struct(type_):
         return "struct<" + ",".join(f"{quoted(field.name)}:{type_text(field.type)}" for field in type_) + ">"
     if pa.types.is_map(type_):
@@ -154,11 +155,11 @@ _TEXTS = {
 }
 
 
-def offsets_json(position: Position) -> str:
-    """Return a position as the JSON that commits carry."""
-    return json.dumps(position.to_json()["topics"], separators=(",", ":"))
+def offsets_json(offsets: KafkaSourceOffset) -> str:
+    """Return offsets as the JSON in commit metadata."""
+    return json.dumps(offsets.to_json()["topics"], separators=(",", ":"))
 
 
-def offsets_position(text: str) -> Position:
-    """Read what `offsets_json` wrote."""
-    return Position.from_json({"topics": json.loads(text)})
+def parse_offsets_json(text: str) -> KafkaSourceOffset:
+    """Parse the JSON that `offsets_json` returns."""
+    return KafkaSourceOffset.from_json({"topics": json.loads(text)})

@@ -1,13 +1,14 @@
-"""Parquet tables: a directory of data files that holds each record once, and a log of commits beside them.
+"""Writes Parquet tables: a directory of data files that contains each record once, and a log of commits.
 
-    <table>/part-<commit>.parquet           what every reader of a Parquet directory reads
-    <table>/_headrace/commits/<n>.json      commit n: its data file, rows, offsets, who wrote it
-    <table>/_headrace/staged/               data files before their commit; readers skip names that begin with _
+    <table>/part-<commit>.parquet           data files, for any reader of a Parquet directory
+    <table>/_headrace/commits/<n>.json      commit n: its data file, row count, offsets and batch identity
+    <table>/_headrace/staged/               data files before their commit; readers skip names that start with _
 
-A batch is written to `staged`, made durable, then its commit file is linked into place, which fails when commit n is
-already there: that is the moment the batch counts. Then the data file is renamed into the table. A crash between the
-two is mended by the next `committed`, which renames what the last commit lists and removes what no commit lists. So a
-reader of the directory sees a record once or, in that gap, not yet; a reader of the commit log sees all that counts.
+`write` writes the data file to `staged` and syncs it. Then it links the file of commit n into place, which fails if
+commit n exists already. This link commits the micro-batch. Finally it renames the data file into the table. After a
+crash before the rename, the next call of `committed` renames the data file of the last commit and deletes all other
+staged files. So readers of the directory see each committed record at most once, and exactly once after the rename.
+Readers of the commit log see all committed records.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace_connectors.lakehouse.ranges import Position, TopicPartition
+from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, TopicPartition
 from headrace_connectors.lakehouse.writers.base import (
     OFFSETS_KEY,
     BatchIdentity,
     TableConflictError,
     TableWriter,
     offsets_json,
-    offsets_position,
-    unusable,
+    parse_offsets_json,
+    unusable_directory_error,
 )
 
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
@@ -49,26 +50,28 @@ class ParquetWriter(TableWriter):
     def _staged(self) -> Path:
         return self.directory / "_headrace" / "staged"
 
-    def committed(self, partitions: Iterable[TopicPartition] = ()) -> Position:
-        """Return the offsets of the last commit, after finishing or clearing what a crash left."""
+    def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
+        """Complete the last commit after a crash, delete other staged files, and return the last commit's offsets."""
         self._last = self._read_last()
         if self._last is None:
-            self._refuse_foreign()
-            return Position()
+            self._check_no_foreign_files()
+            return KafkaSourceOffset()
         if self._last["file"] is not None and (self._staged / self._last["file"]).exists():
             self._publish(self._last["file"])
         for name in os.listdir(self._staged):
             (self._staged / name).unlink()
-        return offsets_position(self._last[OFFSETS_KEY])
+        return parse_offsets_json(self._last[OFFSETS_KEY])
 
-    def _refuse_foreign(self) -> None:
-        """Raise TableUnusableError when there are files that readers of the directory would take for rows of ours."""
+    def _check_no_foreign_files(self) -> None:
+        """Raise TableUnusableError if the directory has other files, which readers would read as rows of the table."""
         names = sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
         if "_delta_log" in names:
-            raise unusable(self.directory, "is a Delta table, and lakehouse.format=parquet is set")
+            raise unusable_directory_error(self.directory, "is a Delta table, but lakehouse.format=parquet")
         found = [name for name in names if not name.startswith(("_", "."))]
         if found:
-            raise unusable(self.directory, f"holds files that this connector did not write ({found[0]})")
+            raise unusable_directory_error(
+                self.directory, f"contains files that this connector did not write ({found[0]})"
+            )
 
     def columns(self) -> pa.Schema | None:
         """Return the columns of the newest commit with rows."""
@@ -77,7 +80,7 @@ class ParquetWriter(TableWriter):
         schema = pq.read_schema(self.directory / self._last["schema_file"])
         return schema.remove_metadata()
 
-    def write(self, identity: BatchIdentity, rows: pa.Table, position: Position) -> None:
+    def write(self, identity: BatchIdentity, rows: pa.Table, offsets: KafkaSourceOffset) -> None:
         """Append rows and offsets in one commit."""
         number = 0 if self._last is None else int(self._last["commit"]) + 1
         for directory in (self._commits, self._staged):
@@ -94,7 +97,7 @@ class ParquetWriter(TableWriter):
             "connector": identity.connector,
             "generation": identity.generation,
             "batch": identity.batch_id,
-            OFFSETS_KEY: offsets_json(position),
+            OFFSETS_KEY: offsets_json(offsets),
         }
         self._link(number, commit)
         if file is not None:
@@ -109,8 +112,8 @@ class ParquetWriter(TableWriter):
             os.link(temporary, self._commits / f"{number:020d}.json")
         except FileExistsError as error:
             raise TableConflictError(
-                f"table {self.directory}: another process has written commit {number} meanwhile;"
-                " is the connector running twice?"
+                f"table {self.directory}: another process has written commit {number};"
+                " check whether the connector is running twice"
             ) from error
         finally:
             temporary.unlink()
@@ -129,7 +132,7 @@ class ParquetWriter(TableWriter):
 
 
 def _sync(path: Path) -> None:
-    """Make a file's bytes, or a directory's names, survive a power cut."""
+    """Sync a file's data or a directory's entries to disk, so that they survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""How another shell asks the running supervisor: one line of JSON each way over a Unix socket in the directory.
+"""Commands to a running supervisor from another shell: one line of JSON each way over a Unix socket in the directory.
 
-`{"command": "stop-node", "node": 2}` is answered with `{"lines": [...]}` or `{"error": "..."}`.  The lock on
-`cluster.lock` says whether a supervisor runs: the kernel drops it however that ends, so a socket that was left behind
-misleads nobody.
+The response to `{"command": "stop-node", "node": 2}` is `{"lines": [...]}` or `{"error": "..."}`.  The lock on
+`cluster.lock` shows whether a supervisor is running. The kernel releases the lock whenever the supervisor exits, so a
+stale socket file does no harm.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace.cli.cluster.layout import LOCK_FILE, SOCKET_FILE, ClusterError
 
 _SUN_PATH_BYTES = 100
 
-Answer = Callable[[str, int | None], Awaitable[list[str]]]
+CommandHandler = Callable[[str, int | None], Awaitable[list[str]]]
 
 
 class ControlServer:
-    """The supervisor's end; owns the directory while it is open."""
+    """The supervisor's end of the control socket; holds the lock on the directory while it is open."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -33,8 +33,8 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._requests: set[asyncio.Task[None]] = set()
 
-    def take(self) -> None:
-        """Take the directory for this process.  Raises ClusterError, OSError."""
+    def lock_directory(self) -> None:
+        """Lock the directory for this process.  Raises ClusterError, OSError."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -44,29 +44,29 @@ class ControlServer:
             os.close(self._lock)
             raise ClusterError(
                 f"{self._directory} is in use by process {owner}: "
-                f"`headrace cluster stop --dir {shlex.quote(str(self._directory))}` ends it, or name another directory"
+                f"stop it with `headrace cluster stop --dir {shlex.quote(str(self._directory))}`, or use another --dir"
             ) from None
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"{os.getpid()}\n".encode())
 
-    async def serve(self, answer: Answer) -> None:
-        """Answer commands from now on.  Raises OSError."""
+    async def serve(self, handle_command: CommandHandler) -> None:
+        """Start to accept commands.  Raises OSError."""
 
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
-            await _converse(reader, writer, answer)
+            await _handle_connection(reader, writer, handle_command)
 
         (self._directory / SOCKET_FILE).unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with _reachable(self._directory) as path:
+        with _short_socket_path(self._directory) as path:
             listening.bind(path)
-        self._server = await asyncio.start_unix_server(connected, sock=listening)
+        self._server = await asyncio.start_unix_server(on_connection, sock=listening)
 
     async def close(self) -> None:
-        """Answer what was asked, and give the directory back."""
+        """Finish pending commands, and release the lock on the directory."""
         if self._server is not None:
             self._server.close()
         if self._requests:
@@ -75,49 +75,51 @@ class ControlServer:
         os.close(self._lock)
 
 
-async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+async def _handle_connection(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle_command: CommandHandler
+) -> None:
     try:
         request = json.loads(await reader.readline())
-        reply: dict[str, object] = {"lines": await answer(request["command"], request.get("node"))}
+        response: dict[str, object] = {"lines": await handle_command(request["command"], request.get("node"))}
     except (ClusterError, OSError) as error:
-        reply = {"error": str(error)}
+        response = {"error": str(error)}
     except (ValueError, KeyError, TypeError):
-        reply = {"error": "the command is no line of JSON with a 'command'"}
+        response = {"error": "the request is not a line of JSON with a 'command'"}
     try:
-        writer.write(json.dumps(reply).encode() + b"\n")
+        writer.write(json.dumps(response).encode() + b"\n")
         await writer.drain()
     except ConnectionError:
-        pass  # whoever asked did not wait for the answer
+        pass  # the client did not wait for the response
     finally:
         writer.close()
 
 
-def ask(directory: Path, command: str, node_id: int | None = None) -> list[str]:
-    """Ask the supervisor of a directory, and wait for its answer.  Raises ClusterError."""
+def send_command(directory: Path, command: str, node_id: int | None = None) -> list[str]:
+    """Send a command to the supervisor of a directory, and wait for its response.  Raises ClusterError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            with _reachable(directory) as path:
+            with _short_socket_path(directory) as path:
                 connection.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             start = f"headrace cluster start --dir {shlex.quote(str(directory))}"
-            raise ClusterError(f"no cluster runs in {directory}: `{start}` starts one") from None
+            raise ClusterError(f"no cluster runs in {directory}: start it with `{start}`") from None
         except OSError as error:
-            raise ClusterError(f"the cluster in {directory} cannot be asked: {error.strerror or error}") from None
+            raise ClusterError(f"cannot connect to the cluster in {directory}: {error.strerror or error}") from None
         connection.sendall(json.dumps({"command": command, "node": node_id}).encode() + b"\n")
         with connection.makefile() as stream:
             text = stream.readline()
     if not text:
-        raise ClusterError(f"the supervisor in {directory} ended before it answered")
-    reply = json.loads(text)
-    if "error" in reply:
-        raise ClusterError(reply["error"])
-    lines: list[str] = reply["lines"]
+        raise ClusterError(f"the supervisor in {directory} exited before it sent a response")
+    response = json.loads(text)
+    if "error" in response:
+        raise ClusterError(response["error"])
+    lines: list[str] = response["lines"]
     return lines
 
 
 @contextmanager
-def _reachable(directory: Path) -> Iterator[str]:
-    """A path of the socket that fits into a socket address, which a deep directory's own may not."""
+def _short_socket_path(directory: Path) -> Iterator[str]:
+    """Yield a path of the socket that is short enough for a socket address, even if the directory's path is long."""
     path = str(directory / SOCKET_FILE)
     if len(os.fsencode(path)) <= _SUN_PATH_BYTES or not os.path.isdir("/proc/self/fd"):
         yield path

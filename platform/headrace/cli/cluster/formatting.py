@@ -1,18 +1,20 @@
-"""A node's data directories are formatted once, when its cluster is made: one found without is a loss.
+"""Formats the data directories of nodes, and detects data loss.
 
-A voter whose disk is gone has forgotten its votes, and what it had confirmed: with too few others it could help to
-elect a leader that lacks what was committed.  So it starts only when somebody says so and the others have everything.
+A node's directories are formatted once, when its cluster is created; an unformatted directory later means data loss. A
+voter that lost its data has lost its votes and the metadata records that it acknowledged: with too few other voters, it
+could help to elect a leader that lacks committed records. Therefore such a node starts only after an explicit command,
+and only if the other nodes have all committed records.
 """
 
 from __future__ import annotations
 
 import shlex
 
-from headrace.cli.cluster.layout import ClusterError, Layout
+from headrace.cli.cluster.layout import ClusterError, ClusterLayout
 
 
-def format_node(layout: Layout, node_id: int) -> None:
-    """Format the node's directories that are not formatted yet.  Raises ClusterError, OSError."""
+def format_node(layout: ClusterLayout, node_id: int) -> None:
+    """Format the directories of a node that are not formatted yet.  Raises ClusterError, OSError."""
     from headrace_broker.server.config import ConfigError
     from headrace_broker.server.data_dirs import StartError
     from headrace_broker.server.main import format_storage, load_properties
@@ -23,8 +25,8 @@ def format_node(layout: Layout, node_id: int) -> None:
         raise ClusterError(f"node {node_id} cannot be formatted: {error}") from None
 
 
-def loss(layout: Layout, node_id: int) -> str | None:
-    """What is to be said of a node whose metadata directory is not formatted; None when it is."""
+def describe_data_loss(layout: ClusterLayout, node_id: int) -> str | None:
+    """Return the error message for a node whose metadata directory is not formatted; None if it is formatted."""
     from headrace_broker.server.config import BrokerConfig, ConfigError
     from headrace_broker.server.data_dirs import is_formatted
     from headrace_broker.server.main import load_properties
@@ -32,33 +34,34 @@ def loss(layout: Layout, node_id: int) -> str | None:
     try:
         path = BrokerConfig.from_properties(load_properties(str(layout.node_file(node_id)))).metadata_dir
     except (ConfigError, OSError):
-        return None  # which the node says itself
+        return None  # the node itself reports the unreadable file
     if is_formatted(path):
         return None
     return (
-        f"{path} is not formatted: what it held is gone, the node's votes in the quorum too. {_remedy(layout, node_id)}"
+        f"{path} is not formatted: its data is lost, including the node's votes in the quorum. "
+        f"{_recovery_hint(layout, node_id)}"
     )
 
 
-def _remedy(layout: Layout, node_id: int) -> str:
+def _recovery_hint(layout: ClusterLayout, node_id: int) -> str:
     directory = shlex.quote(str(layout.directory))
     if layout.nodes == 1:
-        return "Put it back, or start another cluster in another --dir"
-    anew = f"headrace cluster start-node {node_id} --format --dir {directory}"
-    if layout.nodes == 2:  # a single node that is left never serves, so no supervisor stays to be asked
-        anew = f"kafka-storage format -t {layout.cluster_id} -c {shlex.quote(str(layout.node_file(node_id)))}"
-    return f"Put it back, or have the node begin anew with what the others hold: {anew}"
+        return "Restore it, or start another cluster in another --dir"
+    command = f"headrace cluster start-node {node_id} --format --dir {directory}"
+    if layout.nodes == 2:  # a single remaining node never serves, so there is no supervisor to send a command to
+        command = f"kafka-storage format -t {layout.cluster_id} -c {shlex.quote(str(layout.node_file(node_id)))}"
+    return f"Restore it, or start the node with an empty directory to fetch all data from the others: {command}"
 
 
-def check_others_have_everything(layout: Layout, node_id: int, serving: int) -> None:
-    """Raises ClusterError when a node that begins anew could make the cluster forget: too few others serve.
+def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) -> None:
+    """Raises ClusterError if too few other nodes serve, so that reformatting this node could lose committed records.
 
-    What is committed is on a majority of all nodes, this one perhaps among them.  Any majority that it forms with
-    others has that from one of them if half of all nodes, rounded up, are others that serve.
+    Committed records are on a majority of all nodes, possibly including this one.  If half of all nodes, rounded up,
+    are other nodes that serve, every majority that this node can be part of has another node with these records.
     """
     needed = (layout.nodes + 1) // 2
     if serving < needed:
         raise ClusterError(
-            f"node {node_id} cannot begin anew, what it has forgotten may be on no other: {needed} of the "
-            f"{layout.nodes - 1} others have to serve first, and {serving} do"
+            f"node {node_id} cannot be reformatted, its committed records may be on no other node: {needed} of the "
+            f"{layout.nodes - 1} other nodes must serve first, but only {serving} do"
         )

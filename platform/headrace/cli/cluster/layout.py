@@ -1,10 +1,10 @@
-"""Where a local cluster keeps what, and the properties its nodes are started with.
+"""The directory layout of a local cluster, and the properties of its nodes.
 
-    DIR/cluster.properties            what the cluster is: its id, its size, its ports (.new: it is being made)
-    DIR/node-N/server.properties      node N's file, as `kafka-server-start` reads it; edits are kept
-    DIR/node-N/data/                  its logs, and its part of the metadata log
-    DIR/node-N/server.log             what it printed
-    DIR/control.sock                  where the running supervisor is asked
+    DIR/cluster.properties            cluster id, number of nodes, ports (with suffix .new while it is being created)
+    DIR/node-N/server.properties      configuration of node N, as for `kafka-server-start`; user edits are kept
+    DIR/node-N/data/                  topic logs and metadata log of node N
+    DIR/node-N/server.log             output of node N
+    DIR/control.sock                  socket for commands to the running supervisor
 
 Node N serves clients on BASE_PORT+N-1 and controllers on BASE_PORT+1000+N-1, all on the loopback address.
 """
@@ -27,56 +27,56 @@ _PORT_MAX = 65535
 
 
 class ClusterError(Exception):
-    """The cluster cannot be had like that; one line that says what is wrong and how to mend it."""
+    """A command on a local cluster failed; the message is one line with the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """One local cluster: how many nodes, on which ports, under which directory."""
+class ClusterLayout:
+    """One local cluster: its directory, number of nodes, ports and id."""
 
     directory: Path
     nodes: int
     base_port: int
     cluster_id: str
-    made_as: str = ""
-    """The directory's name when the nodes' files were written; empty when that is not known."""
+    original_directory: str = ""
+    """The cluster's directory when the nodes' files were written; empty if unknown."""
 
     @property
     def node_ids(self) -> range:
-        """1..N."""
+        """The node ids 1..N."""
         return range(1, self.nodes + 1)
 
     def port(self, node_id: int) -> int:
-        """Where the node serves clients."""
+        """Return the port on which the node serves clients."""
         return self.base_port + node_id - 1
 
     def controller_port(self, node_id: int) -> int:
-        """Where the node serves the other nodes' controllers."""
+        """Return the port on which the node serves controllers."""
         return self.port(node_id) + CONTROLLER_PORT_OFFSET
 
     def address(self, node_id: int) -> str:
-        """HOST:PORT for clients."""
+        """Return HOST:PORT for clients."""
         return f"{HOST}:{self.port(node_id)}"
 
     @property
     def bootstrap_servers(self) -> str:
-        """Every node's address, as clients take it."""
+        """The addresses of all nodes, as clients expect them."""
         return ",".join(self.address(node_id) for node_id in self.node_ids)
 
     def node_dir(self, node_id: int) -> Path:
-        """What belongs to one node."""
+        """Return the directory of a node."""
         return self.directory / f"node-{node_id}"
 
     def node_file(self, node_id: int) -> Path:
-        """The node's properties file."""
+        """Return the path of the node's properties file."""
         return self.node_dir(node_id) / "server.properties"
 
     def node_log(self, node_id: int) -> Path:
-        """What the node printed."""
+        """Return the path of the file with the node's output."""
         return self.node_dir(node_id) / "server.log"
 
     def node_properties(self, node_id: int) -> dict[str, str]:
-        """What a node is started with: its place in the cluster, and defaults that keep records through its loss."""
+        """Return the initial properties of a node: its ids and addresses, and defaults that tolerate a node failure."""
         voters = ",".join(f"{voter}@{HOST}:{self.controller_port(voter)}" for voter in self.node_ids)
         replicas = min(3, self.nodes)
         return {
@@ -93,34 +93,34 @@ class Layout:
         }
 
 
-def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_cluster_id: str) -> Layout:
-    """The cluster in the directory, or a new one of this size if it is empty.  Raises ClusterError.
+def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_cluster_id: str) -> ClusterLayout:
+    """Return the cluster in the directory, or a new cluster if the directory is empty.  Raises ClusterError.
 
-    One that a start was interrupted in making is gone on with.
+    A cluster whose creation was interrupted is completed.
     """
     known = read_layout(directory) or _read(directory / _UNFINISHED_FILE)
     if known is None:
         size = DEFAULT_NODES if nodes is None else nodes
-        layout = Layout(directory, size, DEFAULT_BASE_PORT if base_port is None else base_port, new_cluster_id)
+        layout = ClusterLayout(directory, size, DEFAULT_BASE_PORT if base_port is None else base_port, new_cluster_id)
         _check_empty(directory)
         _check_ports(layout)
         return layout
-    for name, wanted, there in (("--nodes", nodes, known.nodes), ("--base-port", base_port, known.base_port)):
-        if wanted is not None and wanted != there:
+    for name, requested, current in (("--nodes", nodes, known.nodes), ("--base-port", base_port, known.base_port)):
+        if requested is not None and requested != current:
             raise ClusterError(
-                f"{directory} holds a cluster with {name} {there}, not {wanted}: leave {name} out, "
-                "or name another directory"
+                f"{directory} contains a cluster with {name} {current}, not {requested}: omit {name}, "
+                "or use another directory"
             )
     _check_ports(known)
     return known
 
 
-def read_layout(directory: Path) -> Layout | None:
-    """The cluster that was started in the directory before; None when there is none.  Raises ClusterError."""
+def read_layout(directory: Path) -> ClusterLayout | None:
+    """Return the cluster that was created in the directory, or None.  Raises ClusterError."""
     return _read(directory / _CLUSTER_FILE)
 
 
-def _read(path: Path) -> Layout | None:
+def _read(path: Path) -> ClusterLayout | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -128,30 +128,32 @@ def _read(path: Path) -> Layout | None:
     except (OSError, ValueError) as error:
         raise ClusterError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    made_as = values.get("directory", "")
+    original_directory = values.get("directory", "")
     try:
-        return Layout(path.parent, int(values["nodes"]), int(values["base.port"]), values["cluster.id"], made_as)
+        return ClusterLayout(
+            path.parent, int(values["nodes"]), int(values["base.port"]), values["cluster.id"], original_directory
+        )
     except (KeyError, ValueError):
         raise ClusterError(
-            f"{path} does not tell nodes, base.port and cluster.id: put it back, or name another directory"
+            f"{path} does not contain valid nodes, base.port and cluster.id: restore it, or use another directory"
         ) from None
 
 
 def _check_empty(directory: Path) -> None:
     try:
-        ours = (LOCK_FILE, SOCKET_FILE)  # a start that was refused may have left them
+        ignored = (LOCK_FILE, SOCKET_FILE)  # a failed start may have left these files in the directory
         names = sorted(
-            item.name for item in directory.iterdir() if not item.name.startswith(".") and item.name not in ours
+            item.name for item in directory.iterdir() if not item.name.startswith(".") and item.name not in ignored
         )
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ClusterError(f"{directory} cannot be used: {error.strerror}") from None
+        raise ClusterError(f"cannot read directory {directory}: {error.strerror}") from None
     if names:
-        raise ClusterError(f"{directory} holds other files ({names[0]}, ...): name a new or an empty directory")
+        raise ClusterError(f"{directory} contains other files ({names[0]}, ...): use a new or an empty directory")
 
 
-def _check_ports(layout: Layout) -> None:
+def _check_ports(layout: ClusterLayout) -> None:
     last = layout.controller_port(layout.nodes)
     if layout.nodes < 1 or layout.nodes > CONTROLLER_PORT_OFFSET:
         raise ClusterError(f"--nodes {layout.nodes}: expected 1..{CONTROLLER_PORT_OFFSET}")
@@ -160,31 +162,33 @@ def _check_ports(layout: Layout) -> None:
         raise ClusterError(f"--base-port {layout.base_port}: expected 1..{highest}")
 
 
-def write_node_files(layout: Layout, overrides: Mapping[str, str]) -> None:
-    """Write the files that are not there yet, and the overrides into every node's.  Raises OSError.
+def write_node_files(layout: ClusterLayout, overrides: Mapping[str, str]) -> None:
+    """Write missing properties files, and add the overrides to every node's file.  Raises OSError.
 
-    In a directory that was moved, or is a copy, they name what is in it now, not what is at its old place.
+    If the directory was moved or copied, paths in the files are changed from the old directory to the current one.
     """
-    here = str(layout.directory.absolute())
+    current = str(layout.directory.absolute())
     for node_id in layout.node_ids:
         layout.node_dir(node_id).mkdir(parents=True, exist_ok=True)
         path = layout.node_file(node_id)
         before = path.read_text(encoding="latin-1") if path.exists() else ""
-        ours = f"/node-{node_id}/"
-        moved = before.replace(_escaped(layout.made_as) + ours, _escaped(here) + ours) if layout.made_as else before
-        after = with_values(moved or _node_file(layout, node_id), overrides)
+        suffix = f"/node-{node_id}/"
+        moved = before
+        if layout.original_directory:
+            moved = before.replace(_escaped(layout.original_directory) + suffix, _escaped(current) + suffix)
+        after = set_values(moved or _node_file(layout, node_id), overrides)
         if after != before:
             _replace(path, after, "latin-1")
 
 
-def write_cluster_file(layout: Layout) -> None:
-    """Note that the directory holds this cluster, with everything a node needs.  Raises OSError."""
+def write_cluster_file(layout: ClusterLayout) -> None:
+    """Mark the cluster in the directory as completely created.  Raises OSError."""
     write_unfinished_file(layout)
     (layout.directory / _UNFINISHED_FILE).replace(layout.directory / _CLUSTER_FILE)
 
 
-def write_unfinished_file(layout: Layout) -> None:
-    """Note which cluster is being made in the directory, before anything of it is there.  Raises OSError."""
+def write_unfinished_file(layout: ClusterLayout) -> None:
+    """Save the properties of the cluster to create, before creating its nodes.  Raises OSError."""
     values = {
         "cluster.id": layout.cluster_id,
         "nodes": layout.nodes,
@@ -197,32 +201,30 @@ def write_unfinished_file(layout: Layout) -> None:
 
 
 def _replace(path: Path, text: str, encoding: str) -> None:
-    """Write a file as a whole or not at all: on a full disk there is the old one, or none."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding=encoding)
-    beside.replace(path)
+    """Write a file atomically: if the disk is full, the old file is kept."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(text, encoding=encoding)
+    temporary.replace(path)
 
 
-def _node_file(layout: Layout, node_id: int) -> str:
-    title = (
-        f"# Node {node_id} of {layout.nodes}: written by `headrace cluster start`, which keeps what is changed here.\n"
-    )
-    return with_values(title, layout.node_properties(node_id))
+def _node_file(layout: ClusterLayout, node_id: int) -> str:
+    title = f"# Node {node_id} of {layout.nodes}: written by `headrace cluster start`, which keeps your changes.\n"
+    return set_values(title, layout.node_properties(node_id))
 
 
-def with_values(text: str, values: Mapping[str, str]) -> str:
-    """A properties file's text with these keys set: in their lines, or at the end."""
+def set_values(text: str, values: Mapping[str, str]) -> str:
+    """Return the text of a properties file with these keys set, in their existing lines or at the end."""
     lines = text.splitlines()
     for key, value in values.items():
         kept = [line for line in lines if _key_of(line) != key]
-        place = next((index for index, line in enumerate(lines) if _key_of(line) == key), len(kept))
-        kept.insert(place, f"{key}={_escaped(value)}")
+        position = next((index for index, line in enumerate(lines) if _key_of(line) == key), len(kept))
+        kept.insert(position, f"{key}={_escaped(value)}")
         lines = kept
     return "".join(f"{line}\n" for line in lines)
 
 
 def _escaped(value: str) -> str:
-    """A value as a properties file holds it: a backslash twice, what is not ASCII as UTF-16 in hexadecimal."""
+    """Escape a value for a properties file: double backslashes, and write non-ASCII characters as ``\\uXXXX``."""
 
     def escape(character: str) -> str:
         if character == "\\":

@@ -1,4 +1,4 @@
-"""One node of a local cluster: a broker process of its own that ends, cleanly, when its supervisor does."""
+"""One node of a local cluster: a separate broker process, which shuts down cleanly when its supervisor exits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from headrace.cli.cluster.formatting import loss
-from headrace.cli.cluster.layout import Layout
+from headrace.cli.cluster.formatting import describe_data_loss
+from headrace.cli.cluster.layout import ClusterLayout
 
 _STOP_TIMEOUT_S = 30.0
 _TAIL_BYTES = 64 * 1024
-_FAULT = "headrace broker: "
+_ERROR_PREFIX = "headrace broker: "
 
 
-class State(Enum):
-    """What has become of a node."""
+class NodeState(Enum):
+    """The state of a node's process."""
 
     STOPPED = "stopped"
     STARTING = "starting"
@@ -30,55 +30,55 @@ class State(Enum):
 
 
 class NodeProcess:
-    """`start`, `stop`, and what happens in between; lives on the supervisor's event loop.
+    """Starts, monitors and stops the process of a node; runs on the supervisor's event loop.
 
-    The broker watches a pipe whose other end is held here: however the supervisor ends, the node stops.  It is in a
-    process group of its own, so that Ctrl-C reaches the supervisor alone.
+    The broker watches a pipe whose other end this object keeps open, so the node stops whenever the supervisor exits.
+    The broker runs in a separate process group, so that only the supervisor receives Ctrl-C.
     """
 
-    def __init__(self, layout: Layout, node_id: int, on_change: Callable[[NodeProcess], None]) -> None:
+    def __init__(self, layout: ClusterLayout, node_id: int, on_change: Callable[[NodeProcess], None]) -> None:
         self.node_id = node_id
         self.address = layout.address(node_id)
-        self.state = State.STOPPED
+        self.state = NodeState.STOPPED
         self.reason = ""
         self._layout = layout
         self._on_change = on_change
         self._process: asyncio.subprocess.Process | None = None
         self._keep_alive = -1
-        self._following: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()
+        self._monitor_task: asyncio.Task[None] | None = None
+        self._started_or_ended = asyncio.Event()
         self._log_start = 0
 
     @property
     def pid(self) -> int | None:
-        """The process id while there is a process."""
+        """The process id; None if the process does not run."""
         return None if self._process is None else self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process."""
+        """Whether the process runs."""
         return self._process is not None
 
     async def start(self) -> None:
-        """Start the process, without waiting for it; a node without its data has died at once.  Raises OSError."""
-        lost = loss(self._layout, self.node_id)
-        if lost is not None:
-            self.reason = lost
-            self._change(State.DIED)
+        """Start the process without waiting until it serves; a node that lost its data is DIED.  Raises OSError."""
+        data_loss = describe_data_loss(self._layout, self.node_id)
+        if data_loss is not None:
+            self.reason = data_loss
+            self._change(NodeState.DIED)
             return
         watch, self._keep_alive = os.pipe()
-        ready, theirs = os.pipe()
+        ready, child_end = os.pipe()
         log = self._layout.node_log(self.node_id)
         try:
             with log.open("ab") as output:
                 self._log_start = output.tell()
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "headrace_broker.server", str(self._layout.node_file(self.node_id))),
-                    *("--watch-fd", str(watch), "--parent-pid", str(os.getpid()), "--ready-fd", str(theirs)),
+                    *("--watch-fd", str(watch), "--parent-pid", str(os.getpid()), "--ready-fd", str(child_end)),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=[watch, theirs],
+                    pass_fds=[watch, child_end],
                     process_group=0,
                 )
         except OSError:
@@ -87,55 +87,57 @@ class NodeProcess:
             raise
         finally:
             os.close(watch)
-            os.close(theirs)
-        self._settled.clear()
-        self._change(State.STARTING)
-        self._following = asyncio.create_task(self._follow(self._process, ready))
+            os.close(child_end)
+        self._started_or_ended.clear()
+        self._change(NodeState.STARTING)
+        self._monitor_task = asyncio.create_task(self._monitor(self._process, ready))
 
-    async def settled(self) -> bool:
+    async def wait_until_started_or_ended(self) -> bool:
         """Wait until the started node serves (True) or has ended (False)."""
-        await self._settled.wait()
-        return self.state is State.SERVING
+        await self._started_or_ended.wait()
+        return self.state is NodeState.SERVING
 
     async def stop(self) -> None:
-        """Stop the node in order and wait for its end; one that hangs is killed."""
-        process, following = self._process, self._following
-        if process is None or following is None:
+        """Stop the node with a controlled shutdown, and wait for its exit; kill it after a timeout."""
+        process, monitor_task = self._process, self._monitor_task
+        if process is None or monitor_task is None:
             return
-        self._change(State.STOPPING)
+        self._change(NodeState.STOPPING)
         _signal(process, signal.SIGTERM)
         _signal(process, signal.SIGCONT)
-        done, _ = await asyncio.wait({following}, timeout=_STOP_TIMEOUT_S)
+        done, _ = await asyncio.wait({monitor_task}, timeout=_STOP_TIMEOUT_S)
         if not done:
             _signal(process, signal.SIGKILL)
-            await following
+            await monitor_task
 
-    async def _follow(self, process: asyncio.subprocess.Process, ready: int) -> None:
-        """See the process serve, and end."""
+    async def _monitor(self, process: asyncio.subprocess.Process, ready: int) -> None:
+        """Track the process from start to exit."""
         line = await _read_line(ready)
-        if line and self.state is State.STARTING:
+        if line and self.state is NodeState.STARTING:
             self.address = line
-            self._change(State.SERVING)
+            self._change(NodeState.SERVING)
         status = await process.wait()
         os.close(self._keep_alive)
         self._process = None
-        was_asked = self.state is State.STOPPING
-        self.reason = "" if was_asked and status == 0 else _reason(status, self._last_fault())
-        self._change(State.STOPPED if was_asked else State.DIED)
+        was_requested = self.state is NodeState.STOPPING
+        self.reason = "" if was_requested and status == 0 else _exit_reason(status, self._last_error())
+        self._change(NodeState.STOPPED if was_requested else NodeState.DIED)
 
-    def _change(self, state: State) -> None:
+    def _change(self, state: NodeState) -> None:
         self.state = state
-        if state not in (State.STARTING, State.STOPPING):
-            self._settled.set()
+        if state not in (NodeState.STARTING, NodeState.STOPPING):
+            self._started_or_ended.set()
         self._on_change(self)
 
-    def _last_fault(self) -> str:
-        """The line in which the broker said why it did not start."""
-        return last_line(self._layout.node_log(self.node_id), self._log_start, _FAULT).removeprefix(_FAULT)
+    def _last_error(self) -> str:
+        """Return the error that the broker logged when it failed to start."""
+        return last_line(self._layout.node_log(self.node_id), self._log_start, _ERROR_PREFIX).removeprefix(
+            _ERROR_PREFIX
+        )
 
 
 def last_line(log: Path, start: int, prefix: str) -> str:
-    """The last line with that prefix among what was written to the log since `start`."""
+    """Return the last line with that prefix that was logged after byte `start`, or ""."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(start, size - _TAIL_BYTES))
@@ -143,9 +145,9 @@ def last_line(log: Path, start: int, prefix: str) -> str:
     return next((line for line in reversed(lines) if line.startswith(prefix)), "")
 
 
-def _reason(status: int, fault: str) -> str:
-    if fault:
-        return fault
+def _exit_reason(status: int, error_line: str) -> str:
+    if error_line:
+        return error_line
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -158,11 +160,11 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
     try:
         process.send_signal(number)
     except ProcessLookupError:
-        return  # it has ended by itself
+        return  # the process has already exited
 
 
 async def _read_line(descriptor: int) -> str:
-    """The line that the broker writes when it serves; empty when it ends without."""
+    """Return the line that the broker writes when it starts to serve; empty if it exits before."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)

@@ -1,15 +1,18 @@
-"""Whether a local cluster can have its ports; found out before anything is written or started."""
+"""Checks that a local cluster can bind its ports, before any file is written or process started."""
 
 from __future__ import annotations
 
 import errno
 import socket
 
-from headrace.cli.cluster.layout import HOST, ClusterError, Layout
+from headrace.cli.cluster.layout import HOST, ClusterError, ClusterLayout
 
 
-def check_ports(layout: Layout, *, is_new: bool) -> None:
-    """Raises ClusterError when somebody else has one of the cluster's ports; a cluster keeps those it was made with."""
+def check_ports(layout: ClusterLayout, *, is_new: bool) -> None:
+    """Raises ClusterError if one of the cluster's ports cannot be bound.
+
+    If `is_new` is false, the error does not suggest other ports, because an existing cluster keeps its ports.
+    """
     for node_id in layout.node_ids:
         uses = (("clients", layout.port(node_id)), ("controllers", layout.controller_port(node_id)))
         for use, port in uses:
@@ -19,12 +22,12 @@ def check_ports(layout: Layout, *, is_new: bool) -> None:
                     probe.bind((HOST, port))
                 except OSError as error:
                     name = f"port {port} (node {node_id}, for {use})"
-                    raise ClusterError(_port_fault(error, name, is_new=is_new)) from None
+                    raise ClusterError(_port_error(error, name, is_new=is_new)) from None
 
 
-def _port_fault(error: OSError, port: str, *, is_new: bool) -> str:
+def _port_error(error: OSError, port: str, *, is_new: bool) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"{port} is in use: stop whoever has it, or name another {'--base-port' if is_new else '--dir'}"
+        return f"{port} is in use: stop the process that uses it, or use another {'--base-port' if is_new else '--dir'}"
     if error.errno == errno.EACCES:
-        return f"{port} may not be bound by this user: name a --base-port above 1023"
+        return f"{port}: this user is not permitted to bind it: use a --base-port above 1023"
     return f"{port} cannot be bound: {error.strerror}"

@@ -1,4 +1,4 @@
-"""What `headrace cluster start` does in its process, from the options to the exit status."""
+"""Implements `headrace cluster start`, from the options to the exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.cli.cluster.control import ControlServer
 from headrace.cli.cluster.formatting import format_node
 from headrace.cli.cluster.layout import (
     ClusterError,
-    Layout,
+    ClusterLayout,
     open_layout,
     read_layout,
     write_cluster_file,
@@ -23,7 +23,7 @@ from headrace.cli.cluster.layout import (
 from headrace.cli.cluster.ports import check_ports
 from headrace.cli.cluster.supervisor import Supervisor
 
-_OWN = frozenset(
+_PER_NODE_KEYS = frozenset(
     ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "metadata.log.dir")
 )
 
@@ -32,11 +32,11 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
     """Run a cluster in the foreground; returns the exit status."""
     control = ControlServer(directory)
     try:
-        values = _values(overrides)
-        layout = _take(control, directory, nodes, base_port)
-        _check(layout, values)
+        values = _parse_overrides(overrides)
+        layout = _open_and_lock(control, directory, nodes, base_port)
+        _check_overrides(layout, values)
         is_new = read_layout(directory) is None
-        check_ports(layout, is_new=is_new)  # before anything is written: a new cluster may still be given others
+        check_ports(layout, is_new=is_new)  # before writing any file, so that a new cluster can still use other ports
         if is_new:
             write_unfinished_file(layout)
         write_node_files(layout, values)
@@ -46,28 +46,29 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
         write_cluster_file(layout)
         asyncio.run(_run(layout, control))
     except ClusterError as error:
-        return _refuse(str(error))
+        return _fail(str(error))
     except OSError as error:
-        return _refuse(f"{error.filename or directory} cannot be used: {error.strerror or error}")
-    except KeyboardInterrupt:  # before the signals were the supervisor's to handle
+        return _fail(f"cannot use {error.filename or directory}: {error.strerror or error}")
+    except KeyboardInterrupt:  # Ctrl-C before the supervisor has installed its signal handlers
         return 130
     return 0
 
 
-def _take(control: ControlServer, directory: Path, nodes: int | None, base_port: int | None) -> Layout:
+def _open_and_lock(control: ControlServer, directory: Path, nodes: int | None, base_port: int | None) -> ClusterLayout:
     from headrace_broker.protocol.uuid_text import encode_uuid
     from headrace_broker.server.data_dirs import random_uuid
 
-    open_layout(directory, nodes, base_port, "")  # nothing is left behind in a directory that cannot be used
-    control.take()
+    # Check the directory first, so that no lock file is created in an unusable directory.
+    open_layout(directory, nodes, base_port, "")
+    control.lock_directory()
     return open_layout(directory, nodes, base_port, encode_uuid(random_uuid()))
 
 
-async def _run(layout: Layout, control: ControlServer) -> None:
-    await Supervisor(layout, _say).run(control)
+async def _run(layout: ClusterLayout, control: ControlServer) -> None:
+    await Supervisor(layout, _print_line).run(control)
 
 
-def _values(overrides: Sequence[str]) -> dict[str, str]:
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, str]:
     values = {}
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -77,16 +78,16 @@ def _values(overrides: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _check(layout: Layout, values: Mapping[str, str]) -> None:
-    """Find faults in the overrides before they stand in the nodes' files.  Raises ClusterError."""
+def _check_overrides(layout: ClusterLayout, values: Mapping[str, str]) -> None:
+    """Validate the overrides before they are written to the nodes' files.  Raises ClusterError."""
     if not values:
         return
     from headrace_broker.server.config import BrokerConfig, ConfigError
 
-    shared = sorted(values.keys() & _OWN) if layout.nodes > 1 else []
+    shared = sorted(values.keys() & _PER_NODE_KEYS) if layout.nodes > 1 else []
     if shared:
         files = layout.directory / "node-N" / "server.properties"
-        raise ClusterError(f"--property {shared[0]}: no two nodes can share it: change it in their own files, {files}")
+        raise ClusterError(f"--property {shared[0]}: must differ between nodes: set it in each node's file, {files}")
     try:
         for node_id in layout.node_ids:
             config = BrokerConfig.from_properties({**layout.node_properties(node_id), **values})
@@ -96,15 +97,15 @@ def _check(layout: Layout, values: Mapping[str, str]) -> None:
         print(f"headrace cluster: --property: {warning}", file=sys.stderr)
 
 
-def _say(line: str) -> None:
-    """Tell whoever reads standard output; the nodes run on where nobody can be told."""
+def _print_line(line: str) -> None:
+    """Print a line to standard output; if that fails, the nodes keep running."""
     try:
         print(line, flush=True)
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # a disk takes it with the next line, as soon as it has room
+        if error.errno != errno.ENOSPC:  # on a full disk, the line stays buffered until the next write
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _refuse(reason: str) -> int:
+def _fail(reason: str) -> int:
     print(f"headrace cluster: {reason}", file=sys.stderr)
     return 1

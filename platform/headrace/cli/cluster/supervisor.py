@@ -1,7 +1,7 @@
-"""The process behind `headrace cluster start`: it starts the nodes, says what becomes of them, and stops them.
+"""The supervisor of `headrace cluster start`: it starts and stops the nodes, and prints changes of their states.
 
-A node that dies stays dead until `start-node` asks for it: this is for people who try what a cluster survives.  Lines
-for people and scripts go to standard output, each flushed at once.
+A node that dies is not restarted until the `start-node` command, because this cluster is meant for testing failures.
+The lines on standard output are meant for users and scripts; each line is flushed immediately.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.cli.cluster.control import ControlServer
-from headrace.cli.cluster.formatting import check_others_have_everything, format_node, loss
-from headrace.cli.cluster.health import ANSWERS, health
-from headrace.cli.cluster.layout import ClusterError, Layout
-from headrace.cli.cluster.node_process import NodeProcess, State
+from headrace.cli.cluster.formatting import check_enough_other_nodes, describe_data_loss, format_node
+from headrace.cli.cluster.health import RESPONDING_STATES, health
+from headrace.cli.cluster.layout import ClusterError, ClusterLayout
+from headrace.cli.cluster.node_process import NodeProcess, NodeState
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class Supervisor:
-    """Owner of the nodes' processes; lives on the event loop."""
+    """Owns the processes of the nodes; runs on the event loop."""
 
-    def __init__(self, layout: Layout, say: Say) -> None:
+    def __init__(self, layout: ClusterLayout, print_line: PrintLine) -> None:
         self.layout = layout
-        self._say = say
-        self._nodes = {node_id: NodeProcess(layout, node_id, self._changed) for node_id in layout.node_ids}
-        self._busy: dict[int, asyncio.Lock] = {node_id: asyncio.Lock() for node_id in layout.node_ids}
+        self._print_line = print_line
+        self._nodes = {node_id: NodeProcess(layout, node_id, self._on_node_change) for node_id in layout.node_ids}
+        self._node_locks: dict[int, asyncio.Lock] = {node_id: asyncio.Lock() for node_id in layout.node_ids}
         self._has_announced = False
         self._is_stopping = False
         self._stop = asyncio.Event()
         self._stopped = asyncio.Event()
 
     async def run(self, control: ControlServer) -> None:
-        """Start every node, and stay until told to stop.  Raises ClusterError when the cluster cannot start."""
+        """Start every node, and run until the stop command or a signal.  Raises ClusterError if the start fails."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop.set)
-        await control.serve(self._answer)
+        await control.serve(self._handle_command)
         try:
             for node in self._nodes.values():
                 await node.start()
-            await self._started()
+            await self._wait_until_started()
             await self._stop.wait()
         finally:
             self._is_stopping = True
@@ -50,9 +50,9 @@ class Supervisor:
             self._stopped.set()
             await control.close()
 
-    async def _started(self) -> None:
-        """Wait until the nodes serve, or too few of them are left.  Raises ClusterError."""
-        waits = [asyncio.ensure_future(node.settled()) for node in self._nodes.values()]
+    async def _wait_until_started(self) -> None:
+        """Wait until all nodes serve.  Raises ClusterError if so many died that no majority is left."""
+        waits = [asyncio.ensure_future(node.wait_until_started_or_ended()) for node in self._nodes.values()]
         stopping = asyncio.ensure_future(self._stop.wait())
         pending: set[asyncio.Future[Any]] = {*waits, stopping}
         while not stopping.done() and not all(wait.done() for wait in waits):
@@ -62,27 +62,27 @@ class Supervisor:
             wait.cancel()
 
     def _check_majority(self) -> None:
-        failed = [node for node in self._nodes.values() if node.state is State.DIED]
+        failed = [node for node in self._nodes.values() if node.state is NodeState.DIED]
         if 2 * len(failed) >= len(self._nodes):
             raise ClusterError(f"node {failed[0].node_id} did not start: {failed[0].reason}")
 
-    # -- what is said ------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
-    def _changed(self, node: NodeProcess) -> None:
-        if node.state is State.SERVING:
+    def _on_node_change(self, node: NodeProcess) -> None:
+        if node.state is NodeState.SERVING:
             if not self._has_announced:
                 self._has_announced = True
-                self._say(f"bootstrap.servers={self.layout.bootstrap_servers}")
-            self._say(f"node {node.node_id} {node.address} pid {node.pid}")
-        elif node.state is State.DIED:
-            self._say(f"node {node.node_id} died: {node.reason}")
-        elif node.state is State.STOPPED and not self._is_stopping:
-            self._say(f"node {node.node_id} stopped{f': {node.reason}' if node.reason else ''}")
+                self._print_line(f"bootstrap.servers={self.layout.bootstrap_servers}")
+            self._print_line(f"node {node.node_id} {node.address} pid {node.pid}")
+        elif node.state is NodeState.DIED:
+            self._print_line(f"node {node.node_id} died: {node.reason}")
+        elif node.state is NodeState.STOPPED and not self._is_stopping:
+            self._print_line(f"node {node.node_id} stopped{f': {node.reason}' if node.reason else ''}")
 
-    # -- what is asked -----------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------------------------
 
-    async def _answer(self, command: str, node_id: int | None) -> list[str]:
-        """The lines that answer a command from another shell.  Raises ClusterError."""
+    async def _handle_command(self, command: str, node_id: int | None) -> list[str]:
+        """Run a command from another shell; return the lines of the response.  Raises ClusterError."""
         if command == "status":
             return await self._status()
         if command == "stop":
@@ -91,15 +91,15 @@ class Supervisor:
             return []
         actions: dict[str, Callable[[NodeProcess], Awaitable[list[str]]]] = {
             "start-node": self._start_node,
-            "start-node --format": self._begin_anew,
+            "start-node --format": self._start_reformatted_node,
             "stop-node": self._stop_node,
         }
         if command not in actions:
-            raise ClusterError(f"'{command}' is none of status, stop, start-node, stop-node")
+            raise ClusterError(f"unknown command '{command}': expected status, stop, start-node or stop-node")
         node = self._nodes.get(node_id or 0)
         if node is None:
             raise ClusterError(f"there is no node {node_id}: the cluster has nodes 1..{self.layout.nodes}")
-        async with self._busy[node.node_id]:
+        async with self._node_locks[node.node_id]:
             return await actions[command](node)
 
     async def _status(self) -> list[str]:
@@ -108,23 +108,23 @@ class Supervisor:
 
     async def _start_node(self, node: NodeProcess) -> list[str]:
         if node.is_alive:
-            raise ClusterError(f"node {node.node_id} runs already, as process {node.pid}")
+            raise ClusterError(f"node {node.node_id} is already running as process {node.pid}")
         await node.start()
-        if not await node.settled():
+        if not await node.wait_until_started_or_ended():
             raise ClusterError(f"node {node.node_id} did not start: {node.reason}")
         return [f"node {node.node_id} {node.address} pid {node.pid}"]
 
-    async def _begin_anew(self, node: NodeProcess) -> list[str]:
-        """Start a node whose data is gone; one that has its data needs no leave from the others."""
-        if loss(self.layout, node.node_id) is not None:
-            found = await asyncio.gather(*(_found(other) for other in self._nodes.values() if other is not node))
-            check_others_have_everything(self.layout, node.node_id, sum(state in ANSWERS for state in found))
+    async def _start_reformatted_node(self, node: NodeProcess) -> list[str]:
+        """Start a node, and format it first if its data is lost and enough other nodes serve."""
+        if describe_data_loss(self.layout, node.node_id) is not None:
+            states = await asyncio.gather(*(_state_text(other) for other in self._nodes.values() if other is not node))
+            check_enough_other_nodes(self.layout, node.node_id, sum(state in RESPONDING_STATES for state in states))
             format_node(self.layout, node.node_id)
         return await self._start_node(node)
 
     async def _stop_node(self, node: NodeProcess) -> list[str]:
         if not node.is_alive:
-            raise ClusterError(f"node {node.node_id} does not run")
+            raise ClusterError(f"node {node.node_id} is not running")
         await node.stop()
         if node.reason:
             raise ClusterError(f"node {node.node_id} did not stop cleanly: {node.reason}")
@@ -135,10 +135,10 @@ async def _status_line(node: NodeProcess) -> str:
     line = f"node {node.node_id} {node.address}"
     if node.pid is not None:
         line += f" pid {node.pid}"
-    reason = f": {node.reason}" if node.state is State.DIED else ""
-    return f"{line} {await _found(node)}{reason}"
+    reason = f": {node.reason}" if node.state is NodeState.DIED else ""
+    return f"{line} {await _state_text(node)}{reason}"
 
 
-async def _found(node: NodeProcess) -> str:
-    """The state of the process, or what one that serves is to its cluster."""
-    return await health(node.node_id, node.address) if node.state is State.SERVING else node.state.value
+async def _state_text(node: NodeProcess) -> str:
+    """Return the state of the node in the cluster if its process serves, otherwise the state of the process."""
+    return await health(node.node_id, node.address) if node.state is NodeState.SERVING else node.state.value

@@ -1,0 +1,31 @@
+"""Sets an error in a response whose records could not be appended or were not committed in time."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import OffsetCommitResponse, OffsetDeleteResponse
+
+ResponseT = TypeVar("ResponseT")
+
+
+def with_error(response: ResponseT, error: ErrorCode) -> ResponseT:
+    """Return `response` with `error` for the whole request; errors that are already set are kept."""
+    if isinstance(response, OffsetCommitResponse):
+        for topic in response.topics:
+            _set_errors(topic.partitions, error)
+    elif isinstance(response, list):
+        _set_errors(response, error)
+    elif isinstance(response, OffsetDeleteResponse):
+        response.topics = []
+        _set_errors([response], error)
+    elif response is not None:
+        _set_errors([response], error)
+    return response
+
+
+def _set_errors(parts: list[Any], error: ErrorCode) -> None:
+    for part in parts:
+        if not part.error_code:
+            part.error_code = error

@@ -1,0 +1,193 @@
+"""Validation of the batches that a leader appends, and recompression to the topic's codec (Kafka's LogValidator). Pure.
+
+By default only the batch header and the checksum are checked. The records themselves are read in two cases: a compacted
+topic rejects records without keys, and a topic with its own `compression.type` recompresses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from headrace_broker.log.config import LONG_MAX, LogConfig
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.batch import (
+    ATTRIBUTES_OFFSET,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    NO_TIMESTAMP,
+    OVERHEAD_SIZE,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    CorruptBatchError,
+    crc32c,
+)
+from headrace_broker.records.builder import replace_records
+from headrace_broker.records.compression import DECOMPRESSED_SIZE_BYTES_MAX, Compression, compress
+from headrace_broker.records.reader import decompress_batch
+from headrace_broker.records.validation import find_keyless_records
+
+RECORD_ERRORS_MAX = 100
+RECORD_SIZE_MIN = 7
+"""Size of the smallest possible record, in bytes."""
+_DECOMPRESSED_SIZE_MIN = 64 * 1024 * 1024
+_DECOMPRESSED_RATIO = 16
+
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+class AppendOrigin(Enum):
+    """Source of an append: clients' batches are fully validated, those of coordinators and the controller are not."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    CONTROLLER = "controller"
+
+
+class RecordsRejectedError(ApiError):
+    """A batch was rejected because of some of its records.
+
+    `record_errors` contains (index in the batch, message) of at most 100 records.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+def validate_batch(
+    records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> BatchHeader:
+    """Return the header of the one batch in `records`. Raises ApiError if a leader must not append it."""
+    size_bytes = len(records)
+    if size_bytes < HEADER_SIZE:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are too few for a record batch")
+    header = BatchHeader(*HEADER.unpack_from(records))
+    if header.magic != MAGIC:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"record batches of magic {header.magic} are not supported, only magic {MAGIC}"
+        )
+    if header.batch_length + OVERHEAD_SIZE != size_bytes:
+        raise _wrong_size_error(header, size_bytes)
+    if size_bytes > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record batch of {size_bytes} bytes exceeds the topic's max.message.bytes={config.max_message_bytes}",
+        )
+    if size_bytes > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"a record batch of {size_bytes} bytes does not fit into a segment of segment.bytes={config.segment_bytes}",
+        )
+    if crc32c(memoryview(records)[ATTRIBUTES_OFFSET:]) != header.crc:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the checksum {header.crc:#010x} does not match the record batch")
+    count = header.records_count
+    if count != header.last_offset_delta + 1 or count <= 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"the batch has {count} records but a last offset delta of {header.last_offset_delta}",
+        )
+    if origin is AppendOrigin.CLIENT:
+        _validate_client_batch(header, size_bytes)
+        if not config.is_log_append_time:
+            _check_timestamps(header, config, now_ms)
+    if config.cleanup_compact and not header.attributes & CONTROL_MASK:
+        _check_keys(memoryview(records), header, config)
+    return header
+
+
+def _wrong_size_error(header: BatchHeader, size_bytes: int) -> ApiError:
+    if HEADER_SIZE <= header.size_bytes < size_bytes:
+        return ApiError(ErrorCode.INVALID_RECORD, "a partition's records must be exactly one record batch")
+    return ApiError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"the header of the record batch gives {header.size_bytes} bytes, but the request contains {size_bytes}",
+    )
+
+
+def _validate_client_batch(header: BatchHeader, size_bytes: int) -> None:
+    if header.base_offset != 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"the base offset of a produced batch must be 0, not {header.base_offset}"
+        )
+    if header.attributes & CONTROL_MASK:
+        raise ApiError(ErrorCode.INVALID_RECORD, "clients cannot write control records")
+    if header.attributes & TIMESTAMP_TYPE_MASK:
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
+    if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.compression} is unknown")
+    records_size_max = (
+        size_bytes - HEADER_SIZE if not header.attributes & COMPRESSION_MASK else DECOMPRESSED_SIZE_BYTES_MAX
+    )
+    if header.records_count * RECORD_SIZE_MIN > records_size_max or size_bytes == HEADER_SIZE:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"{header.records_count} records do not fit into a batch of {size_bytes} bytes"
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence {header.base_sequence}, "
+            "neither may be negative",
+        )
+
+
+def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    newest = header.max_timestamp
+    if newest == NO_TIMESTAMP:
+        return
+    oldest = min(header.base_timestamp, newest)
+    is_too_old = config.message_timestamp_before_max_ms != LONG_MAX and (
+        now_ms - oldest > config.message_timestamp_before_max_ms
+    )
+    if is_too_old or newest - now_ms > config.message_timestamp_after_max_ms:
+        earliest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamps {oldest} to {newest} are not between {earliest} and "
+            f"{now_ms + config.message_timestamp_after_max_ms}, the limits that message.timestamp.before.max.ms and "
+            "message.timestamp.after.max.ms allow",
+        )
+
+
+def _check_keys(records: memoryview, header: BatchHeader, config: LogConfig) -> None:
+    try:
+        keyless = find_keyless_records(records, 0, header, _decompressed_size_max(config))
+    except CorruptBatchError as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
+    if keyless:
+        raise RecordsRejectedError(
+            ErrorCode.INVALID_RECORD,
+            f"{len(keyless)} of {header.records_count} records have no key, a compacted topic requires one",
+            [(index, "a compacted topic requires a key in every record") for index in keyless[:RECORD_ERRORS_MAX]],
+        )
+
+
+def _decompressed_size_max(config: LogConfig) -> int:
+    """Return the largest decompressed size of a batch that is decompressed on the event loop.
+
+    The limit is far above the batches of real producers, and rejects decompression bombs, which would block all other
+    requests.
+    """
+    return max(_DECOMPRESSED_SIZE_MIN, _DECOMPRESSED_RATIO * config.max_message_bytes)
+
+
+def recompress(records: bytearray | memoryview, header: BatchHeader, config: LogConfig) -> bytearray | None:
+    """Return the batch compressed with the topic's codec, None if it already is. Raises ApiError."""
+    codec = _CODECS.get(config.compression_type, header.compression)
+    if codec == header.compression:
+        return None
+    try:
+        decompressed = decompress_batch(memoryview(records), 0, header, _decompressed_size_max(config))
+    except CorruptBatchError as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, error.reason) from error
+    compressed = compress(codec, memoryview(decompressed)[HEADER_SIZE:], config.compression_level)
+    return replace_records(header, compressed, attributes=header.attributes & ~COMPRESSION_MASK | codec)

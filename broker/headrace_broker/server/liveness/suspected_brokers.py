@@ -1,0 +1,83 @@
+"""Brokers suspected to be dead and brokers just fenced, and how Metadata responses treat them.
+
+Clients request metadata the moment a leader's connection breaks, and librdkafka retries only a second later. So when
+that leader's connection to this broker has broken too, the Metadata response waits, up to 0.4 s, until the controller
+has fenced the broker and elected new leaders. A fenced broker also stays in the broker list for 10 s, although it leads
+nothing: librdkafka removes the partitions of a broker that disappears before it reads their new leaders, and recovers
+from that only a second later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from headrace_broker.metadata.image import MetadataImage
+
+_RESOLVE_TIMEOUT_S = 0.4
+_LISTED_AFTER_FENCING_S = 10.0
+
+
+class SuspectedBrokers:
+    """Brokers suspected to be dead, and brokers that were fenced a short while ago. Runs on the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._suspects: dict[
+            int, tuple[int, float]
+        ] = {}  # by broker id: broker epoch, time at which the suspicion expires
+        self._recently_fenced: dict[int, float] = {}  # by broker id: time until which Metadata responses list it
+        self._live: frozenset[int] = frozenset()
+        self._changed = asyncio.Event()
+
+    def suspect(self, broker_id: int, image: MetadataImage) -> None:
+        """Suspect a broker because its connection was closed."""
+        broker = image.brokers.get(broker_id)
+        if broker is not None and not broker.fenced:
+            self._suspects[broker_id] = (broker.epoch, self._loop.time() + _RESOLVE_TIMEOUT_S)
+
+    def clear(self, broker_id: int) -> None:
+        """Clear the suspicion because the broker responds."""
+        if self._suspects.pop(broker_id, None) is not None:
+            self._notify()
+
+    def on_image_change(self, image: MetadataImage) -> None:
+        """Clear the suspicion of brokers that the controller fenced, or that registered again."""
+        live = frozenset(broker.broker_id for broker in image.live_brokers())
+        for broker_id in self._live - live:
+            self._recently_fenced[broker_id] = self._loop.time() + _LISTED_AFTER_FENCING_S
+        self._live = live
+        confirmed_dead = [broker_id for broker_id in self._suspects if self._is_confirmed_dead(broker_id, image)]
+        for broker_id in confirmed_dead:
+            del self._suspects[broker_id]
+        if confirmed_dead:
+            self._notify()
+
+    def _is_confirmed_dead(self, broker_id: int, image: MetadataImage) -> bool:
+        broker = image.brokers.get(broker_id)
+        return broker_id not in self._live or broker is None or broker.epoch != self._suspects[broker_id][0]
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def has_suspects(self, broker_ids: Collection[int]) -> bool:
+        """Whether one of these brokers is suspected."""
+        now = self._loop.time()
+        return any(broker_id in broker_ids and until > now for broker_id, (_, until) in self._suspects.items())
+
+    async def wait_until_resolved(self, broker_ids: Collection[int]) -> None:
+        """Wait until none of these brokers is suspected any more, or until the suspicion expires."""
+        while self.has_suspects(broker_ids):
+            until = max(until for broker_id, (_, until) in self._suspects.items() if broker_id in broker_ids)
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    def recently_fenced(self) -> list[int]:
+        """Return the brokers that were live a short while ago and are not live now."""
+        now = self._loop.time()
+        self._recently_fenced = {item: until for item, until in self._recently_fenced.items() if until > now}
+        return [broker_id for broker_id in self._recently_fenced if broker_id not in self._live]

@@ -1,0 +1,30 @@
+"""Rate-limits log lines about a condition that persists: the first at once, the next at intervals of up to a minute."""
+
+from __future__ import annotations
+
+_INTERVAL_S_MIN = 5.0
+_INTERVAL_S_MAX = 60.0
+
+
+class LogThrottle:
+    """The rate limit of one condition: call `should_log` each time it is observed, `reset` when it has ended."""
+
+    __slots__ = ("_interval_s", "_next_s")
+
+    def __init__(self) -> None:
+        self._interval_s = 0.0
+        self._next_s = 0.0
+
+    def should_log(self, now_s: float) -> bool:
+        """Return whether to log the condition now, and count it as logged. A long silence restarts the intervals."""
+        if self._interval_s and now_s < self._next_s:
+            return False
+        is_new = not self._interval_s or now_s >= self._next_s + _INTERVAL_S_MAX
+        self._interval_s = _INTERVAL_S_MIN if is_new else min(2 * self._interval_s, _INTERVAL_S_MAX)
+        self._next_s = now_s + self._interval_s
+        return True
+
+    def reset(self) -> bool:
+        """Mark the condition as ended, so that its next occurrence is logged at once; return whether it was logged."""
+        was_logging, self._interval_s = self._interval_s > 0, 0.0
+        return was_logging

@@ -1,0 +1,65 @@
+"""Busy polling: keeps the event loop awake between small requests that follow each other closely.
+
+The kernel puts an idle CPU to sleep, and under a hypervisor waking it costs more than serving a small request. While
+small reads follow each other closely (a producer that flushes each record, followers' fetches, a coordinator's
+clients), the loop therefore polls its sockets for a moment before it sleeps, and yields the CPU to other processes on
+each poll. This costs no more CPU time per request than sleeping does, because a CPU that slept runs with cold caches.
+
+Polling starts only after `_READS_IN_A_ROW` such reads, and one pause or one large read ends it. The time wasted is
+therefore less than `_POLL_NS` per `_READS_IN_A_ROW` reads. With a single CPU polling gains nothing, so it is off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from time import perf_counter_ns
+
+_SMALL_BYTES = 4096
+"""A larger read is bulk traffic: its sender does not wait for each response and needs the CPU itself."""
+_CLOSE_NS = 500_000
+_POLL_NS = 400_000
+_READS_IN_A_ROW = 16
+
+_yield_cpu: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+
+
+class BusyPoll:
+    """The busy polling of one event loop; connections report each read after they have processed it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        processors: int | None = None,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self._loop = loop
+        self._clock_ns = clock_ns
+        self._is_enabled = (processors or _processors()) > 1
+        self._last_read_ns = 0
+        self._close_reads = 0
+        self._is_polling = False
+
+    def record_read(self, size_bytes: int) -> None:
+        """Report a read of `size_bytes` whose requests have been processed."""
+        now_ns = self._clock_ns()
+        is_close = size_bytes <= _SMALL_BYTES and now_ns - self._last_read_ns < _CLOSE_NS
+        self._close_reads = self._close_reads + 1 if is_close else 0
+        self._last_read_ns = now_ns
+        if self._close_reads >= _READS_IN_A_ROW and not self._is_polling and self._is_enabled:
+            self._is_polling = True
+            self._loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        if self._close_reads and self._clock_ns() - self._last_read_ns < _POLL_NS:
+            _yield_cpu()
+            self._loop.call_soon(self._poll)  # with a callback pending, the loop polls its sockets without sleeping
+        else:
+            self._is_polling = False
+            self._close_reads = 0
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,120 @@
+"""Connection quotas: how many connections each listener and each client host may have open.
+
+The file descriptor limit bounds all connections. `max.connections` and `max.connections.per.ip` apply to clients only,
+and a share of the connections is reserved: clients must not be able to disconnect brokers and controllers from each
+other.
+
+If followers and clients share a listener, the broker cannot tell whether a new connection comes from a follower. When
+clients have used up their quota, the broker therefore accepts some more connections *on probation*: a connection
+becomes permanent when a follower fetches over it, and the oldest of the others is closed to make room for a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headrace_broker.server.log_throttle import LogThrottle
+
+if TYPE_CHECKING:
+    from headrace_broker.server.config import BrokerConfig
+    from headrace_broker.server.network.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_RESERVED_FRACTION = 8
+"""One connection in eight is reserved for listeners that clients do not use: the controllers', and a listener of
+inter.broker.listener.name of its own. Half of these are for followers where they share the clients' listener."""
+
+
+class ConnectionQuotas:
+    """The open connections of a node, and the limits on their number.
+
+    `has_other_brokers`: whether the cluster has other brokers, which may follow this one. `on_evict` is called with a
+    connection before it is closed to make room for another one.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        connections_max: int,
+        *,
+        has_other_brokers: Callable[[], bool],
+        on_evict: Callable[[Connection], None],
+    ) -> None:
+        self._config = config
+        self._connections_max = connections_max
+        self._has_other_brokers = has_other_brokers
+        self._on_evict = on_evict
+        self._inter_node_listeners = {listener.name for listener in config.controller_listeners}
+        if len(config.listeners) > 1:
+            self._inter_node_listeners.add(config.inter_broker_listener)
+        self.connections: dict[Connection, None] = {}  # insertion order, so that a simulation seed is reproducible
+        self._per_host: dict[str, int] = {}
+        self._on_probation: dict[Connection, None] = {}
+        self._log_throttle = LogThrottle()
+
+    def try_add(self, connection: Connection) -> bool:
+        """Count a new connection; returns False when there are too many."""
+        config = self._config
+        reserved = self._connections_max // _RESERVED_FRACTION
+        is_inter_node = connection.listener in self._inter_node_listeners
+        if is_inter_node and len(self.connections) < self._connections_max:
+            return self._add(connection)
+        if not is_inter_node and self._per_host.get(connection.client_host, 0) >= config.max_connections_per_ip:
+            self._log_rejected(f"max.connections.per.ip={config.max_connections_per_ip}", connection)
+            return False
+        clients_max = min(config.max_connections, self._connections_max - reserved)
+        if not is_inter_node and len(self.connections) < clients_max:
+            return self._add(connection)
+        is_configured = not is_inter_node and clients_max == config.max_connections
+        self._log_rejected(f"max.connections={clients_max}" if is_configured else "ulimit -n", connection)
+        if is_inter_node or connection.listener != config.inter_broker_listener or not self._has_other_brokers():
+            return False
+        return self._add_on_probation(connection, limit=1 + clients_max // (2 * _RESERVED_FRACTION))
+
+    def _add_on_probation(self, connection: Connection, limit: int) -> bool:
+        """Accept a connection that may come from a follower although the clients' quota is used up."""
+        others = len(self.connections) - len(self._on_probation)
+        probation_max = min(limit, self._connections_max - self._connections_max // (2 * _RESERVED_FRACTION) - others)
+        if probation_max <= 0:
+            return False
+        if len(self._on_probation) >= probation_max:
+            oldest = next(iter(self._on_probation))
+            self._on_evict(oldest)
+            oldest.abort("")
+        self._on_probation[connection] = None
+        return self._add(connection)
+
+    def mark_replica(self, connection: Connection) -> None:
+        """A follower fetches over this connection: never close it to make room for another one."""
+        self._on_probation.pop(connection, None)
+
+    def _add(self, connection: Connection) -> bool:
+        self.connections[connection] = None
+        self._per_host[connection.client_host] = self._per_host.get(connection.client_host, 0) + 1
+        return True
+
+    def _log_rejected(self, limit: str, connection: Connection) -> None:
+        if self._log_throttle.should_log(monotonic()):
+            logger.warning(
+                "Connection from %s: rejected, %d connections are open and %s allows no more",
+                connection.peer,
+                len(self.connections),
+                limit,
+            )
+
+    def remove(self, connection: Connection) -> bool:
+        """Stop counting a connection; returns False when it was not counted."""
+        if connection not in self.connections:
+            return False
+        self.connections.pop(connection, None)
+        self._on_probation.pop(connection, None)
+        left = self._per_host[connection.client_host] - 1
+        if left:
+            self._per_host[connection.client_host] = left
+        else:
+            del self._per_host[connection.client_host]
+        return True

@@ -1,0 +1,43 @@
+"""The limit on file descriptors (`ulimit -n`): raised as far as allowed, with a share reserved for log files.
+
+Without the reserve, a client that opens connections until no descriptors are left would prevent every log from being
+opened, synced or rolled.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+_LIMIT_MAX = 1 << 20
+_OPEN_SEGMENTS_MAX = 256
+_OTHER_FILES = 128
+"""Listeners, lock files, files opened briefly to write or sync them, and connections that are about to be rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDescriptorBudget:
+    """How the limit is divided between connections and log segments."""
+
+    connections_max: int
+    open_segments_max: int
+
+    @classmethod
+    def for_limit(cls, limit: int) -> FileDescriptorBudget:
+        """Divide a limit; connections receive at least half of it, even if it is small."""
+        open_segments_max = min(_OPEN_SEGMENTS_MAX, max(4, limit // 4))
+        return cls(max(1, limit - open_segments_max - min(_OTHER_FILES, limit // 4)), open_segments_max)
+
+
+def file_descriptor_budget() -> FileDescriptorBudget:
+    """The budget under this process's limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FileDescriptorBudget.for_limit(_LIMIT_MAX if soft == resource.RLIM_INFINITY else soft)
+
+
+def raise_file_descriptor_limit() -> None:
+    """Raise the soft limit to the hard limit: the usual soft limit of 1024 exists for programs that call select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, _LIMIT_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,118 @@
+"""The purgatory: runs delayed operations on the event loop, with one timer for all deadlines.
+
+An operation's payload is a function without arguments that sends the response. It runs after the append that completed
+the operation, not inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable
+
+from headrace_broker.server.network.delayed_operations import DelayedOperation, DelayedOperations
+
+logger = logging.getLogger(__name__)
+
+
+class Purgatory:
+    """`DelayedOperations` on an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._operations = DelayedOperations()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self.is_watched = self._operations.is_watched
+        self._due: list[DelayedOperation] = []
+
+    def now_ms(self) -> int:
+        """The monotonic clock of the deadlines."""
+        return int(self._loop.time() * 1000)
+
+    def watch(
+        self,
+        complete: Callable[[], None],
+        keys: list[Hashable],
+        wait_ms: int,
+        *,
+        missing_bytes: int | None = None,
+        required_offsets: dict[Hashable, int] | None = None,
+    ) -> DelayedOperation:
+        """Call `complete` once: when the operation can complete, or after `wait_ms`."""
+        operation = DelayedOperation(
+            complete,
+            keys,
+            self.now_ms() + wait_ms,
+            missing_bytes=missing_bytes,
+            required_offsets=required_offsets,
+        )
+        self._operations.watch(operation)
+        self._schedule_timer()
+        return operation
+
+    def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
+        """Report that the key's data grew to `end_offset`; operations this completes run once the caller returns."""
+        self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
+
+    def force_complete(self, key: Hashable) -> None:
+        """Complete all operations on a partition that was deleted or changed its leader, once the caller returns."""
+        self._complete_soon(self._operations.force_complete(key))
+
+    def force_complete_now(self, key: Hashable) -> None:
+        """Complete all operations on this key before returning."""
+        for operation in self._operations.force_complete(key):
+            _complete(operation)
+
+    def cancel(self, operation: DelayedOperation) -> None:
+        """Remove an operation whose client has disconnected."""
+        self._operations.cancel(operation)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def produce_count(self) -> int:
+        """The number of delayed produces; the other operations are fetches."""
+        return self._operations.produce_count()
+
+    def close(self) -> None:
+        """Stop the timer; no operation expires after this."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def complete_due(self) -> None:
+        """Run the completions that are scheduled, before returning.
+
+        They run in reverse order. A response is sent after those of earlier requests of its connection, so
+        completing the earliest last sends all of a connection's responses with one call.
+        """
+        due, self._due = self._due, []
+        for operation in reversed(due):
+            _complete(operation)
+
+    def _complete_soon(self, due: list[DelayedOperation]) -> None:
+        if due and not self._due:
+            self._loop.call_soon(self.complete_due)
+        self._due += due
+
+    def _schedule_timer(self) -> None:
+        deadline_ms = self._operations.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(max(0, deadline_ms - self.now_ms()) / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for operation in self._operations.expire(self.now_ms()):
+            _complete(operation)
+        self._schedule_timer()
+
+
+def _complete(operation: DelayedOperation) -> None:
+    try:
+        operation.detach_payload()()
+    except Exception:
+        logger.exception("Purgatory: completing a delayed operation failed; its client gets no response")

@@ -1,0 +1,120 @@
+"""The memory pool for requests that are being received, over all connections (`queued.max.request.bytes`).
+
+Each connection has a receive buffer of up to `UNCOUNTED_BYTES` of its own; the buffer of a larger request comes from
+this pool. When the pool is exhausted, the broker stops reading from the connection until memory is free, and TCP
+applies backpressure to the client. Three rules keep the broker responsive then:
+
+* Requests of the usual size are still received: requests above `LARGE_BYTES` may use only three quarters of the pool.
+* At least one request always proceeds: one connection at a time may exceed the limit by its request.
+* The router closes a connection that holds memory from the pool, receives next to nothing for a second or two, and
+  thereby blocks others.
+
+The pool therefore exceeds its limit by at most one request. The default limit, -1 as in Kafka, stands for a quarter of
+the machine's (or container's) memory, at most `DEFAULT_BYTES_MAX`. The event loop owns this state.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+UNCOUNTED_BYTES = 256 * 1024
+LARGE_BYTES = 2 * 1024 * 1024
+DEFAULT_BYTES_MAX = 1024 * 1024 * 1024
+
+
+class MemoryPoolUser(Protocol):
+    """A connection, as the pool sees it."""
+
+    def release_idle_buffer(self) -> None:
+        """Shrink the receive buffer if it is empty."""
+
+    def retry_allocation(self) -> None:
+        """Try again to allocate the memory that the pool refused."""
+
+
+class RequestMemoryPool:
+    """Accounts for the bytes of all large receive buffers, and for the connections that wait for memory."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._allocated: dict[MemoryPoolUser, int] = {}
+        self._waiting: dict[MemoryPoolUser, None] = {}
+        self._over_limit_user: MemoryPoolUser | None = None
+        self.used_bytes = 0
+
+    @property
+    def is_under_pressure(self) -> bool:
+        """Whether a connection waits for memory, or exceeds the limit."""
+        return bool(self._waiting) or self._over_limit_user is not None
+
+    def is_waiting(self, user: MemoryPoolUser) -> bool:
+        """Whether the connection was refused memory and has not received it yet."""
+        return user in self._waiting
+
+    def holders(self) -> list[MemoryPoolUser]:
+        """The connections that hold memory from the pool."""
+        return list(self._allocated)
+
+    def try_allocate(self, user: MemoryPoolUser, capacity_bytes: int, request_bytes: int) -> bool:
+        """Set the connection's buffer to `capacity_bytes` in total, for a request of `request_bytes`.
+
+        False: there is no memory. The connection waits, and the pool calls its `retry_allocation` later.
+        """
+        allowed_bytes = self._bytes_max if request_bytes <= LARGE_BYTES else self._bytes_max * 3 // 4
+        if not self._fits(user, capacity_bytes, allowed_bytes):
+            for holder in self.holders():
+                holder.release_idle_buffer()
+            if not self._fits(user, capacity_bytes, allowed_bytes):
+                if self._over_limit_user not in (None, user):
+                    self._waiting.pop(user, None)
+                    self._waiting[user] = None
+                    return False
+                self._over_limit_user = user
+        self.used_bytes += capacity_bytes - self._allocated.get(user, 0)
+        self._allocated[user] = capacity_bytes
+        self._waiting.pop(user, None)
+        self._wake_next()
+        return True
+
+    def _fits(self, user: MemoryPoolUser, capacity_bytes: int, allowed_bytes: int) -> bool:
+        over_limit_bytes = self._allocated.get(self._over_limit_user, 0) if self._over_limit_user is not None else 0
+        own_bytes = self._allocated.get(user, 0) if user is not self._over_limit_user else 0
+        return self.used_bytes - over_limit_bytes - own_bytes + capacity_bytes <= allowed_bytes
+
+    def release(self, user: MemoryPoolUser) -> None:
+        """Return all memory of a connection to the pool; the connection that has waited longest tries again."""
+        self._waiting.pop(user, None)
+        self.used_bytes -= self._allocated.pop(user, 0)
+        if self._over_limit_user is user:
+            self._over_limit_user = None
+        self._wake_next()
+
+    def add_in_process(self, size_bytes: int) -> None:
+        """Count a request that stays in memory while it is processed; it never has to wait."""
+        self.used_bytes += size_bytes
+
+    def release_in_process(self, size_bytes: int) -> None:
+        """Stop counting a request whose processing has ended."""
+        self.used_bytes -= size_bytes
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        for user in self._waiting:
+            user.retry_allocation()
+            return
+
+
+def request_memory_limit(configured: int) -> int:
+    """The size of the pool for a value of `queued.max.request.bytes`."""
+    return configured if configured > 0 else min(DEFAULT_BYTES_MAX, _memory_bytes() // 4)
+
+
+def _memory_bytes() -> int:
+    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        container_bytes = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no such file, or no limit
+        return machine_bytes
+    return min(machine_bytes, container_bytes)

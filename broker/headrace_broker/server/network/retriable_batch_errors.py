@@ -1,0 +1,56 @@
+"""Batches rejected with a retriable error, and the batches an idempotent producer sent after them on one connection.
+
+A producer has up to five batches in flight. The first may be rejected because this broker does not lead the partition
+yet or has too few in-sync replicas. If that changes before the second batch arrives, the second batch appears to leave
+a sequence gap, although nothing is missing: the producer retries the first. A client that receives
+OUT_OF_ORDER_SEQUENCE_NUMBER starts a new epoch and resends batches that other partitions may already have (librdkafka),
+which duplicates records. The broker therefore rejects the batches after a rejected one with the same error until the
+first is retried. Any other sequence gap fails with that error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+_IN_FLIGHT_MAX = 5  # Kafka's limit for idempotent producers: max.in.flight.requests.per.connection
+_PARTITIONS_MAX = 2000
+_RETRIABLE = frozenset(
+    (
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
+
+
+class RetriableBatchErrors:
+    """For one connection: the partitions whose last batch was rejected with a retriable error."""
+
+    __slots__ = ("_errors",)
+
+    def __init__(self) -> None:
+        self._errors: dict[Hashable, tuple[ApiError, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def error_to_return(self, partition: Hashable, error: ApiError) -> ApiError:
+        """The error to return for a batch that failed with `error`."""
+        if error.code in _RETRIABLE:
+            # Drop the traceback: it would keep the request and its receive buffer in memory.
+            self._errors[partition] = (error.with_traceback(None), _IN_FLIGHT_MAX - 1)
+            if len(self._errors) > _PARTITIONS_MAX:
+                del self._errors[next(iter(self._errors))]
+        elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and partition in self._errors:
+            first, in_flight = self._errors.pop(partition)
+            if in_flight > 1:
+                self._errors[partition] = (first, in_flight - 1)
+            return first
+        return error
+
+    def clear(self, partition: Hashable) -> None:
+        """Forget the partition's error: a batch of this connection was appended."""
+        self._errors.pop(partition, None)

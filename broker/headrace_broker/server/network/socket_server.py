@@ -1,0 +1,139 @@
+"""The socket server of a node: binds the listeners before the node registers, and accepts connections afterwards.
+
+Binding first turns port 0 into the port to register. `localhost` binds both loopback addresses where both exist,
+because clients resolve it to either; an empty host binds all interfaces, over IPv4 and IPv6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from headrace_broker.server.data_dirs import StartError
+from headrace_broker.server.network.connection import Connection
+from headrace_broker.server.network.endpoints import Listener
+
+_BIND_ATTEMPTS = 20
+_KAFKA_DEFAULT_BUFFER_BYTES = 102_400
+"""Kafka's default, which its sample server.properties sets explicitly. Setting it on a socket would disable the
+kernel's buffer auto-tuning and cost three quarters of the throughput, so this value means "not configured"."""
+
+
+class SocketServer:
+    """The bound sockets of a node and, once it accepts connections, their servers."""
+
+    def __init__(self, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
+        self._backlog = backlog
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._sockets: list[tuple[Listener, socket.socket]] = []
+        self._servers: list[asyncio.Server] = []
+        self.listeners: list[Listener] = []
+
+    def bind(self, listener: Listener) -> Listener:
+        """Bind one listener; returns it with its actual port. Raises StartError."""
+        addresses = _addresses(listener)
+        for attempt in range(_BIND_ATTEMPTS):
+            try:
+                sockets = self._bind_all(listener, addresses)
+            except OSError as error:
+                # A port that is free over IPv4 may be in use over IPv6: with port 0, try another one.
+                if listener.port == 0 and error.errno == errno.EADDRINUSE and attempt + 1 < _BIND_ATTEMPTS:
+                    continue
+                raise StartError(_bind_error(listener, error)) from None
+            break
+        bound = replace(listener, port=sockets[0].getsockname()[1])
+        self._sockets += [(bound, item) for item in sockets]
+        self.listeners.append(bound)
+        return bound
+
+    def _bind_all(self, listener: Listener, addresses: list[tuple[int, str]]) -> list[socket.socket]:
+        sockets: list[socket.socket] = []
+        port = listener.port
+        try:
+            for family, host in addresses:
+                item = self._socket(family)
+                sockets.append(item)
+                item.bind((host, port))
+                port = item.getsockname()[1]
+        except OSError:
+            for item in sockets:
+                item.close()
+            raise
+        return sockets
+
+    def _socket(self, family: int) -> socket.socket:
+        item = socket.socket(family, socket.SOCK_STREAM)
+        item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if self._receive_buffer_bytes not in (-1, _KAFKA_DEFAULT_BUFFER_BYTES):
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        if self._send_buffer_bytes not in (-1, _KAFKA_DEFAULT_BUFFER_BYTES):
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        item.setblocking(False)
+        return item
+
+    async def serve(self, new_connection: Callable[[str], Connection], listeners: Sequence[Listener]) -> None:
+        """Start to accept connections on these bound listeners. Raises StartError."""
+        loop = asyncio.get_running_loop()
+        names = {listener.name for listener in listeners}
+        for listener, item in self._sockets:
+            name = listener.name
+            if name not in names:
+                continue
+            try:
+                item.listen(self._backlog)  # uvloop raises no error if another process listens here since the bind
+            except OSError as error:
+                raise StartError(_bind_error(listener, error)) from None
+            self._servers.append(
+                await loop.create_server(lambda name=name: new_connection(name), sock=item, backlog=self._backlog)  # type: ignore[misc]
+            )
+
+    def close(self) -> None:
+        """Close all listeners; open connections stay."""
+        for server in self._servers:
+            server.close()
+        for _, item in self._sockets:
+            item.close()
+
+
+def _addresses(listener: Listener) -> list[tuple[int, str]]:
+    """The (family, address) pairs to bind, IPv4 first."""
+    if listener.host in ("", "0.0.0.0", "::"):
+        both: list[tuple[int, str]] = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
+        wanted = both if not listener.host else [pair for pair in both if pair[1] == listener.host]
+        return [pair for pair in wanted if pair[0] == socket.AF_INET or _has_ipv6()]
+    if listener.host == "localhost":
+        loopback: list[tuple[int, str]] = [(socket.AF_INET, "127.0.0.1")]
+        return [*loopback, (socket.AF_INET6, "::1")] if _has_ipv6() else loopback
+    try:
+        found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+    except OSError:
+        raise StartError(f"listener {listener}: host {listener.host} cannot be resolved") from None
+    return list(dict.fromkeys((int(item[0]), str(item[4][0])) for item in found))
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _bind_error(listener: Listener, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {listener.port} of {listener} is in use: stop the process that uses it, or set another port in"
+            " listeners"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"listener {listener}: {listener.host} is not an address of this machine; correct listeners"
+    if error.errno == errno.EACCES:
+        return f"listener {listener}: this user may not bind port {listener.port}; set a port above 1023 in listeners"
+    return f"listener {listener} cannot be bound: {error.strerror or error}"

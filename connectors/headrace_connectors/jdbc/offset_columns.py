@@ -1,0 +1,106 @@
+"""Finds and checks the incrementing and timestamp columns, from which source offsets are built. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headrace.api.config_def import nearest
+from headrace.api.errors import ConfigError
+from headrace.data.logical import DECIMAL_NAME, scale_of
+from headrace.data.schema import INT_RANGES, Schema
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.types import JdbcColumn
+
+INCREMENTING, TIMESTAMP = "incrementing.column.name", "timestamp.column.name"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetColumns:
+    """The columns that make up a source offset.
+
+    `incrementing` is None and `timestamps` is empty if the mode does not use them. A row's timestamp is the first of
+    its `timestamps` that is not NULL.
+    """
+
+    incrementing: JdbcColumn | None
+    timestamps: tuple[JdbcColumn, ...]
+
+
+def find_offset_columns(
+    config: JdbcSourceConfig,
+    source: str,
+    columns: Sequence[JdbcColumn],
+    *,
+    is_table: bool,
+    can_hold_timestamps: Callable[[JdbcColumn], bool],
+) -> OffsetColumns:
+    """Return the columns that `config` names. The default incrementing column is a table's only autoincrement column.
+
+    `source` is the table's or query's name in error messages. Raises ConfigError with the configuration key if a column
+    does not exist, or if a table's column cannot be used because of its type or because it is nullable.
+    """
+    incrementing = _incrementing(config, source, columns) if config.uses_incrementing else None
+    timestamps: tuple[JdbcColumn, ...] = ()
+    if config.uses_timestamp:
+        timestamps = tuple(_named(TIMESTAMP, source, columns, name) for name in config.timestamp_column_name)
+    if is_table:  # types of a query's columns may be guesses, and any of its columns may be NULL
+        if incrementing is not None:
+            _check_integer(source, incrementing)
+        for column in timestamps:
+            if not can_hold_timestamps(column):
+                raise ConfigError(
+                    TIMESTAMP, column.name, f"{source}: the column's type is {column.declared}, not a timestamp"
+                )
+        if config.validate_non_null:
+            _check_not_null(source, incrementing, timestamps)
+    return OffsetColumns(incrementing, timestamps)
+
+
+def _incrementing(config: JdbcSourceConfig, source: str, columns: Sequence[JdbcColumn]) -> JdbcColumn:
+    if config.incrementing_column_name:
+        return _named(INCREMENTING, source, columns, config.incrementing_column_name)
+    candidates = [column for column in columns if column.is_autoincrement]
+    if len(candidates) != 1:
+        raise ConfigError(
+            INCREMENTING,
+            "",
+            f"{source} has {len(candidates)} autoincrement columns: set the name of the incrementing column",
+        )
+    return candidates[0]
+
+
+def _named(key: str, source: str, columns: Sequence[JdbcColumn], name: str) -> JdbcColumn:
+    exact = [column for column in columns if column.name == name]
+    found = exact or [column for column in columns if column.name.lower() == name.lower()]
+    if not found:
+        names = [column.name for column in columns]
+        guess = nearest(name, names)
+        hint = f"did you mean {guess}?" if guess else f"its columns are {', '.join(names)}"
+        raise ConfigError(key, name, f"{source} has no column {name}; {hint}")
+    return found[0]
+
+
+def _check_integer(source: str, column: JdbcColumn) -> None:
+    if column.schema.type not in INT_RANGES and not _is_integer_decimal(column.schema):
+        raise ConfigError(
+            INCREMENTING, column.name, f"{source}: the column's type is {column.declared}, and must be an integer type"
+        )
+
+
+def _is_integer_decimal(schema: Schema) -> bool:
+    return schema.name == DECIMAL_NAME and scale_of(schema) == 0
+
+
+def _check_not_null(source: str, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]) -> None:
+    used = [(TIMESTAMP, column) for column in timestamps]
+    if incrementing is not None:
+        used.insert(0, (INCREMENTING, incrementing))
+    for key, column in used:
+        if column.nullable:
+            raise ConfigError(
+                key,
+                column.name,
+                f"{source}: column {column.name} is nullable, and rows with NULL in it are never read; declare it "
+                "NOT NULL, or set validate.non.null=false to skip such rows",
+            )

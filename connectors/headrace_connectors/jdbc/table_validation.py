@@ -1,0 +1,55 @@
+"""Checks a connector's configuration against the database, as part of configuration validation.
+
+Reports whitelisted tables that do not exist, and incrementing or timestamp columns that do not exist or cannot be used.
+An unavailable database is not an error: it may be available when the connector starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.dialects import Dialect
+from headrace_connectors.jdbc.offset_columns import find_offset_columns
+from headrace_connectors.jdbc.tables import missing_table_message, name_matches_table
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT_S = 10.0
+
+
+def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[], float]) -> Iterator[tuple[str, str]]:
+    """Yield (configuration key, message) for each error in the whitelisted tables. Stops after `TIME_LIMIT_S`."""
+    deadline_s = now_s() + TIME_LIMIT_S
+    try:
+        existing = dialect.table_names()
+        for checked, name in enumerate(config.table_whitelist):
+            if now_s() > deadline_s:
+                logger.warning(
+                    "Validation has taken more than %.0f s, skipping the remaining %d tables",
+                    TIME_LIMIT_S,
+                    len(config.table_whitelist) - checked,
+                )
+                return
+            tables = [table for table in existing if name_matches_table(name, table)]
+            if not tables:
+                yield "table.whitelist", missing_table_message(name, existing)
+            for table in tables:
+                yield from _column_errors(config, dialect, table)
+    except dialect.driver_error as error:
+        reason = str(error).partition("\n")[0]
+        logger.warning("Database is not available (%s), skipping the validation of its tables", reason)
+
+
+def _column_errors(config: JdbcSourceConfig, dialect: Dialect, table: str) -> Iterator[tuple[str, str]]:
+    if config.mode == "bulk":
+        return
+    columns = dialect.table_columns(table)
+    try:
+        find_offset_columns(
+            config, f"table {table}", columns, is_table=True, can_hold_timestamps=dialect.can_hold_timestamps
+        )
+    except ConfigError as error:
+        yield error.key, str(error)

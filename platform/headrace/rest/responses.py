@@ -1,0 +1,120 @@
+"""Parses request bodies and creates responses, including error bodies: `{"error_code": …, "message": …}`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headrace.herder.errors import BadRequestError, HerderError, PayloadTooLargeError, RequestTimeoutError
+from headrace.metrics import logs
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 90.0
+BODY_SIZE_MAX = 16 << 20
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def with_error_handling(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint: apply the request timeout, and convert exceptions to Connect's error responses."""
+
+    async def handle(request: Request) -> Response:
+        operation = asyncio.ensure_future(endpoint(request))
+        try:  # shielded: a timed-out operation still runs to completion instead of stopping halfway
+            return await asyncio.wait_for(asyncio.shield(operation), REQUEST_TIMEOUT_S)
+        except TimeoutError:
+            return error_response(RequestTimeoutError.status, "Request timed out. The operation may still complete.")
+        except HerderError as error:
+            return error_response(error.status, str(error))
+        except Exception as error:
+            log.exception("Uncaught exception in REST call to %s", request.url.path)
+            return error_response(500, str(error) or type(error).__name__)
+
+    return handle
+
+
+def error_response(status: int, message: str) -> JSONResponse:
+    """Return an error response; secrets in the message are masked."""
+    return JSONResponse({"error_code": status, "message": logs.secrets.mask(message)}, status)
+
+
+async def http_error_response(_request: Request, error: Exception) -> Response:
+    """Return the response for an unknown path (404) or an unsupported method (405)."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    reason = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}.get(status, str(error))
+    return error_response(status, reason)
+
+
+async def json_body(request: Request) -> Any:
+    """Parse the request body as JSON. Raises BadRequestError, PayloadTooLargeError."""
+    body = bytearray()
+    async for block in request.stream():
+        body += block
+        if len(body) > BODY_SIZE_MAX:
+            raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
+    try:
+        return msgspec.json.decode(body)  # strict: rejects NaN and unpaired surrogates
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"The request's body is not valid JSON: {error}") from None
+
+
+async def json_object_body(request: Request) -> dict[str, Any]:
+    """Parse the request body as a JSON object. Raises BadRequestError."""
+    body = await json_body(request)
+    if not isinstance(body, dict):
+        raise BadRequestError("The request's body must be a JSON object")
+    return body
+
+
+async def config_body(request: Request) -> dict[str, Any]:
+    """Parse the request body as a configuration: a JSON object of strings, numbers and booleans.
+
+    Raises BadRequestError.
+    """
+    return to_config(await json_object_body(request))
+
+
+def to_config(body: dict[str, Any]) -> dict[str, Any]:
+    """Convert the values to strings, except null. Raises BadRequestError."""
+    for key, value in body.items():
+        if isinstance(value, (dict, list)):
+            raise BadRequestError(f"The value of {key} must be a string, number or boolean")
+    return {key: _as_text(value) for key, value in body.items()}
+
+
+def _as_text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+class RawPathMiddleware:
+    """Matches routes against the undecoded path, so that a connector name can contain an encoded slash."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its undecoded path; `path_param` decodes path parameters."""
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
+        await self._app(scope, receive, send)
+
+
+def path_param(request: Request, part: str) -> str:
+    """Return a decoded path parameter."""
+    return unquote(str(request.path_params[part]))
+
+
+def boolean_param(request: Request, name: str) -> bool:
+    """Return a boolean query parameter; false if missing."""
+    return request.query_params.get(name, "false").lower() == "true"

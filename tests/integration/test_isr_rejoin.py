@@ -1,0 +1,39 @@
+"""A restarted node's replicas rejoin the ISR as soon as they are caught up, also without new records."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.cluster import ClusterProcess, running_cluster
+
+PARTITIONS = 20
+TIMEOUT_S = 8.0
+"""Less than the 15 s after which the periodic ISR check would find every follower."""
+
+
+def _in_sync(cluster: ClusterProcess) -> list[int]:
+    """Return the number of in-sync replicas of each partition."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    return [len(item.isrs) for item in admin.list_topics("t", timeout=10).topics["t"].partitions.values()]
+
+
+def _await_all_in_sync(cluster: ClusterProcess) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while (found := _in_sync(cluster)) != [3] * PARTITIONS:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_replicas_of_idle_partitions_rejoin_the_isr_soon_after_a_restart(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "c") as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+        for node in (1, 3):
+            cluster.restart_node(node)
+            _await_all_in_sync(cluster)
+        cluster.stop()
+        cluster.start()
+        _await_all_in_sync(cluster)

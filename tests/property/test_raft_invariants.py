@@ -1,0 +1,28 @@
+"""The invariants of the quorum under seeded faults.
+
+Replay one seed with `RAFT_SEED=n pytest tests/property/test_raft_invariants.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from support.raft_cluster import run_figure_8, run_seed
+
+SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_quorum_keeps_invariants_under_random_faults(seed: int) -> None:
+    try:
+        run_seed(seed)
+    except AssertionError as error:
+        raise AssertionError(f"RAFT_SEED={seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_leader_does_not_commit_record_of_earlier_epoch_by_counting_replicas(seed: int) -> None:
+    """R9: a leader commits a record of its own epoch first."""
+    run_figure_8(seed)

@@ -1,0 +1,23 @@
+"""StringConverter decodes many strings in one call, with the same result as one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.converters.string_converter import StringConverter
+from headrace.data.columns import Lines, listed
+
+# Bytes for which the UTF-8 rules about invalid sequences differ.
+_BYTES = st.lists(st.sampled_from(b"a\n\r\x7f\x80\x90\x9f\xa0\xbf\xc0\xc2\xe0\xe2\xed\xf0\xf4\xf5\xff"), max_size=6)
+_TEXTS = st.one_of(st.none(), _BYTES.map(bytes), st.text(max_size=6).map(str.encode))
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(_TEXTS, min_size=1, max_size=5))
+def test_strings_decoded_together_match_strings_decoded_one_by_one(data: list[bytes | None]) -> None:
+    converter = StringConverter()
+    converter.configure({})
+    [run] = converter.to_connect_batch("t", data)
+    assert listed(run.values) == [converter.to_connect("t", item).value for item in data]
+    assert isinstance(run.values, Lines) is not any(item is None or b"\n" in item for item in data)

@@ -1,0 +1,30 @@
+"""exit_with_process: a process exits when the watched process dies, even while it is blocked in C code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys, time
+from headrace_connectors.lakehouse.process_watch import exit_with_process
+exit_with_process(int(sys.argv[1]))
+exit_with_process(int(sys.argv[1]))
+print("watching", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_process_is_killed_when_the_watched_process_dies() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
+        watcher = subprocess.Popen([sys.executable, "-c", CODE, str(watched.pid)], stdout=subprocess.PIPE)
+        with watcher:
+            assert watcher.stdout is not None
+            assert watcher.stdout.readline() == b"watching\n"
+            watched.kill()
+            assert watcher.wait(10) == -signal.SIGKILL

@@ -1,0 +1,104 @@
+"""Segments that another program modifies while the node is down are recovered; the node compares file times."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.log.checkpoints import CLEAN_SHUTDOWN_FILE
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.manager import LogManager
+from headrace_broker.log.storage import DiskStorage
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=300)
+RECORDS = 12
+
+
+def opened(directory: Path, *, has_others: bool) -> LogManager:
+    manager = LogManager(DiskStorage(), [str(directory)])
+    manager.open_directories()
+    manager.load(lambda topic: CONFIG, NOW, has_other_replicas=lambda topic, partition: has_others)
+    return manager
+
+
+def write_segments(directory: Path) -> list[Path]:
+    """Write three segments of records and shut down cleanly; return the `.log` files, oldest first."""
+    manager = opened(directory, has_others=True)
+    log = manager.get_or_create("t", 0, CONFIG, NOW, topic_id=bytes(16))
+    for number in range(RECORDS):
+        batch = build_batch(RecordColumns(values=[b"value"], timestamps=NOW + number))
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+    paths = [Path(segment.path(".log")) for segment in log.segments]
+    assert len(paths) == 3
+    manager.close(now_ms=NOW)
+    return paths
+
+
+def flip_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def truncate_file(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def set_modified_after(path: Path, than: Path) -> None:
+    """Make `path` newer than `than` by more than a file system's timestamp resolution of a few milliseconds."""
+    time_ns = max(path.stat().st_mtime_ns, than.stat().st_mtime_ns + 1)
+    os.utime(path, ns=(time_ns, time_ns))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damage", [flip_bit, truncate_file])
+def test_segment_modified_while_node_is_down_is_recovered_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], is_clean: bool
+) -> None:
+    paths = write_segments(tmp_path)
+    checkpoint = tmp_path / (CLEAN_SHUTDOWN_FILE if is_clean else "recovery-point-offset-checkpoint")
+    damage(paths[1])
+    set_modified_after(paths[1], checkpoint)
+    if not is_clean:
+        (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    manager = opened(tmp_path, has_others=True)
+    log = manager.get("t", 0)
+    assert log is not None
+    assert log.log_end_offset < int(paths[2].stem)
+    assert f"Recovering {paths[1]}: the file was modified after this node's last checkpoint or shutdown" in caplog.text
+    assert str(paths[1]) in caplog.text.partition("Truncating ")[2] or f"{tmp_path}/t-0: offsets" in caplog.text
+    assert manager.is_damaged == is_clean  # after a crash, a log may be incomplete anyway
+    manager.close(now_ms=NOW)
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_undamaged_modified_segment_or_only_replica_keeps_all_records(tmp_path: Path, has_others: bool) -> None:
+    """If the only replica were truncated at the damage, the undamaged records after it would be lost."""
+    paths = write_segments(tmp_path)
+    if not has_others:
+        flip_bit(paths[1])
+    set_modified_after(paths[1], tmp_path / CLEAN_SHUTDOWN_FILE)
+    manager = opened(tmp_path, has_others=has_others)
+    log = manager.get("t", 0)
+    assert log is not None
+    assert log.log_end_offset == RECORDS
+    assert not manager.is_damaged
+    manager.close(now_ms=NOW)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_unmodified_segments_are_not_recovered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
+) -> None:
+    write_segments(tmp_path)
+    if not is_clean:
+        (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    manager = opened(tmp_path, has_others=True)
+    assert "Recovering" not in caplog.text
+    manager.close(now_ms=NOW)

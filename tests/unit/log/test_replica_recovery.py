@@ -1,0 +1,355 @@
+"""Recovery and truncation of a replica's log: leader epochs, gaps, damage, and missing files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection
+from contextlib import suppress
+
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log import PartitionLog
+from headrace_broker.log.storage import MemoryFile, MemoryStorage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.records.batch import patch_offset_and_epoch
+from headrace_broker.records.builder import build_batch
+from headrace_broker.records.columns import RecordColumns
+
+
+def test_truncation_to_log_end_removes_epoch_without_records() -> None:
+    """R10: otherwise the follower would report the epoch without records to the leader as its last epoch."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+    log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+    log.assign_epoch(2, 1)
+    assert log.latest_epoch == 2
+    log.truncate_to(1, 0)
+    assert (log.latest_epoch, log.log_end_offset) == (1, 1)
+
+
+class FewDescriptorsStorage(MemoryStorage):
+    """Runs out of file descriptors while `descriptors` is 0."""
+
+    descriptors = 1
+
+    def open(self, path: str) -> MemoryFile:
+        if not self.descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return super().open(path)
+
+
+def test_partially_truncated_log_goes_offline() -> None:
+    """After the error, segments are deleted but the log end offset is unchanged; an append would leave a gap."""
+    storage = FewDescriptorsStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for _ in range(3):
+        log.append_as_leader(build_batch(RecordColumns(values=[b"a"], timestamps=0)), leader_epoch=1, now_ms=0)
+        log.roll(0)
+    for segment in log.segments:
+        segment.release()
+    storage.descriptors = 0
+    with pytest.raises(ApiError):
+        log.truncate_to(1, 0)
+    assert log.offline_reason is not None
+    storage.descriptors = 1
+    assert PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0).log_end_offset <= 2
+
+
+def test_failed_follower_append_does_not_leave_its_epoch() -> None:
+    """R10: otherwise refetched records of the previous epoch would count as the start of that epoch."""
+    storage = FewDescriptorsStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    records = [
+        bytes(build_batch(RecordColumns(values=[b"a"], timestamps=0), base_offset=offset, partition_leader_epoch=epoch))
+        for offset, epoch in enumerate((1, 2, 2, 3))
+    ]
+    log.append_as_follower(b"".join(records[:2]), now_ms=0)
+    log.segments[-1].release()
+    storage.descriptors = 0
+    with pytest.raises(ApiError):
+        log.append_as_follower(b"".join(records[2:]), now_ms=0)
+    storage.descriptors = 1
+    assert log.latest_epoch == 2
+    log.append_as_follower(records[2], now_ms=0)
+    assert log.end_offset_for_epoch(1) == (1, 1)
+    assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n2\n1 0\n2 1\n"
+
+
+@pytest.mark.parametrize("was_closed_cleanly", [False, True])
+def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
+    """R10: the leader would return such an entry's start offset as an epoch's end offset, beyond the log end."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    log.append_as_leader(memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0))), leader_epoch=1, now_ms=0)
+    log.close(clean=was_closed_cleanly, now_ms=0)
+    storage.write("/d/t-0/leader-epoch-checkpoint", b"0\n3\n1 0\n2 1\n7 40\n")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, was_closed_cleanly=was_closed_cleanly)
+    assert log.latest_epoch == 1
+    assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_replica_log_is_truncated_at_gap_left_by_power_failure(is_compacted: bool) -> None:
+    storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
+    storage.makedirs("/d")
+
+    def open_log(**more: int) -> PartitionLog:
+        return PartitionLog.open(storage, "/d/t-0", "t", 0, config, 0, **more)
+
+    log = open_log()
+    for number in range(4):
+        batch = memoryview(build_batch(RecordColumns(keys=[b"k"], values=[b"a"], timestamps=0)))
+        if number == 3:
+            end_of_first = log.size_bytes
+            log.roll(0)
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+    storage.open("/d/t-0/00000000000000000000.log").truncate(end_of_first // 3)
+    assert open_log().log_end_offset == 4  # the only replica keeps its records
+    assert open_log(may_have_gaps=False, cleaner_offset=3).log_end_offset == 4
+    truncated = open_log(may_have_gaps=False)
+    assert (truncated.log_end_offset, len(truncated.segments)) == (1, 1)
+
+
+@pytest.mark.parametrize("is_only_replica", [False, True])
+@pytest.mark.parametrize("was_closed_cleanly", [False, True])
+def test_log_without_producer_snapshots_is_truncated_at_damage_before_recovery_point(
+    was_closed_cleanly: bool, is_only_replica: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R15: a crash may destroy the producer snapshots; then records before the recovery point are read too.
+
+    The only replica is not truncated, because no other replica has the records after the damage. It continues without
+    the producer state.
+    """
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for number in range(6):
+        batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number % 2:
+            log.roll(0)
+    for name in [name for name in storage.listdir("/d/t-0") if name.endswith(".snapshot")]:
+        storage.write(f"/d/t-0/{name}", b"")
+    storage.open("/d/t-0/00000000000000000000.log").write(bytes(60), len(batch))
+    log = PartitionLog.open(
+        storage,
+        "/d/t-0",
+        "t",
+        0,
+        LogConfig(),
+        0,
+        recovery_point=6,
+        was_closed_cleanly=was_closed_cleanly,
+        is_only_replica=is_only_replica,
+        may_have_gaps=is_only_replica,
+    )
+    end = 6 if is_only_replica else 1
+    assert (log.log_end_offset, log.recovery_point, log.checkpoint_ahead_of_log) == (end, end, not is_only_replica)
+    assert log.is_damaged == was_closed_cleanly
+    message = "the producer state before offset 6 is lost" if is_only_replica else "recovering all segments"
+    assert f"/d/t-0: {message}" in caplog.text
+
+
+@pytest.mark.parametrize("damaged", [0, 4, 5])
+def test_log_goes_offline_if_damage_prevents_truncation(damaged: int) -> None:
+    """With the producer state from before the truncation, the retry of a truncated batch would be acknowledged.
+
+    If the damage hides the end of the records, new records would overwrite existing ones.
+    """
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(index_interval_bytes=160), 0)
+    for sequence in range(6):
+        batch = build_batch(
+            RecordColumns(values=[b"a"], timestamps=0), producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+    storage.open("/d/t-0/00000000000000000000.log").write(bytes(12), damaged * len(batch))
+    with pytest.raises(ApiError) as failure:
+        log.truncate_to(5, 0)
+    assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "/d/t-0" in (log.offline_reason or "")
+
+
+def test_follower_segments_are_contiguous_across_compacted_offsets() -> None:
+    """Recovery treats a gap between two segments as records lost in a power failure, and truncates the log."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    config = LogConfig(cleanup_compact=True, segment_bytes=100)
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, config, 0)
+    for offset in (0, 7, 9, 2**31 + 20):
+        batch = build_batch(RecordColumns(values=[b"a"], keys=[b"k"], timestamps=0))
+        patch_offset_and_epoch(batch, 0, offset, 1)
+        log.append_as_follower(batch, now_ms=0)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 8, 2**31 + 20]
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, config, 0, cleaner_offset=2**31 + 20, may_have_gaps=False)
+    assert log.log_end_offset == 2**31 + 21
+
+
+def test_recovery_keeps_start_offset_of_epoch_before_recovery_point() -> None:
+    """R2: without the entry, this replica as leader would return too large an end offset of the previous epoch."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for epoch in (1, 2, 2, 3):
+        batch = memoryview(build_batch(RecordColumns(values=[b"a"], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=epoch, now_ms=0)
+        log.roll(0)
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=2)
+    assert log.end_offset_for_epoch(1) == (1, 1)
+    assert storage.read("/d/t-0/leader-epoch-checkpoint") == b"0\n3\n1 0\n2 1\n3 3\n"
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: bool) -> None:
+    """R2: without the entries, a follower would not truncate uncommitted records of the previous epoch."""
+    storage = MemoryStorage()
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
+    for offset, epoch in ((0, 1), (2, 1), (9, 4), (10, 4)):
+        batch = build_batch(RecordColumns(values=[b"a"], keys=[b"k"], timestamps=0))
+        patch_offset_and_epoch(batch, 0, offset, epoch)
+        if rolled and offset == 9:
+            log.roll(0)
+        log.append_as_follower(batch, now_ms=0)
+    storage.write("/d/t-0/leader-epoch-checkpoint", b"0\n5\n1 0\n2 3\n3 5\n4 7\n6 9\n")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
+    assert [log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3, 4)] == [(1, 3), (2, 5), (3, 7), (4, 11)]
+    assert log.latest_epoch == 4
+
+
+def test_log_that_lost_all_records_has_no_epochs() -> None:
+    """R3: with an old epoch, the log would be truncated to that epoch's end offset, far below committed records."""
+    storage = MemoryStorage()
+    storage.makedirs("/d/t-0")
+    storage.write("/d/t-0/00000000000000000066.log", b"")
+    storage.write("/d/t-0/leader-epoch-checkpoint", b"0\n1\n1 2\n")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0, log_start_offset=66)
+    assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (66, 66, -1)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("is_compacted", [True, False])
+@pytest.mark.parametrize("was_closed_cleanly", [True, False])
+def test_replica_log_is_truncated_where_segment_file_was_deleted(
+    lost: int, is_compacted: bool, was_closed_cleanly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The remaining index files show the loss, because retention and compaction delete index files first."""
+    storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
+    storage.makedirs("/d")
+
+    def open_log(recovery_point: int = 3, **more: bool) -> PartitionLog:
+        return PartitionLog.open(
+            storage,
+            "/d/t-0",
+            "t",
+            0,
+            config,
+            0,
+            recovery_point=recovery_point,
+            was_closed_cleanly=was_closed_cleanly,
+            **more,
+        )
+
+    log = open_log()
+    for number in range(3):
+        batch = memoryview(build_batch(RecordColumns(keys=[b"k"], values=[b"%d" % number], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number < 2:
+            log.roll(0)
+    log.close(clean=True, now_ms=0)
+    files = dict(storage._files)
+    storage.remove(f"/d/t-0/{lost:020d}.log")
+    log = open_log(is_only_replica=False, may_have_gaps=is_compacted)
+    assert (log.log_end_offset, log.is_damaged) == (lost, True)
+    assert f"/d/t-0/{lost:020d}.index has no .log file" in caplog.text
+    assert not open_log(lost, is_only_replica=False, may_have_gaps=is_compacted).is_damaged
+    storage._files = files
+    storage.remove(f"/d/t-0/{lost:020d}.log")
+    assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only replica keeps its records
+
+
+def test_restart_after_failed_truncation_of_damaged_log_can_truncate() -> None:
+    """The leader makes the follower truncate at the same offset after each restart; the log must not fail again."""
+    storage = MemoryStorage()
+    flushed(storage, rolled_after=(1, 3)).release()
+    storage.open(f"/d/t-0/{2:020d}.log").write(bytes(12), 0)
+    log = reopened(storage)
+    with pytest.raises(ApiError) as failure:
+        log.truncate_to(3, 0)
+    assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    log = reopened(storage)
+    log.truncate_to(3, 0)
+    assert (log.offline_reason, log.log_end_offset) == (None, 2)
+
+
+class CrashingStorage(MemoryStorage):
+    """Crashes the process after `steps_left` more renames and removals."""
+
+    steps_left = 1000
+
+    def _step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise KeyboardInterrupt
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+
+def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionLog:
+    """Create a flushed log with five batches of one record, rolled after the given batches."""
+    storage.makedirs("/d")
+    log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
+    for number in range(5):
+        batch = memoryview(build_batch(RecordColumns(values=[b"%d" % number], timestamps=0)))
+        log.append_as_leader(batch, leader_epoch=1, now_ms=0)
+        if number in rolled_after:
+            log.roll(0)
+    log.flush(0)
+    return log
+
+
+def reopened(storage: MemoryStorage) -> PartitionLog:
+    """Open the log after a crash. All records had been flushed, and other replicas have them."""
+    return PartitionLog.open(
+        storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, may_have_gaps=False, is_only_replica=False
+    )
+
+
+@pytest.mark.parametrize("cause", ["truncation", "segment is missing", "segment is damaged"])
+def test_crash_while_dropping_segments_leaves_no_gap(cause: str) -> None:
+    """A gap before the recovery point would not be detected."""
+    for steps in range(40):
+        storage = CrashingStorage()
+        log = flushed(storage, rolled_after=range(4))
+        log.release()
+        if cause == "segment is missing":
+            storage.remove(f"/d/t-0/{1:020d}.log")
+        elif cause == "segment is damaged":
+            storage.open(f"/d/t-0/{1:020d}.log").write(bytes(60), 0)
+            for number in range(1, 5):
+                storage.write(f"/d/t-0/{number:020d}.snapshot", b"")
+        storage.steps_left = steps
+        with suppress(KeyboardInterrupt):
+            if cause == "truncation":
+                log.truncate_to(1, 0)
+            else:
+                reopened(storage)
+        storage.steps_left = 1000
+        log = reopened(storage)
+        bases = [segment.base_offset for segment in log.segments if segment.size_bytes]
+        assert bases == list(range(log.log_end_offset)), steps
+    assert log.log_end_offset == 1

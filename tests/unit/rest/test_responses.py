@@ -1,0 +1,53 @@
+"""Request bodies that are invalid or too large, and operations that exceed the request timeout."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.herder.errors import BadRequestError, PayloadTooLargeError
+from headrace.rest import responses
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def request(body: bytes) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b'{"a": "\\ud800 "}', b"NaN"])
+async def test_body_with_invalid_json_is_rejected(body: bytes) -> None:
+    with pytest.raises(BadRequestError, match="body is not valid JSON"):
+        await responses.json_body(request(body))
+
+
+async def test_body_that_is_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "BODY_SIZE_MAX", 10)
+    with pytest.raises(PayloadTooLargeError, match="larger than 10 bytes"):
+        await responses.json_body(request(b'"0123456789"'))
+
+
+async def test_operation_continues_after_its_request_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
+    proceed, done = asyncio.Event(), asyncio.Event()
+
+    async def endpoint(_request: Request) -> Response:
+        await proceed.wait()
+        done.set()
+        return Response()
+
+    assert (await responses.with_error_handling(endpoint)(request(b""))).status_code == 500
+    proceed.set()
+    await asyncio.wait_for(done.wait(), 5)

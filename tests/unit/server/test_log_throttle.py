@@ -1,0 +1,24 @@
+"""Rate limit of log lines about a condition that persists."""
+
+from __future__ import annotations
+
+from headrace_broker.server.log_throttle import LogThrottle
+
+
+def test_log_intervals_double_up_to_a_minute() -> None:
+    throttle = LogThrottle()
+    assert [second for second in range(300) if throttle.should_log(second)] == [0, 5, 15, 35, 75, 135, 195, 255]
+
+
+def test_after_reset_the_next_condition_is_logged_at_once() -> None:
+    throttle = LogThrottle()
+    assert not throttle.reset()
+    assert throttle.should_log(10)
+    assert (throttle.reset(), throttle.reset()) == (True, False)
+    assert throttle.should_log(11)
+
+
+def test_log_intervals_restart_after_a_long_silence() -> None:
+    throttle = LogThrottle()
+    logged = [second for second in (0, 5, 15, 500, 505) if throttle.should_log(second)]
+    assert logged == [0, 5, 15, 500, 505]

@@ -1,0 +1,83 @@
+"""Probing for a dead process: only connections refused at every address of its host prove that it is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from headrace_broker.server.liveness import process_probe
+from headrace_broker.server.liveness.process_probe import is_connection_refused, refuses_connections
+from support.virtual_time import run_in_virtual_time
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), True),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] Connect call failed"), True),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 99] Cannot assign"), True),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 110] Timed out"), False),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), False),
+        (OSError("Multiple exceptions: [Errno 99] Cannot assign"), False),
+        (TimeoutError(), False),
+        (None, False),
+    ],
+)
+def test_only_refused_connections_count_as_refused(error: BaseException | None, refused: bool) -> None:
+    assert is_connection_refused(error) is refused
+
+
+def test_process_that_closes_connections_and_then_refuses_them_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dying process keeps its listening socket open for a moment."""
+    outcomes = iter(
+        [ConnectionResetError(), ConnectionResetError(), ConnectionRefusedError(), ConnectionRefusedError()]
+    )
+
+    async def connect(host: str, port: int) -> BaseException | None:
+        return next(outcomes)
+
+    async def check() -> None:
+        assert await refuses_connections("host", 1)
+
+    monkeypatch.setattr(process_probe, "_connect", connect)
+    run_in_virtual_time(check())
+
+
+def test_process_that_only_closes_connections_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(host: str, port: int) -> BaseException | None:
+        return ConnectionResetError()
+
+    async def check() -> None:
+        assert not await refuses_connections("host", 1)
+
+    monkeypatch.setattr(process_probe, "_connect", connect)
+    run_in_virtual_time(check())
+
+
+def test_process_restarted_between_two_refusals_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = iter([ConnectionRefusedError(), None])
+
+    async def connect(host: str, port: int) -> BaseException | None:
+        return next(outcomes)
+
+    async def check() -> None:
+        assert not await refuses_connections("host", 1)
+
+    monkeypatch.setattr(process_probe, "_connect", connect)
+    run_in_virtual_time(check())
+
+
+def test_probe_distinguishes_a_listening_socket_from_a_bound_socket() -> None:
+    async def check() -> None:
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        assert await refuses_connections("127.0.0.1", port)  # bound, but not listening
+        listening.listen()
+        assert not await refuses_connections("127.0.0.1", port)
+        listening.close()
+
+    asyncio.run(check())
