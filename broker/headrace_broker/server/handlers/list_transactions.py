@@ -1,0 +1,41 @@
+"""ListTransactions (66): this broker does not support transactions yet, so there are none to list (KIP-664).
+
+Version notes: 1 adds the duration filter (KIP-994), 2 the pattern of transactional ids (KIP-1152).
+"""
+
+from __future__ import annotations
+
+import regex
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from headrace_broker.server.network.context import RequestContext
+
+API_KEY = ApiKey.LIST_TRANSACTIONS
+VERSIONS = (0, 2)
+
+_STATES = frozenset(
+    (
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    )
+)
+
+
+def handle(context: RequestContext, request: ListTransactionsRequest, version: int) -> ListTransactionsResponse:
+    """Return no transactions, and the state filters that name no transaction state of Kafka."""
+    if request.transactional_id_pattern:
+        try:
+            regex.compile(request.transactional_id_pattern)
+        except regex.error:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    return ListTransactionsResponse(
+        unknown_state_filters=[state for state in dict.fromkeys(request.state_filters) if state not in _STATES]
+    )
