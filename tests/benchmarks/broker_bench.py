@@ -209,8 +209,8 @@ def _rows(systems: list[BrokerUnderTest]) -> list[Row]:
 def _limit(system: BrokerUnderTest, name: str) -> str:
     """Return "the client is saturated" if the client limits the throughput, else "".
 
-    It does if its rate is near the client's maximum, or if one of its threads uses a whole processor and the broker
-    does not.
+    The client is the limit if the rate is near the client's maximum, or if one of the client's threads uses a whole
+    processor and the broker does not.
     """
     client_limit = f"{name}, client alone"
     if client_limit in system.measured and system.median(name) >= CLIENT_LIMIT_RATIO * system.median(client_limit):

@@ -1,7 +1,8 @@
 """Produce latency while a gigabyte is compacted; the cleaner alternately runs and is paused, one second each.
 
-The peer of a row is the same broker with its cleaner process paused (SIGSTOP), so that noise on the machine affects
-both.  An overdue log (max.compaction.lag.ms) is cleaned at niceness 10, other logs only by idle processors.
+The baseline of each result is the same broker with its cleaner process paused (SIGSTOP), so that noise on the machine
+affects both measurements.  An overdue log (max.compaction.lag.ms) is cleaned at niceness 10, other logs under
+SCHED_IDLE.
 """
 
 from __future__ import annotations

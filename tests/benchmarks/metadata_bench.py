@@ -1,7 +1,7 @@
 """fdatasync latency of a metadata log, preallocated and not, on an idle machine and with three nodes under full load.
 
-Both logs use the real code on the disk that the nodes use, and appends alternate between them; the peer of a row is the
-log that is not preallocated.  The nodes' metrics give the fsync latency of their own metadata logs.
+Both logs use the real code on the disk that the nodes use, and appends alternate between them; each value is compared
+with the log that is not preallocated.  The nodes' metrics give the fsync latency of their own metadata logs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cost of partitions: 10 to 5,000 in one topic, with replication factor 3 on three nodes.
 
-Each size uses a new cluster, first headrace's and then Apache Kafka's, so that only one cluster runs at a time. If the
-peer times out at a size, it has no further values.
+Each size uses a new cluster, first headrace's and then Apache Kafka's, so that only one cluster runs at a time. If
+Apache Kafka times out at a size, it is not measured at larger sizes.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: headrace's value, the peer's (None without a peer), and the goal for their ratio."""
+    """A measurement: headrace's value, the value compared with it (`peer`, None = none), and the goal for the ratio."""
 
     area: str
     what: str

@@ -179,6 +179,7 @@ def test_creating_topic_with_many_partitions_does_not_delay_other_topics(broker:
         assert created.topics[0].error_code == 0
 
 
+@pytest.mark.slow
 def test_stalled_large_requests_share_memory_limit_and_are_disconnected(broker: BrokerProcess) -> None:
     with RawClient(broker.address, timeout_s=60) as normal:
         before = broker.resident_bytes

@@ -7,11 +7,11 @@ order.
     lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
     duplicate       a record is in the topic twice
     reordering      a producer's later record in a partition is before an earlier one
-    stale read      a record that was read at an offset is not the record that is at that offset at the end; or a leader
-                    reported an end offset that the topic does not reach, or, with a healthy cluster, one below what was
-                    acknowledged or read before
-    offset gap      an offset without a record, at the end or between two reads of one reader; a reader that went back
-    group           a committed offset went back, or no member of the group has read a record before it
+    stale read      a record that was read at an offset is not the record at that offset in the final topic; or a leader
+                    reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
+                    end offset that is not above every offset acknowledged or read before
+    offset gap      the final topic has an offset without a record, or a reader skipped or repeated an offset
+    group           a committed offset decreased, or no member of the group has read a record below it
     error           a client received an error that it should never receive
 """
 
@@ -34,7 +34,7 @@ class Sent(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """A record was acknowledged; the offset is None if the client does not know it."""
+    """A record was acknowledged; the offset is None if the response did not contain it."""
 
     at_s: float
     value: Value
@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 
 class Positioned(NamedTuple):
-    """A reader starts in a partition: at that offset, or, None, as a group member at the committed offset."""
+    """A reader starts in a partition at `offset`; None = a group member starts at the committed offset."""
 
     at_s: float
     reader: str
@@ -181,7 +181,7 @@ def _positions(events: Iterable[Event]) -> Iterator[str]:
 
 
 def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
-    """Check reported end offsets; a report counts at the time of its request."""
+    """Check each reported end offset against the records that were acknowledged or read before the request."""
     known: dict[int, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.at_s):
         if isinstance(event, Acknowledged | Read) and event.offset is not None:
@@ -198,7 +198,7 @@ def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
 
 
 def _commits(events: Iterable[Event]) -> Iterator[str]:
-    """Check that a reported committed offset, and a member's start offset, is not below one committed before."""
+    """Check that no reported committed offset, and no start offset of a member, is below an earlier commit."""
     commits: dict[int, list[Commit]] = defaultdict(list)
     found: dict[int, list[tuple[float, int, str]]] = defaultdict(list)
     begins: dict[tuple[str, int], float] = {}

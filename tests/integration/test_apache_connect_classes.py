@@ -1,4 +1,4 @@
-"""Converters, transforms and header texts compared with Kafka Connect's own classes, byte by byte on the same input.
+"""Converters, transforms and header values compared with Kafka Connect's own classes, byte by byte on the same input.
 
 Known differences are excluded: maps of several keys (Java writes them in HashMap order), NaN and infinities, numbers
 out of range and strings in numeric fields (Java reads 0), masked Decimals (Java loses their scale), and floating point
@@ -92,7 +92,7 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 
 
 def _same_text(schema: Schema | None) -> bool:
-    """Whether toString is also equal: it is useless for bytes in Java, and Java's old dates are Julian."""
+    """Whether the results of toString are equal, too: Java prints no contents of bytes, and old dates are Julian."""
     if schema is None:
         return True
     if schema.type is Type.BYTES or schema.name in (DATE_SCHEMA.name, TIMESTAMP_SCHEMA.name):
@@ -126,7 +126,7 @@ def _envelopes(count: int) -> list[tuple[Schema, Any, str]]:
     return made
 
 
-def test_json_converter_writes_and_reads_the_same_bytes_as_apaches() -> None:
+def test_json_converter_writes_the_same_json_as_apaches() -> None:
     cases = _envelopes(600)
     assert len(cases) > 200
     for (schema, value, envelope), response in zip(
@@ -161,7 +161,7 @@ def _name(schema: Schema | None) -> str:
     return name
 
 
-def test_header_values_are_converted_like_apaches_simple_header_converter() -> None:
+def test_header_strings_are_parsed_like_in_apache_connect() -> None:
     for guess, response in zip(TEXTS, run_oracle([("text", each) for each in TEXTS]), strict=True):
         schema, value = parse_string(guess)
         shown = "null" if value is None else convert_to_string(value, schema)

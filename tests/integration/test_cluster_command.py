@@ -86,7 +86,7 @@ def test_dead_node_is_reported_and_not_restarted(cluster: ClusterProcess) -> Non
 
 
 def test_node_without_data_starts_only_with_format_option(cluster: ClusterProcess) -> None:
-    """It has lost its vote: with one other node it could form a quorum that lacks records committed by the third."""
+    """A node without data has lost committed records, and must not form a majority with a node that lacks them."""
     data = cluster.directory / "node-3" / "data"
     cluster.stop_node(3)
     shutil.rmtree(data)

@@ -122,7 +122,7 @@ def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times
 
 
 def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
-    """Return the broker epoch of its last registration, from a node's metadata log."""
+    """Return the epoch of the broker's last registration, from a node's metadata log."""
     epoch = -1
     for path in sorted((cluster.directory / "node-1").rglob("__cluster_metadata-0/*.log")):
         data = memoryview(path.read_bytes())
@@ -136,7 +136,7 @@ def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
 
 
 def fence_by_mistake(cluster: ClusterProcess, broker: int) -> None:
-    """Fence a healthy broker, with a heartbeat in its name."""
+    """Fence a healthy broker: send the controller a heartbeat with this broker's id and `want_fence`."""
     controller = f"127.0.0.1:{cluster.base_port + 1000 + cluster.active_controller() - 1}"
     request = BrokerHeartbeatRequest(
         broker_id=broker,
@@ -203,7 +203,7 @@ def test_cluster_recovers_after_a_majority_is_killed_and_restarted(cluster: Clus
         for node in (1, 2):
             cluster.kill(node)
         acknowledged = len(load.acknowledged)
-        time.sleep(2)  # there is no event to wait for: nothing must happen
+        time.sleep(2)  # check that nothing is acknowledged in this time
         assert len(load.acknowledged) - acknowledged < 200
         for node in (1, 2):
             launch = cluster.run_cli("start-node", node)

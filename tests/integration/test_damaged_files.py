@@ -130,7 +130,7 @@ def test_replica_refetches_records_lost_to_damage(
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("what", ["{topic}-0", "{topic}-0/*.log"])
 def test_replica_refetches_records_deleted_while_running(victim: Victim, how: str, what: str) -> None:
-    """The node keeps writing to deleted files, and must not count as a replica that has their records."""
+    """The node can still write to deleted files, but must not be an in-sync replica after a restart."""
     path = victim.file(what.format(topic=TOPIC))
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     victim.shut_down(how)

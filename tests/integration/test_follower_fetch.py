@@ -202,7 +202,9 @@ def records_of(partition: PartitionData) -> bytes:
 def test_leader_names_the_preferred_replica_and_the_follower_serves(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "sent", 10)
     leader, follower = cluster.address(LEADER), cluster.address(NEAR)
-    partition = fetch_partition(leader, "sent", 0, rack_id=RACK, max_wait_ms=20_000)  # it does not wait
+    partition = fetch_partition(
+        leader, "sent", 0, rack_id=RACK, max_wait_ms=20_000
+    )  # the leader does not delay the response
     assert (partition.preferred_read_replica, partition.high_watermark, records_of(partition)) == (NEAR, 10, b"")
     for other_rack in ("", f"rack-{LEADER}", "rack-9"):
         partition = fetch_partition(leader, "sent", 0, rack_id=other_rack)
@@ -247,7 +249,7 @@ def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata
 
 
 def test_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
-    """The leader sends it the new high watermark at once; otherwise it would take up to 500 ms, the long poll."""
+    """The leader sends the follower the new high watermark at once, before the 500 ms of the fetch have passed."""
     create_led_topic(cluster, "soon", 1)
     consumer = consumer_at(cluster, "soon", **{"fetch.wait.max.ms": 2000})
     read(consumer, 1)

@@ -36,7 +36,7 @@ def produce(client: RawClient, topic: str, count: int) -> int:
 
 
 def read_to_end(client: RawClient, topic: str) -> int:
-    """Read all records up to the high watermark, and return it."""
+    """Read all records up to the high watermark, and return the high watermark."""
     end: int = client.call(fetch_request(topic), 12).responses[0].partitions[0].high_watermark
     offset = 0
     while offset < end:
@@ -62,7 +62,7 @@ def broker_on(disk: Path, directory: Path, **properties: str) -> BrokerProcess:
 
 
 def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: Path) -> None:
-    """The records are on the full disk, the metadata on another one."""
+    """The topic's log is on the full disk, and the metadata log on another disk."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(
             disk,
@@ -103,7 +103,7 @@ def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: P
 
 
 def test_full_metadata_disk_fails_startup_with_one_line(tmp_path: Path) -> None:
-    """The metadata log must be written before the broker serves requests; the line names directory and cause."""
+    """The metadata log must be written before the broker serves requests; the error line names directory and cause."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(disk, tmp_path)
         try:

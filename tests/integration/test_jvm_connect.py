@@ -91,7 +91,7 @@ def test_headrace_worker_with_apache_kafka_broker(tmp_path: Path) -> None:
         with Worker(tmp_path, settings, _files(tmp_path)):
             wait_for(_arrived(tmp_path), "every line is in the output", 60)
         assert _output(tmp_path) == _expected()
-        # After a restart of the worker, no record is read or written twice.
+        # Restart the worker and check that no record is read or written twice.
         with (tmp_path / "in.txt").open("a") as file:
             file.write("one more\n")
         with Worker(tmp_path, settings, _files(tmp_path)):

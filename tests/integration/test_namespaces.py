@@ -103,7 +103,7 @@ def test_network_cuts_and_full_disks_work_in_the_sandbox(tmp_path: Path) -> None
 
 
 def test_sandbox_ends_with_the_process_that_started_it() -> None:
-    """However that process ends, the kernel closes its end of the pipe."""
+    """The kernel closes the pipe to the sandbox when that process ends for any reason."""
     with start_in_sandbox(_WAIT) as sandbox:
         assert sandbox.stdout is not None
         assert sandbox.stdin is not None

@@ -1,4 +1,4 @@
-"""Reassignment with --throttle (KIP-73): it keeps the rate and does not slow down producers."""
+"""Reassignment with --throttle (KIP-73): replication stays at the rate and does not slow down producers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_throttled_reassignment_keeps_the_rate_and_does_not_slow_producers(
 def test_leader_or_follower_throttle_alone_limits_the_rate(
     cluster: ClusterProcess, tmp_path: Path, side: str, source: int, target: int
 ) -> None:
-    """Node 3 has sent and fetched nothing throttled before: the last 11 s would count for the quota."""
+    """Throttle node 3, which has no earlier throttled traffic: the quota counts the traffic of the last 11 s."""
     create_topic_on(cluster, side, source)
     rate = f"{side}.replication.throttled.rate={BYTES_PER_S}"
     run(cluster, "configs", "--alter", "--entity-type", "brokers", "--entity-name", "3", "--add-config", rate)

@@ -106,9 +106,7 @@ def test_start_fails_for_a_node_id_in_use(cluster: ClusterProcess, tmp_path: Pat
         assert first.wait(timeout=_TIMEOUT_S) == 0
 
 
-def test_start_fails_for_a_voter_that_is_not_in_the_voter_set_of_the_other_nodes(
-    cluster: ClusterProcess, tmp_path: Path
-) -> None:
+def test_start_fails_for_a_voter_missing_from_the_other_nodes_configs(cluster: ClusterProcess, tmp_path: Path) -> None:
     port = free_base_port(1)
     voters = f"{voters_of(cluster)},4@127.0.0.1:{port}"
     line = start_error(

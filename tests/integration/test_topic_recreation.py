@@ -103,7 +103,7 @@ def delete(admin: AdminClient) -> None:
 
 
 def _retry(attempt: Callable[[], object], done_error: int) -> None:
-    """Retry until it succeeds; `done_error` is returned when an attempt whose response was lost succeeded."""
+    """Retry `attempt` until it succeeds, or fails with `done_error` because an earlier attempt took effect."""
     deadline = time.monotonic() + _CREATION_S
     while True:
         try:
@@ -132,7 +132,7 @@ def values(bootstrap_servers: str) -> set[bytes]:
         try:
             messages = [message for item in range(PARTITIONS) for message in read_topic(bootstrap_servers, TOPIC, item)]
             return {message.value() or b"" for message in messages}
-        except KafkaException:  # a new leader does not know the high watermark yet
+        except KafkaException:  # a new leader rejects requests until its high watermark is valid
             if time.monotonic() > deadline:
                 raise
 
@@ -182,7 +182,7 @@ def churn(cluster: ClusterProcess, cycles: int) -> None:
 
 
 def test_topic_is_deleted_and_recreated_repeatedly_while_nodes_are_killed(tmp_path: Path) -> None:
-    """Invariant R12."""
+    """Rule R12 of docs/broker.md: a recreated topic is a different topic."""
     with running_cluster(
         tmp_path / "c", log_segment_delete_delay_ms="1000", auto_create_topics_enable="false"
     ) as cluster:

@@ -93,7 +93,7 @@ def differences(ours: Message, theirs: Any, version: int) -> list[str]:
         name = field.name if hasattr(theirs, field.name) else RENAMED[field.name]
         mine, other = getattr(ours, field.name), getattr(theirs, name)
         if isinstance(mine, Message):
-            # An absent tagged struct is None in kafka-python, and the default here.
+            # kafka-python decodes an absent tagged struct as None; headrace decodes it as the struct's default value.
             found += [] if other is None and mine == type(mine)() else differences(mine, other, version)
         elif isinstance(mine, list) and mine and isinstance(mine[0], Message):
             for one, another in zip(mine, other, strict=True):

@@ -37,7 +37,7 @@ def _kill(run: Run) -> str:
 
 
 def _kill_all(run: Run) -> str:
-    """The kernel has everything that the processes wrote, so no record may be lost although all replicas died."""
+    """Kill all nodes; no record may be lost, because the page cache keeps all written data."""
     for node in run.cluster.nodes.values():
         run.may_be_dead.add(node.node_id)
         node.kill()
@@ -79,7 +79,7 @@ def _lose_inbound(run: Run) -> str:
 
 
 def _partition_minority(run: Run) -> str:
-    """Clients reach both sides, or only one of them, either one."""
+    """Cut one node from the others; clients reach both sides of the partition, or only one side."""
     victim = _victim(run)
     run.network.cut_both_ways([victim], _others(run, victim))
     side = run.rng.choice(["both sides", "the smaller side", "the larger side"])

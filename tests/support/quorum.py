@@ -1,4 +1,4 @@
-"""A voter with its log in memory, and fake peers that vote and fetch as the test says."""
+"""A voter with its log in memory, and fake peers that vote and fetch as the test specifies."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class RecordedClients:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         if offset is not None and offset < 0:
-            offset = None  # a later response acknowledged it
+            offset = None  # librdkafka reports no offset: the response for a later batch acknowledged this record
         self.acknowledged_s[partition] = now_s = time.monotonic()
         self.events.append(Acknowledged(now_s, value, partition, offset))
         self.acknowledgements[value[0]] += 1
@@ -199,7 +199,7 @@ class RecordedClients:
         try:
             done = {item.partition for item in consumer.commit(offsets=wanted, asynchronous=False) if not item.error}
         except KafkaException:
-            done = set()  # rejected, or of unknown outcome
+            done = set()  # the commit was rejected, or its outcome is unknown
         for partition, offset in positions.items():
             self.events.append(Commit(requested_s, time.monotonic(), partition, offset, partition in done))
             if partition in done:

@@ -1,4 +1,4 @@
-"""Responses name the operations that a client may perform, if it asks: user interfaces enable their buttons by them.
+"""Responses list the operations that a client may perform, if the request asks for them (KIP-430).
 
 The bit fields are those of Apache Kafka 4.3.1 without an authorizer.
 """

@@ -483,7 +483,10 @@ def test_blocking_writer_and_reader_work_in_another_thread(broker: BrokerProcess
 async def write_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
-    """Write through a proxy and call `disturb` after each of 30 sends; the log must have each record once, in order."""
+    """Write through a proxy, call `disturb` after each of 30 rounds, and check that the log has each record in order.
+
+    No record may be missing or duplicated.
+    """
     proxy = TcpProxy()
     port = await proxy.start()
     loop = asyncio.get_running_loop()
@@ -556,7 +559,7 @@ def test_writer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None
 
 
 class PolledReader:
-    """A group member that uses our reader, polled by a task of its own."""
+    """A group member that uses our reader; a separate task polls the reader."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -650,7 +653,7 @@ def test_group_of_our_readers_and_confluent_consumers_shares_partitions(broker: 
         await ours[1].reader.commit()
         await loop.run_in_executor(None, lambda: theirs.commit(asynchronous=False))
 
-        await ours[1].stop()  # it leaves: the others get its partitions at once and continue at the committed offsets
+        await ours[1].stop()  # the other members receive its partitions and continue at the committed offsets
         await until(lambda: len(ours[0].owned) == 3 and len(ours[0].owned | their_partitions()) == 6)
         for partition in range(6):
             await writer.send(topic, partition, RecordColumns([b"more-%d" % partition]))
@@ -809,7 +812,7 @@ def test_poll_blocking_runs_callbacks_in_the_calling_thread(broker: BrokerProces
 # -- admin -----------------------------------------------------------------------------------------------------------
 
 
-def test_admin_client_creates_alters_describes_and_deletes_topics(broker: BrokerProcess) -> None:
+def test_admin_client_manages_topics_configs_and_group_offsets(broker: BrokerProcess) -> None:
     async def run() -> None:
         admin = await Admin.open(admin_config(broker.address))
         created = await admin.create_topics([NewTopic("admin", 3, 1, {"retention.ms": "1000"}), NewTopic("bad name")])

@@ -132,7 +132,7 @@ def test_preferred_leader_election_restores_preferred_leaders(cluster: ClusterPr
 
 
 def test_metadata_quorum_tool_queries_controllers_directly(cluster: ClusterProcess) -> None:
-    """It also works while no broker runs."""
+    """The tool skips unreachable addresses, and rejects the address of a broker listener."""
     tool = [sys.executable, "-m", "headrace_broker.tools.metadata_quorum", "describe", "--status"]
     first = cluster.base_port + 1000
     for servers, status, words in [
@@ -323,7 +323,7 @@ def test_broker_unregistered_while_running_stays_unregistered_until_restart(
         run(cluster, "cluster", "unregister", "--id", "4")
         await_text(log, "broker 4 was unregistered: it is no longer the leader or an in-sync replica of any partition")
         stopped_s = time.monotonic()
-    assert time.monotonic() - stopped_s < 10  # it does not wait for a controlled shutdown
+    assert time.monotonic() - stopped_s < 10  # the broker does not wait for a controlled shutdown
     assert brokers_of(cluster) == {1, 2, 3}
     with broker_4(cluster, tmp_path):
         assert 4 in brokers_of(cluster)

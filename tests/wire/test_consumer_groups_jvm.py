@@ -113,7 +113,7 @@ def _formatted(broker: BrokerProcess, formatter: str, group: str) -> list[dict[s
         *("--offset", "earliest", "--timeout-ms", "4000", "--formatter", f"{FORMATTERS}.{formatter}"),
     )
     text, records = done.stdout.strip(), []
-    while text:  # one formatter separates records by newlines, the other does not
+    while text:  # only one of the two formatters writes a newline after each record
         record, end = json.JSONDecoder().raw_decode(text)
         records.append(record)
         text = text[end:].lstrip()

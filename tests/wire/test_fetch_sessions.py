@@ -1,4 +1,4 @@
-"""Incremental fetch sessions over the wire (KIP-227): records that exceed one response are in a later one."""
+"""Incremental fetch sessions over the wire (KIP-227): records that do not fit in a response are in a later response."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_session_returns_all_records_over_several_small_responses(broker: Broker
                 for item in topic.partitions:
                     assert item.error_code == ErrorCode.NONE
                     if item.records:
-                        offsets[item.partition_index] += 1  # one batch of one record fits
+                        offsets[item.partition_index] += 1  # each response has room for one batch of one record
                         changed[item.partition_index] = offsets[item.partition_index]
             if all(offset >= 3 for offset in offsets.values()):
                 break
@@ -98,7 +98,7 @@ def test_unknown_session_or_wrong_session_epoch_is_rejected(broker: BrokerProces
 
 
 def test_number_of_partitions_in_a_session_is_limited(broker: BrokerProcess) -> None:
-    """The broker checks all of them in each request, and blocks other requests meanwhile."""
+    """Each request of a session checks all of its partitions, which blocks other requests: limit their number."""
     with RawClient(broker.address) as client:
         session_id = fetch(client, bytes(16), {}, (0, 0)).session_id
         codes = [

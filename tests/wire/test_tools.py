@@ -263,7 +263,7 @@ def test_signal_ends_console_producer_after_sending_read_lines(
     create(broker, topic)
     with started("console_producer", broker, "--topic", topic, "--timeout", "60000") as producer:
         assert producer.stdin is not None
-        for line in (b"a\n", b"b\n"):  # after the second is read, the first has been sent
+        for line in (b"a\n", b"b\n"):  # when the tool has read the second line, it has sent the first line
             producer.stdin.write(line)
             producer.stdin.flush()
             wait_until(partial(is_drained, producer.stdin.fileno()))
@@ -602,7 +602,7 @@ def started(tool: str, broker: BrokerProcess, *arguments: str) -> Iterator[subpr
 
 
 def read_line(process: subprocess.Popen[bytes]) -> bytes:
-    """Return the first line of a process's output, read byte by byte so that the rest stays in the pipe."""
+    """Return the first line of a process's output, read byte by byte so that the remaining output stays in the pipe."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     line = b""

@@ -353,7 +353,9 @@ def test_fetch_and_offset_for_leader_epoch_check_leader_epochs(client: RawClient
     assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 1)
 
 
-def test_rejected_session_does_not_affect_the_fetch(client: RawClient, topic: str) -> None:
+def test_full_fetch_without_a_session_returns_records_and_unknown_session_id_fails(
+    client: RawClient, topic: str
+) -> None:
     produce(client, topic, batch(b"a"))
     opened = client.call(fetch_request(topic, session_epoch=0), 12)
     assert (opened.error_code, opened.session_id) == (0, 0)
@@ -433,7 +435,7 @@ def test_metadata_can_be_requested_for_all_topics_no_topics_or_topic_ids(
 
 
 def test_recreated_topic_has_a_new_id_and_no_old_records(client: RawClient) -> None:
-    """R12: it has another id and no old records, and a fetch with the old id fails with UNKNOWN_TOPIC_ID."""
+    """Rule R12 of docs/broker.md; a fetch with the old id fails with UNKNOWN_TOPIC_ID."""
     old_id = create_topic(client, "phoenix")
     produce(client, "phoenix", batch(b"old"))
     removed = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)], timeout_ms=1), 6)

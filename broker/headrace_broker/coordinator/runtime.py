@@ -60,7 +60,10 @@ class CoordinatorResult:
 
 
 class Shard(Protocol):
-    """The methods of a shard that the runner calls, besides the request handlers."""
+    """A coordinator shard: the state of one partition of the coordinator's topic.
+
+    The runner calls these methods in addition to the request handlers.
+    """
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply one record of the log while the shard is loading."""

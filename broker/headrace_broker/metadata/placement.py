@@ -20,7 +20,7 @@ def place_partitions(
 ) -> list[tuple[int, ...]]:
     """Return replica lists for `count` partitions, from index `start` of the rotation on.
 
-    Raises ApiError INVALID_REPLICATION_FACTOR if there are too few brokers.
+    Raises ApiError INVALID_REPLICATION_FACTOR if too few brokers are registered or all brokers are fenced.
     """
     registered = len(image.brokers)
     if replication_factor > registered:

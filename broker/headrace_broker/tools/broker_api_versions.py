@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace_broker.client.cluster_view import Node
 
 _CONTROLLER_APIS = frozenset((52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82))
-"""APIs that only controllers support: not listed as UNSUPPORTED for a broker."""
+"""APIs that only controllers support; the tool does not list them as UNSUPPORTED for a broker."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

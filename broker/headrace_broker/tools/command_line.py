@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         return len(word) > 2 and word[:2] == "--" and len(found) == 1 and next(iter(found.values())).nargs is None
 
     def add_bootstrap_server(self, other_name: str | None = "--broker-list") -> None:
-        """Add `--bootstrap-server`, and the other name that Kafka's tool accepts for it; see `required_server`."""
+        """Add `--bootstrap-server` and any deprecated alias of Kafka's tool; see `required_server`."""
         names = [name for name in ("--bootstrap-server", other_name) if name]
         help_text = "REQUIRED: the brokers to connect to first."
         self.add_argument(*names, dest="bootstrap_server", metavar="HOST:PORT,…", help=help_text)
@@ -103,12 +103,12 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--bootstrap-controller", *names, metavar="HOST:PORT,…", help=help_text)
 
     def add_command_config(self, *names: str) -> None:
-        """Add `--command-config FILE`, with these additional names."""
+        """Add the option `--command-config FILE` and the given aliases."""
         names = ("--command-config", *names)
         self.add_argument(*names, dest="command_config", metavar="FILE", help="A properties file for the client.")
 
     def required_server(self, options: argparse.Namespace) -> str:
-        """Return the bootstrap servers; a usage error if they are missing or not a HOST:PORT list."""
+        """Return the bootstrap servers; exit with a usage error if they are missing or not a HOST:PORT list."""
         self.reject_combination(
             options, "bootstrap_server", ["bootstrap_controller"] if uses_controllers(options) else []
         )
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
         return servers
 
     def only_action(self, options: argparse.Namespace, actions: Sequence[str]) -> str:
-        """Return the action (option destination) that was given; a usage error unless there is exactly one."""
+        """Return the given action (option destination); exit with a usage error unless exactly one was given."""
         given = [action for action in actions if is_given(options, action)]
         if len(given) != 1:
             names = ", ".join(f"--{action.replace('_', '-')}" for action in actions)
@@ -130,13 +130,13 @@ class Parser(argparse.ArgumentParser):
         return given[0]
 
     def require_action(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
-        """A usage error for an option that the action does not allow; `allowed` = {option: actions}."""
+        """Exit with a usage error if an option is not allowed for the action; `allowed` = {option: actions}."""
         for name, actions in allowed.items():
             if action not in actions:
                 self.reject_combination(options, name, [action])
 
     def reject_combination(self, options: argparse.Namespace, used: str, others: Iterable[str]) -> None:
-        """A usage error if the option `used` is combined with one of the `others` (destinations)."""
+        """Exit with a usage error if the option `used` is combined with one of the `others` (destinations)."""
         if not is_given(options, used):
             return
         for other in others:
@@ -144,7 +144,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f'Option "{_flag(used)}" can\'t be used with option "{_flag(other)}"')
 
     def require(self, options: argparse.Namespace, *names: str) -> None:
-        """A usage error if one of these options (destinations) is missing."""
+        """Exit with a usage error if one of these options (destinations) is missing."""
         for name in names:
             if not is_given(options, name):
                 self.error(f'Missing required argument "{_flag(name)}"')
@@ -355,7 +355,7 @@ async def run_in_thread(function: Callable[[], T]) -> T:
 
 
 def run_and_exit(main: Callable[[], int]) -> NoReturn:
-    """Run a tool and exit with its status; silently if the reader of standard output has closed the pipe."""
+    """Run a tool and exit with its status; print no error if the reader of standard output has closed the pipe."""
     try:
         status = main()
         sys.stdout.flush()

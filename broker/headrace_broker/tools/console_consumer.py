@@ -123,7 +123,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def consumer_properties(parser: Parser, options: argparse.Namespace) -> dict[str, str]:
-    """Return the consumer's properties; a usage error if options, properties and file have different group ids."""
+    """Return the consumer's properties; exit with a usage error if the command line and file have several group ids."""
     from_file = properties_of(options.command_config)
     given = key_values(options.command_property)
     groups = {options.group, from_file.get("group.id"), given.get("group.id")} - {None}
@@ -199,7 +199,7 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
 async def _run_until_stopped(
     work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]
 ) -> bool:
-    """Run the work to its end and return True; on a signal, call `stop`, wait briefly and return False."""
+    """Wait until the work ends and return True; on a signal, call `stop`, wait briefly and return False."""
     task = asyncio.ensure_future(work)
     either: list[asyncio.Future[Any]] = [task, stopped]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

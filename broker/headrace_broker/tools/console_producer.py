@@ -1,7 +1,7 @@
 """kafka-console-producer: send the lines of standard input to a topic.
 
 A separate thread reads the input in large chunks, which are sent in batches; on a terminal it prints a prompt. Kafka's
-tool fails a batch after three attempts of 1.5 s each; this one uses the producer's default timeout (two minutes), and
+tool fails a batch after three attempts of 1.5 s each; this tool uses the producer's default timeout (two minutes), and
 its exit status is 1 if a record could not be sent.
 """
 

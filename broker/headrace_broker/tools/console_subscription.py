@@ -1,4 +1,4 @@
-"""The partitions that kafka-console-consumer reads: one, a group's assignment, or all of the selected topics."""
+"""Selects the partitions of kafka-console-consumer: one, a group's assignment, or all of the selected topics."""
 
 from __future__ import annotations
 

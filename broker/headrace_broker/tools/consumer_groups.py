@@ -1,6 +1,6 @@
 """kafka-consumer-groups: list, describe and delete consumer groups, reset and delete their offsets.
 
-Like Kafka's ConsumerGroupCommand it prints errors on standard output; the exit status is then 1.
+Like Kafka's ConsumerGroupCommand, the tool prints errors on standard output, and then exits with status 1.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ async def _run_action(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _parse_choices(parser: Parser, text: str | None, valid: Sequence[str], what: str) -> list[str]:
-    """Parse a list such as `stable,empty` into Kafka's names; a usage error for a name that is not valid."""
+    """Parse a list such as `stable,empty` into Kafka's names; exit with a usage error for an invalid name."""
     known = {name.lower(): name for name in valid}
     names = [name.strip().lower() for name in text.split(",")] if text else []
     if not all(name in known for name in names):
@@ -255,7 +255,7 @@ async def _lines(admin: Admin, options: argparse.Namespace, group: GroupDescript
 
 
 async def _offset_rows(admin: Admin, group: GroupDescription) -> list[tables.OffsetRow]:
-    """Return the rows of members, those with most partitions first, then of partitions without a member."""
+    """Return the rows of the members with most partitions first, and the rows of partitions without a member last."""
     from headrace_broker.tools.group_changes import end_offsets
 
     committed = {item: offset for item, offset in (await admin.list_group_offsets(group.group_id)).items() if offset}

@@ -1,4 +1,4 @@
-"""Converts bytes to text, by the names of Kafka's deserializers. Does no I/O."""
+"""Converts bytes to strings like Kafka's deserializers, which are selected by class name. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 Deserializer = Callable[[bytes], bytes]
-"""Returns the text of the deserialized value; raises ValueError for invalid bytes."""
+"""Returns the deserialized value as a string; raises ValueError for invalid bytes."""
 
 
 def deserializer(name: str) -> Deserializer:

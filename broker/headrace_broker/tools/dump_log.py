@@ -1,6 +1,7 @@
 """kafka-dump-log: print the batches, records, indexes and snapshots in a partition's files.
 
-Options and output are those of Apache Kafka's DumpLogSegments. It only reads the files, so the broker may be running.
+Options and output are those of Apache Kafka's DumpLogSegments. The tool only reads the files, so the broker may be
+running.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _DESCRIPTION = (
 
 @dataclass(slots=True)
 class Findings:
-    """Inconsistencies found, by file; printed at the end."""
+    """The inconsistencies found in each file; they are printed at the end."""
 
     index_mismatches: dict[str, list[str]] = field(default_factory=dict)
     time_mismatches: dict[str, list[str]] = field(default_factory=dict)

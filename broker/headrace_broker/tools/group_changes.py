@@ -142,7 +142,7 @@ async def _partitions_to_reset(
 
 
 async def _check_existence(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
-    """Raises ToolError if a partition does not exist or has no leader."""
+    """Check that all partitions exist and have a leader. Raises ToolError."""
     leaders = await _leaders(admin, partitions)
     for problem, affected in (
         ("do not exist", [item for item in partitions if item not in leaders]),

@@ -29,7 +29,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def entries(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of the list `name`. Raises ToolError."""
+    """Yield the JSON objects in the list `name`. Raises ToolError if an entry is not an object."""
     if name not in data:
         raise ToolError(f"Missing {name} field")
     if not isinstance(data[name], list):
@@ -41,7 +41,7 @@ def entries(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
 
 
 def value(entry: dict[str, Any], name: str, kind: type) -> Any:
-    """Return a field of one entry. Raises ToolError if it is missing or not of that type."""
+    """Return a field of one entry. Raises ToolError if the field is missing or has another type."""
     found = entry.get(name)
     if not isinstance(found, kind) or isinstance(found, bool):
         raise ToolError(f'"{name}" is missing or not of the right type in {json.dumps(entry)}')

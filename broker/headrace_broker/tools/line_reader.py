@@ -43,7 +43,7 @@ class LineSplitter:
         return data[:end].splitlines()
 
     def finish(self) -> list[bytes]:
-        """Return the last line, if it has no line ending."""
+        """Return the last line, if the input does not end with a line ending."""
         pending = b"".join(self._pending)
         self._pending = []
         return pending.splitlines()

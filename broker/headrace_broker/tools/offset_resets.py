@@ -1,4 +1,4 @@
-"""Times, durations, CSV plans and bounds for `kafka-consumer-groups --reset-offsets`. Does no I/O."""
+"""Parses times, durations and CSV plans for `kafka-consumer-groups --reset-offsets`. Does no I/O."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def to_csv(resets: Mapping[str, OffsetPlan], *, with_group: bool) -> str:
 
 
 def from_csv(text: str, groups: list[str]) -> dict[str, OffsetPlan]:
-    """Parse CSV lines; lines without a group are for the only group in `groups`. Raises ToolError with the line."""
+    """Parse CSV lines; a line without a group applies to the only group in `groups`. Raises ToolError."""
     import csv
 
     plans: dict[str, OffsetPlan] = {}

@@ -10,7 +10,7 @@ _PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 
 
 class FailureCounts:
-    """Counts failed records by kind of error; the first error of each kind is printed at once, counts at the end."""
+    """Counts failed records by error type; prints the first error of each type at once, and the counts at the end."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -26,7 +26,7 @@ class FailureCounts:
         return lines
 
     def summary(self, records: int) -> list[str]:
-        """Return the summary line of a test with `records` records; no line if none failed."""
+        """Return the summary line of a test with `records` records, or no line if no record failed."""
         kinds = ", ".join(f"{count} with {kind}" for kind, count in self._by_kind.items())
         return [f"{self.records} of {records} records failed: {kinds}"] if kinds else []
 

@@ -1,7 +1,7 @@
 """kafka-producer-perf-test: measure a producer's throughput and latency (Kafka's ProducerPerformance).
 
-Records that are due at the same time are passed to the client together; each counts with the latency of its
-acknowledgement.
+Records that are due at the same time are passed to the client together. The latency of each record is measured until
+its acknowledgement.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _ProducerTest:
         await self._writer.flush()
 
     def _batch_sizes(self) -> Iterator[int]:
-        """Yield the number of records to send at once: those due within 2 ms, limited in number and in bytes."""
+        """Yield the numbers of records to send: all that are due within 2 ms, up to a limit in records and bytes."""
         options = self._options
         size = options.record_size or 100
         limit = max(1, min(_BATCH_RECORDS_MAX, _BATCH_BYTES_MAX // size))

@@ -1,7 +1,7 @@
 """kafka-reassign-partitions: move partitions to other brokers (Kafka's ReassignPartitionsCommand, KIP-455).
 
 A plan chooses the brokers of the replicas. Each broker chooses the log directory itself, so a plan may name a log
-directory only if it is the broker's only one.
+directory only if the broker has no other log directory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _EXISTING = (
     "throttle by resubmitting the current reassignment."
 )
 _UNPREFIXED = ("Cannot execute because ", "Error reassigning ", "Error cancelling ")
-"""The prefixes of messages that Kafka's tool prints unchanged; it prints "Error: " before others."""
+"""The prefixes of messages that Kafka's tool prints unchanged; it prints "Error: " before all other messages."""
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _BROKER_THROTTLES = (*THROTTLED_RATES, "replica.alter.log.dirs.io.max.bytes.per.second")
 
@@ -151,7 +151,7 @@ async def _run_action(options: argparse.Namespace, action: str) -> int:
 
 
 async def _replicas(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, Sequence[int]]:
-    """Return the replicas of these topics' partitions; nonexistent topics are left out."""
+    """Return the replicas of these topics' partitions; topics that do not exist are ignored."""
     from headrace_broker.client.errors import BrokerError
 
     found: dict[TopicPartition, Sequence[int]] = {}
@@ -176,7 +176,7 @@ async def _log_dirs(
 ) -> dict[Replica, str]:
     """Return the log directories of the replicas on live brokers.
 
-    `for_plan` leaves out brokers with several log directories, which a plan cannot name.
+    With `for_plan`, brokers with several log directories are left out, because a plan cannot choose one of several.
     """
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)
@@ -247,7 +247,7 @@ async def _check_directories(admin: Admin, plan: ReassignmentPlan) -> None:
 
 
 async def _throttle(admin: Admin, moves: Mapping[TopicPartition, Move], bytes_per_s: int) -> None:
-    """Set the throttles of these moves: the existing replicas as leaders, the new ones as followers."""
+    """Throttle these moves: existing replicas with the leader throttle, new replicas with the follower throttle."""
     from headrace_broker.client.admin import BROKER, SET, TOPIC
 
     print(
@@ -314,7 +314,7 @@ async def _clear_throttles(admin: Admin, plan: ReassignmentPlan) -> None:
 
 
 async def _delete_keys(admin: Admin, resources: Sequence[Resource], keys: Sequence[str], delete: int) -> None:
-    """Delete those of the keys that are set on the resources."""
+    """Delete these config keys from the resources on which they are set."""
     from headrace_broker.client.errors import BrokerError
 
     for resource, entries in (await admin.describe_configs(dict.fromkeys(resources, keys))).items():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ANY_LOG_DIR = "any"
 Move = tuple[set[int], set[int]]
-"""(brokers that have a replica, brokers to which one is copied)."""
+"""(brokers that already have a replica, brokers that receive a new replica)."""
 Replica = tuple[str, int, int]
 """(topic, partition, broker)."""
 
@@ -60,7 +60,7 @@ def parse_plan(data: Mapping[str, Any]) -> ReassignmentPlan:
 
 
 def check_plan(plan: ReassignmentPlan) -> None:
-    """Raises ToolError if the plan, or the replicas of a partition, are empty, or a broker is listed twice."""
+    """Raises ToolError if the plan is empty, or a partition has no replicas or lists a broker twice."""
     if not plan.replicas:
         raise ToolError("Partition reassignment list cannot be empty")
     if not all(plan.replicas.values()):
@@ -75,10 +75,9 @@ def check_plan(plan: ReassignmentPlan) -> None:
 
 
 def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
-    """Raises ToolError if the plan names a directory that is not its broker's only one.
+    """Raises ToolError if the plan names a log directory of a broker that has several.
 
-    `directories` = {broker: log directories}. The broker chooses the directory of a replica; choosing one is not
-    supported.
+    `directories` = {broker: log directories}. The broker chooses the log directory of a replica; a plan cannot.
     """
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
@@ -113,7 +112,7 @@ def parse_brokers(text: str) -> list[int]:
 def check_brokers(
     brokers: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Raises ToolError if brokers of `--broker-list` are not live, or too few for the replication factor."""
+    """Raises ToolError if a broker of `--broker-list` is not live, or there are fewer brokers than replicas."""
     missing = [broker for broker in brokers if broker not in live]
     if missing:
         raise ToolError(
@@ -150,7 +149,7 @@ def replica_moves(
     moving: Mapping[TopicPartition, Reassignment],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, Move]:
-    """Return the moves after a plan is started, including the reassignments in progress."""
+    """Return the moves that are in progress after the plan starts, including those of earlier reassignments."""
     found: dict[TopicPartition, Move] = {
         partition: (set(move.replicas) - set(move.adding), set(move.adding)) for partition, move in moving.items()
     }

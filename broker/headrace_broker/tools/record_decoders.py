@@ -1,4 +1,4 @@
-"""Decodes records of Kafka's internal topics to text, in the format of Kafka's DumpLogSegments."""
+"""Formats records of Kafka's internal topics like Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TRANSACTION_STATES = (
 )
 
 Parsed = tuple[str | None, str | None]
-"""The text of a record's key and of its payload; None = not printed."""
+"""(the formatted key, the formatted payload) of a record; None = not printed."""
 RecordParser = Callable[[int, bytes | None, bytes | None], Parsed]
 
 
@@ -117,7 +117,7 @@ def _show_consumer_bytes(shown: dict[str, Any], name: str, data: bytes, message:
     try:
         shown[name] = to_json(decode(message, version, data, 2), version)
     except (ProtocolError, ValueError):
-        return  # not valid: show the bytes instead
+        return  # not a valid record: print its bytes instead
 
 
 def parse_metadata(offset: int, key: bytes | None, value: bytes | None) -> Parsed:

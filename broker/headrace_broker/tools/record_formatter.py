@@ -3,7 +3,7 @@
     CreateTime:1700000000000  Partition:0  Offset:5  Delivery:…  Epoch:…  h1:v1,h2:v2  key  value
 
 The enabled parts are written in this order, separated by key.separator; line.separator ends each record. A batch is
-formatted at once; if only values are enabled, that is a single join.
+formatted at once; if only values are enabled, a single `join` formats the whole batch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RecordFormatter:
             parts.append([f"Partition:{partition}".encode()] * count)
         if prints["offset"]:
             parts.append([f"Offset:{offset}".encode() for offset in columns.offsets or [-1] * count])
-        # Only share groups have a delivery count, and Kafka's console consumer never has an epoch.
+        # Print NOT_PRESENT: only share groups have a delivery count, and Kafka's console consumer never has an epoch.
         absent = [name for name in ("delivery", "epoch") if prints[name]]
         parts += [[f"{name.capitalize()}:NOT_PRESENT".encode()] * count for name in absent]
         if prints["headers"]:

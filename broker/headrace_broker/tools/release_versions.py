@@ -6,7 +6,7 @@ from headrace_broker.tools.command_line import ToolError
 
 _FIRST_LEVEL = 7
 _LATEST = "4.3-IV0"
-"""The newest stable version; newer ones are accepted only by level, not by release."""
+"""The newest stable metadata.version; newer versions are accepted as a feature level, not as a release."""
 # fmt: off
 _NAMES = (
     "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2",
@@ -22,7 +22,7 @@ _DEFAULTS = {
     "share.version": (28, 1),
     "streams.version": (29, 1),
 }
-"""{feature: (the first metadata.version that enables it by default, its newest level)}."""
+"""{feature: (the first metadata.version that enables the feature by default, the feature's newest level)}."""
 _DEPENDENCIES = {("eligible.leader.replicas.version", 1): "metadata.version=23 (4.0-IV1)"}
 METADATA = "metadata.version"
 

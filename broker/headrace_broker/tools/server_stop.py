@@ -1,4 +1,4 @@
-"""kafka-server-stop: stop this user's brokers on this machine with SIGTERM; all of them, or by role or node id.
+"""kafka-server-stop: stop this user's brokers on this machine with SIGTERM: all, or those with a role or node id.
 
 Brokers are recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they
 run). Brokers that another process manages, such as the embedded broker of a Connect worker, are left alone. As in
@@ -29,13 +29,13 @@ class BrokerCommand:
     overrides: dict[str, str]
 
     def properties(self, directory: str) -> dict[str, str]:
-        """Return the broker's properties; its file path is relative to `directory`. Raises ToolError."""
+        """Return the broker's properties; the path of the file is relative to `directory`. Raises ToolError."""
         from_file = load_properties(str(Path(directory, self.file))) if self.file is not None else {"node.id": "1"}
         return {**from_file, **self.overrides}
 
 
 def parse_command(command: Sequence[str]) -> BrokerCommand | None:
-    """Parse a process's command line; None unless it is a broker that no other process manages."""
+    """Parse a process's command line; return None unless the process is a broker that no other process manages."""
     arguments = _broker_arguments(command)
     if arguments is None or any(argument.partition("=")[0] in _OWNED for argument in arguments):
         return None
@@ -56,7 +56,7 @@ def parse_command(command: Sequence[str]) -> BrokerCommand | None:
 
 
 def _broker_arguments(command: Sequence[str]) -> list[str] | None:
-    """Return the broker's arguments in a Python interpreter's command line, None if it does not run a broker."""
+    """Return the broker's arguments from a Python command line, or None if the command does not run a broker."""
     words = list(command[1:])
     if "-daemon" in words:  # the process that starts the broker, not the broker
         return None

@@ -95,7 +95,7 @@ def _run_action(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _check_version(options: argparse.Namespace) -> None:
-    """Raises ToolError for any feature level except the supported metadata.version, and 0 for other features."""
+    """Raises ToolError unless the level is the supported metadata.version, or 0 for any other feature."""
     requested = dict(map(parse_feature, options.feature or ()))
     if options.release_version is not None:
         requested[METADATA] = metadata_level(options.release_version)
@@ -103,7 +103,7 @@ def _check_version(options: argparse.Namespace) -> None:
     for name, level in requested.items():
         if level != supported.get(name, 0):
             raise ToolError(
-                f"{name}={level} cannot be formatted: this version of headrace writes metadata.version "
+                f"{name}={level} is not supported: this version of headrace writes metadata.version "
                 f"{_METADATA_VERSION} ({METADATA_VERSION}), with every other feature at 0"
             )
 

@@ -46,7 +46,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Selects the partitions to show; without any of the four flags all of them, with a line per topic."""
+    """Selects the partitions to show; without any of the four flags, shows all partitions and one line per topic."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -56,7 +56,7 @@ class Report:
 
     @property
     def filters_partitions(self) -> bool:
-        """Whether only partitions in a certain state are shown."""
+        """Whether a flag limits the output to partitions in a certain state."""
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def shows(self, topic: TopicDescription, partition: PartitionDescription, live: Collection[int]) -> bool:

@@ -145,7 +145,7 @@ async def _selected(admin: Admin, options: argparse.Namespace) -> list[str]:
 
 
 async def _existing(admin: Admin, options: argparse.Namespace) -> list[str]:
-    """Return the topics that --topic matches. Raises ToolError if there is none and --if-exists was not given."""
+    """Return the topics that --topic matches. Raises ToolError if no topic matches and --if-exists is missing."""
     names = await _selected(admin, options)
     if options.topic and not names and not options.if_exists:
         raise ToolError(f"Topic '{options.topic}' does not exist as expected")

@@ -267,8 +267,8 @@ def test_truncation_restores_producer_sequences() -> None:
 # Epochs, truncation, retention
 
 
-def test_epoch_ends_at_start_of_next_epoch() -> None:
-    """R10: a truncation of the log also truncates the leader epoch checkpoint."""
+def test_epoch_ends_at_start_of_next_epoch_also_after_truncation() -> None:
+    """The end offset of an epoch is the start offset of the next; truncation also truncates the checkpoint (R10)."""
     log = open_log()
     append(log, b"a", b"b", epoch=1)
     append(log, b"c", epoch=3)

@@ -85,7 +85,7 @@ def test_unsupported_api_versions_request_receives_version_0_response() -> None:
     assert frame == body
 
 
-def test_records_are_encoded_by_reference() -> None:
+def test_records_are_encoded_without_copying() -> None:
     batches: list[bytes] = [b"a" * 5000, b"b" * 10, b"c" * 2000]
     partition = PartitionData(partition_index=1, records=[memoryview(each) for each in batches])
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])

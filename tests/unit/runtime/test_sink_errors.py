@@ -65,7 +65,7 @@ def test_dlq_records_are_sent_in_offset_order() -> None:
     assert unit.counters.skipped == unit.counters.errors == 4
 
 
-def test_commit_waits_for_unsent_dlq_records() -> None:
+def test_commit_waits_for_unacknowledged_dlq_records() -> None:
     errors, writer, _ = make()
     fail(errors, Stage.TASK_PUT, 12)
     errors.wait_for_reports()

@@ -36,7 +36,7 @@ def test_all_record_fields_are_printed_in_kafkas_order() -> None:
     ]
 
 
-def test_missing_key_is_printed_as_null_and_missing_headers_as_NO_HEADERS() -> None:
+def test_missing_keys_are_printed_as_null_and_missing_headers_as_no_headers() -> None:
     formatter = RecordFormatter({"print.key": "true", "print.headers": "true", "key.separator": "|"})
     assert formatter.format(0, RecordColumns(values=[b"v"])) == b"NO_HEADERS|null|v\n"
 

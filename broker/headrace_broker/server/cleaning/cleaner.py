@@ -191,7 +191,8 @@ class LogCleaner:
         finally:
             log.is_being_cleaned = False
             if not is_finished:
-                # A deleted log's directory was renamed; the helper used its old name, which a new log may have now.
+                # Remove the unfinished files from both directories: if the log was deleted, its directory was renamed,
+                # but the cleaner process still wrote to the old path, which a recreated log may use now.
                 for directory in dict.fromkeys((job.directory, log.directory)):
                     await asyncio.shield(self._remove_unfinished(directory))
 
