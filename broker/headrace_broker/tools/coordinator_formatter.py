@@ -16,9 +16,10 @@ from headrace_broker.protocol.errors import ProtocolError
 from headrace_broker.protocol.group_records import GROUP_KEYS
 from headrace_broker.protocol.json_text import json_text, to_json
 from headrace_broker.protocol.transaction_records import TransactionLogKey
+from headrace_broker.protocol.transaction_states import TRANSACTION_STATES
 from headrace_broker.protocol.versioned import RecordKey, decode_key, decode_value, key_type
 from headrace_broker.records.columns import RecordColumns
-from headrace_broker.tools.record_decoders import TRANSACTION_STATES, value_class
+from headrace_broker.tools.record_decoders import value_class
 
 _TRANSACTION_KEYS: Mapping[int, type[RecordKey]] = {0: TransactionLogKey}
 _FORMATTERS: dict[str, tuple[Mapping[int, type[RecordKey]], frozenset[int]]] = {

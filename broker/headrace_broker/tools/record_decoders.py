@@ -20,6 +20,7 @@ from headrace_broker.protocol.metadata_records import decode_metadata_record
 from headrace_broker.protocol.notation import Message
 from headrace_broker.protocol.primitives import read_unsigned_varint
 from headrace_broker.protocol.transaction_records import TransactionLogKey
+from headrace_broker.protocol.transaction_states import TRANSACTION_STATES
 from headrace_broker.protocol.versioned import RecordKey, RecordValue, decode_key, decode_value, key_type
 
 _CONTROL_LABELS = {
@@ -29,16 +30,6 @@ _CONTROL_LABELS = {
     ControlType.KRAFT_VERSION: "KRaftVersion",
     ControlType.KRAFT_VOTERS: "KRaftVoters",
 }
-TRANSACTION_STATES = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
 
 Parsed = tuple[str | None, str | None]
 """(the formatted key, the formatted payload) of a record; None = not printed."""

@@ -10,23 +10,11 @@ import regex
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from headrace_broker.protocol.transaction_states import TRANSACTION_STATES
 from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LIST_TRANSACTIONS
 VERSIONS = (0, 2)
-
-_STATES = frozenset(
-    (
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "Dead",
-        "PrepareEpochFence",
-    )
-)
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest, version: int) -> ListTransactionsResponse:
@@ -37,5 +25,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest, version: i
         except regex.error:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     return ListTransactionsResponse(
-        unknown_state_filters=[state for state in dict.fromkeys(request.state_filters) if state not in _STATES]
+        unknown_state_filters=[
+            state for state in dict.fromkeys(request.state_filters) if state not in TRANSACTION_STATES
+        ]
     )
