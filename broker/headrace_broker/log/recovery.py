@@ -24,7 +24,7 @@ from headrace_broker.log.producer_files import (
 from headrace_broker.log.producer_state import ProducerStateManager
 from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, SNAPSHOT_SUFFIX, LogSegment, file_name
 from headrace_broker.log.storage import Storage
-from headrace_broker.records.batch import BatchHeader, CorruptBatchError
+from headrace_broker.records.batch import BatchHeader, CorruptBatchError, IncompleteBatchError
 
 _log = logging.getLogger(__name__)
 OFFSETS_MAX = RELATIVE_OFFSET_MAX + 1
@@ -80,10 +80,13 @@ def recover(
             if not may_have_gaps:
                 drop_segments_from(segments, index)
                 break
-        limit = segments[index + 1].base_offset if index + 1 < len(segments) else segment.base_offset + OFFSETS_MAX
+        is_last = index + 1 == len(segments)
+        limit = segment.base_offset + OFFSETS_MAX if is_last else segments[index + 1].base_offset
         epoch_rebuilder = _EpochRebuilder(known_epochs, epochs, end_offset)
         drop_following = partial(drop_segments_from, segments, index + 1)
-        end_offset, is_complete = _recover_segment(segment, producers, epoch_rebuilder, config, limit, drop_following)
+        end_offset, is_complete = _recover_segment(
+            segment, producers, epoch_rebuilder, config, limit, drop_following, is_last=is_last
+        )
         if not is_complete:
             break
     producers.end_offset = end_offset
@@ -139,6 +142,8 @@ def _recover_segment(
     config: LogConfig,
     limit: int,
     drop_following: Callable[[], None],
+    *,
+    is_last: bool,
 ) -> tuple[int, bool]:
     """Check every batch of a segment and rebuild its indexes.
 
@@ -158,7 +163,10 @@ def _recover_segment(
     except CorruptBatchError as error:
         is_unwritten = segment.is_unwritten_from(valid_bytes)
         if not is_unwritten:
-            _log.error(
+            # A crash during a write leaves an incomplete last batch. It was never acknowledged: this is no error.
+            is_interrupted_write = is_last and isinstance(error, IncompleteBatchError)
+            _log.log(
+                logging.WARNING if is_interrupted_write else logging.ERROR,
                 "Truncating %s at byte %d (offset %d), the %d bytes after it are lost: %s",
                 segment.path(LOG_SUFFIX),
                 valid_bytes,

@@ -23,6 +23,7 @@ from headrace_broker.records.batch import (
     BatchHeader,
     Buffer,
     CorruptBatchError,
+    IncompleteBatchError,
     read_header,
     verify_crc,
 )
@@ -523,7 +524,7 @@ class LogSegment:
                 chunk, chunk_start = memoryview(self.file.pread(wanted, at)), at
             start = at - chunk_start
             if len(chunk) - start < size:
-                raise CorruptBatchError(at, "the file ends inside the batch")
+                raise IncompleteBatchError(at, "the file ends inside the batch")
             batch = chunk[start : start + size]
             try:
                 verify_crc(batch, 0, header)
@@ -539,23 +540,25 @@ class LogSegment:
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
             if position + HEADER_SIZE > chunk_start + len(chunk):
-                raise CorruptBatchError(
+                raise IncompleteBatchError(
                     position, f"only {size_bytes - position} bytes are left, a batch header has {HEADER_SIZE}"
                 )
             header = read_header(chunk, position - chunk_start)
-            problem = _find_header_problem(header, position, size_bytes)
+            problem = _find_header_problem(header)
             if problem:
                 raise CorruptBatchError(position, problem)
+            if position + header.size_bytes > size_bytes:
+                raise IncompleteBatchError(
+                    position, f"its size is {header.size_bytes} bytes, but only {size_bytes - position} bytes are left"
+                )
             yield position, header
             position += header.size_bytes
 
 
-def _find_header_problem(header: BatchHeader, position: int, size_bytes: int) -> str | None:
-    """Return an error message if the header of the batch at `position` is invalid, else None."""
+def _find_header_problem(header: BatchHeader) -> str | None:
+    """Return an error message if the header of a batch is invalid, else None."""
     if header.size_bytes < HEADER_SIZE:
         return f"length {header.batch_length} is smaller than a batch header"
     if header.magic != MAGIC:
         return f"magic {header.magic} is not {MAGIC}"
-    if position + header.size_bytes > size_bytes:
-        return f"its size is {header.size_bytes} bytes, but only {size_bytes - position} bytes are left"
     return None

@@ -51,6 +51,10 @@ class CorruptBatchError(Exception):
         self.reason = reason
 
 
+class IncompleteBatchError(CorruptBatchError):
+    """The file ends inside the batch, as after a crash during a write."""
+
+
 class BatchHeader:
     """The fields of a batch header, as in the wire format."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -101,4 +102,17 @@ def test_unmodified_segments_are_not_recovered(
         (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
     manager = opened(tmp_path, has_others=True)
     assert "Recovering" not in caplog.text
+    manager.close(now_ms=NOW)
+
+
+@pytest.mark.parametrize(("segment", "level"), [(0, logging.ERROR), (1, logging.ERROR), (2, logging.WARNING)])
+def test_incomplete_last_batch_after_a_crash_is_a_warning_and_other_damage_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, segment: int, level: int
+) -> None:
+    paths = write_segments(tmp_path)
+    paths[segment].write_bytes(paths[segment].read_bytes()[:-1])
+    for name in (CLEAN_SHUTDOWN_FILE, "recovery-point-offset-checkpoint"):
+        (tmp_path / name).unlink()
+    manager = opened(tmp_path, has_others=True)
+    assert {record.levelno for record in caplog.records if record.message.startswith("Truncating")} == {level}
     manager.close(now_ms=NOW)
